@@ -1,0 +1,114 @@
+"""The figures on screen, from rounds and nothing else. Each has one definition, given here."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from engine.events import Admitted, Round
+
+WINDOW_S = 2.0
+
+
+class Statistics:
+    """Running figures of one reply (or of everything that is added).
+
+    Feed every `Admitted` and `Round` in order with `add`; the properties are then current. A property is None where
+    there is nothing to divide by.
+    """
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        """Rounds so far; each is one pass of the target."""
+        self.tested = 0
+        """Drafted tokens the target judged; those behind a rejection do not count."""
+        self.accepted = 0
+        self.discarded = 0
+        self.emitted = 0
+        """Tokens of the reply so far."""
+        self.position_tested: list[int] = []
+        """Tested tokens at draft position 1, 2, …"""
+        self.position_accepted: list[int] = []
+        self.draft_s = 0.0
+        self.verify_s = 0.0
+        self.rest_s = 0.0
+        self.prompt_tokens = 0
+        self.reused_tokens = 0
+        self._beta_sum = 0.0
+        self._submitted_at: float | None = None
+        self._first_at: float | None = None
+        self._started_at = 0.0
+        self._last_at = 0.0
+        self._recent: deque[tuple[float, int]] = deque()
+
+    def add(self, event: Admitted | Round) -> None:
+        """Count one event."""
+        if isinstance(event, Admitted):
+            self.prompt_tokens = event.prompt_tokens
+            self.reused_tokens = event.reused_tokens
+            self._submitted_at = event.at - event.queued_s
+            return
+        if self._first_at is None:
+            self._first_at = event.at
+            self._started_at = event.at - event.seconds
+        self.rounds += 1
+        self.tested += event.tested
+        self.accepted += event.accepted
+        self.discarded += len(event.drafted) - event.tested
+        self.emitted += len(event.emitted)
+        self.draft_s += event.draft_s
+        self.verify_s += event.verify_s
+        self.rest_s += event.rest_s
+        self._beta_sum += sum(event.beta)
+        for i in range(event.tested):
+            if i == len(self.position_tested):
+                self.position_tested.append(0)
+                self.position_accepted.append(0)
+            self.position_tested[i] += 1
+            self.position_accepted[i] += i < event.accepted
+        self._last_at = event.at
+        self._recent.append((event.at, len(event.emitted)))
+        while self._recent[0][0] < event.at - WINDOW_S:
+            self._recent.popleft()
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted / tested."""
+        return self.accepted / self.tested if self.tested else None
+
+    @property
+    def per_position(self) -> list[float]:
+        """Accepted / tested at draft position 1, 2, …"""
+        return [a / t for a, t in zip(self.position_accepted, self.position_tested, strict=True)]
+
+    @property
+    def mean_emitted_length(self) -> float | None:
+        """τ: tokens emitted per target pass, the correction or bonus included."""
+        return self.emitted / self.rounds if self.rounds else None
+
+    @property
+    def alpha(self) -> float | None:
+        """Estimate of α: mean over tested positions of Σ min(p, q) (Leviathan et al. 2023, Corollary 3.6)."""
+        return self._beta_sum / self.tested if self.tested else None
+
+    @property
+    def seconds(self) -> float:
+        """From the start of the first round to the end of the last."""
+        return self._last_at - self._started_at if self.rounds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Over the reply: tokens emitted / `seconds`."""
+        return self.emitted / self.seconds if self.seconds > 0 else None
+
+    @property
+    def time_to_first_token_s(self) -> float | None:
+        """From submission (queueing and prefill included) to the end of the first round."""
+        if self._first_at is None or self._submitted_at is None:
+            return None
+        return self._first_at - self._submitted_at
+
+    @property
+    def recent_tokens_per_second(self) -> float | None:
+        """Tokens of the last `WINDOW_S` seconds of rounds, per second: what the sparkline shows."""
+        span = self._last_at - max(self._started_at, self._last_at - WINDOW_S)
+        return sum(n for _, n in self._recent) / span if span > 0 else None
