@@ -1,0 +1,42 @@
+"""Where specchat keeps things: models in the cache, chats in the data folder, settings in the configuration folder.
+
+The folders are the platform's own (platformdirs). `SPECCHAT_HOME` puts all of them under one folder instead. Nothing
+here creates a folder; whoever writes into it does.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+
+def models_folder() -> Path:
+    """Fetched and converted models: large, and can be fetched again."""
+    return _home("models") or platformdirs.user_cache_path("specchat", appauthor=False) / "models"
+
+
+def data_folder() -> Path:
+    """The chats."""
+    return _home("data") or platformdirs.user_data_path("specchat", appauthor=False)
+
+
+def config_folder() -> Path:
+    """The settings."""
+    return _home("config") or platformdirs.user_config_path("specchat", appauthor=False)
+
+
+def database_file() -> Path:
+    """The SQLite file of `app.store.Store`."""
+    return data_folder() / "specchat.db"
+
+
+def settings_file() -> Path:
+    """The TOML file of `app.settings`."""
+    return config_folder() / "settings.toml"
+
+
+def _home(name: str) -> Path | None:
+    home = os.environ.get("SPECCHAT_HOME")
+    return Path(home).expanduser().absolute() / name if home else None
