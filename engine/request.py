@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from engine.errors import EngineError
+
+ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation; `role` is system, user or assistant."""
+    """One turn of a conversation.
+
+    Raises:
+        EngineError: `role` is none of `ROLES`.
+    """
 
     role: str
     content: str
+
+    def __post_init__(self) -> None:
+        _check(self.role in ROLES, f"role {self.role!r} is not known: choose one of {', '.join(ROLES)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +45,7 @@ class Sampling:
     """None draws one."""
 
     def __post_init__(self) -> None:
-        _check(self.temperature >= 0, f"temperature is {self.temperature:g}: it must be 0 (greedy) or more")
+        _check(0 <= self.temperature < inf, f"temperature is {self.temperature:g}: it must be 0 (greedy) or more")
         _check(self.top_k >= 0, f"top-k is {self.top_k}: it must be 0 (off) or more")
         _check(0 < self.top_p <= 1, f"top-p is {self.top_p:g}: it must be above 0 and at most 1")
         _check(0 <= self.min_p < 1, f"min-p is {self.min_p:g}: it must be at least 0 and below 1")
@@ -76,6 +86,7 @@ class Request:
         _check(kinds == 1, "the request has no prompt: give it messages, a prompt or prompt_ids, and only one of them")
         _check(self.gamma >= 0, f"gamma is {self.gamma}: it must be 0 (no drafting) or more")
         _check(self.max_tokens >= 1, f"max-tokens is {self.max_tokens}: it must be at least 1")
+        _check(all(self.stop), "a stop string is empty: it would end every reply before its first token")
         _check(self.detail >= 0, f"detail is {self.detail}: it must be 0 (off) or more")
 
 

@@ -10,7 +10,7 @@ WINDOW_S = 2.0
 
 
 class Statistics:
-    """Running figures of one reply (or of everything that is added).
+    """Running figures of one reply, or of several one after the other.
 
     Feed every `Admitted` and `Round` in order with `add`; the properties are then current. A property is None where
     there is nothing to divide by.
@@ -39,17 +39,19 @@ class Statistics:
         self._started_at = 0.0
         self._last_at = 0.0
         self._recent: deque[tuple[float, int]] = deque()
+        self._recent_since = 0.0
 
     def add(self, event: Admitted | Round) -> None:
         """Count one event."""
         if isinstance(event, Admitted):
-            self.prompt_tokens = event.prompt_tokens
-            self.reused_tokens = event.reused_tokens
-            self._submitted_at = event.at - event.queued_s
+            self.prompt_tokens += event.prompt_tokens
+            self.reused_tokens += event.reused_tokens
+            if self._submitted_at is None:
+                self._submitted_at = event.at - event.queued_s
             return
         if self._first_at is None:
             self._first_at = event.at
-            self._started_at = event.at - event.seconds
+            self._started_at = self._recent_since = event.at - event.seconds
         self.rounds += 1
         self.tested += event.tested
         self.accepted += event.accepted
@@ -67,8 +69,8 @@ class Statistics:
             self.position_accepted[i] += i < event.accepted
         self._last_at = event.at
         self._recent.append((event.at, len(event.emitted)))
-        while self._recent[0][0] < event.at - WINDOW_S:
-            self._recent.popleft()
+        while len(self._recent) > 1 and self._recent[0][0] <= event.at - WINDOW_S:
+            self._recent_since = self._recent.popleft()[0]
 
     @property
     def acceptance(self) -> float | None:
@@ -102,13 +104,14 @@ class Statistics:
 
     @property
     def time_to_first_token_s(self) -> float | None:
-        """From submission (queueing and prefill included) to the end of the first round."""
+        """From submission (queueing and prefill included) to the end of the first round; of the first reply."""
         if self._first_at is None or self._submitted_at is None:
             return None
         return self._first_at - self._submitted_at
 
     @property
     def recent_tokens_per_second(self) -> float | None:
-        """Tokens of the last `WINDOW_S` seconds of rounds, per second: what the sparkline shows."""
-        span = self._last_at - max(self._started_at, self._last_at - WINDOW_S)
+        """A sliding window, what the sparkline shows: tokens of the rounds that ended in the last `WINDOW_S` seconds,
+        per second since the end of the round before them. Whole rounds, so that a slow one is not counted short."""
+        span = self._last_at - self._recent_since
         return sum(n for _, n in self._recent) / span if span > 0 else None

@@ -1,78 +1,98 @@
 """The trace format: one JSON object per line, so that a reply can be stored, replayed and analysed without a model.
 
 The first line is `{"record": "trace", "version": 1}`. Every other line is a `Request` or an event, under `record` its
-type's name in lower case. Unknown fields are an error: a newer format has a newer version.
+type's name in lower case. Unknown fields are an error: a newer format has a newer version. Reading checks every field
+against its declared type, so that a damaged trace is refused here and never half-way through a replay.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import types
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO, get_args
+from typing import Any, Self, TextIO, get_args, get_origin, get_type_hints
 
 from engine.errors import EngineError
-from engine.events import Candidate, Detail, Event, Fate, FinishReason
-from engine.request import Message, Request, Sampling
+from engine.events import Event, Round
+from engine.request import Request
 
 VERSION = 1
 Record = Event | Request
 
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(Record)}
-_NESTED = {"sampling": Sampling, "messages": Message, "detail": Detail}
-_LISTS = ("target", "draft", "residual")
+_HALVES = re.compile("[\ud800-\udfff]")
 
 
 def to_json(record: Record) -> str:
-    """One line of a trace, without its line end."""
-    return json.dumps({"record": type(record).__name__.lower(), **_plain(record)}, ensure_ascii=False)
+    """One line of a trace, without its line end; it can always be written as UTF-8."""
+    line = json.dumps({"record": type(record).__name__.lower(), **_plain(record)}, ensure_ascii=False)
+    return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", line)
 
 
 def from_json(line: str) -> Record:
     """The record that `to_json` wrote.
 
     Raises:
-        ValueError: the line is no record of this version.
+        ValueError: the line is no record of this version, or its fields contradict each other.
     """
     try:
         values = json.loads(line)
-        kind = _TYPES[values.pop("record")]
-        return kind(**{name: _revive(kind, name, value) for name, value in values.items()})  # type: ignore[no-any-return]
-    except (KeyError, TypeError, AttributeError, ValueError, EngineError) as error:
+        record: Record = _record(_TYPES[values.pop("record")], values)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, EngineError) as error:
         raise ValueError(f"not a record: {error}") from error
+    if isinstance(record, Round):
+        _check(record)
+    return record
 
 
 class TraceWriter:
-    """Writes a trace file line by line; what is written is on disk after every request and on close.
+    """Writes a trace file; each record is handed to the system at once, so a kill leaves whole lines.
 
     Raises:
-        EngineError: the file exists already or cannot be created.
+        EngineError: the file exists already, cannot be created, or the disk is full.
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         try:
-            self._file: TextIO = path.open("x", encoding="utf-8")
+            self._file: TextIO = path.open("x", encoding="utf-8", newline="\n", buffering=1)
         except FileExistsError:
             raise EngineError(f"{path} exists already: name another file for the trace") from None
         except OSError as error:
-            raise EngineError(f"{path} cannot be written: {error.strerror or error}") from None
-        self._file.write(json.dumps({"record": "trace", "version": VERSION}) + "\n")
+            raise self._failure(error) from None
+        self._put(json.dumps({"record": "trace", "version": VERSION}))
 
     def write(self, record: Record) -> None:
         """Append one record."""
-        self._file.write(to_json(record) + "\n")
+        self._put(to_json(record))
 
     def close(self) -> None:
-        """Flush and close the file."""
-        self._file.close()
+        """Close the file."""
+        try:
+            self._file.close()
+        except OSError as error:
+            raise self._failure(error) from None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+    def _put(self, line: str) -> None:
+        try:
+            self._file.write(line + "\n")
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: OSError) -> EngineError:
+        return EngineError(f"{self._path} cannot be written: {error.strerror or error}")
 
 
 def read_trace(path: Path) -> Iterator[Record]:
@@ -84,24 +104,22 @@ def read_trace(path: Path) -> Iterator[Record]:
         EngineError: the file cannot be read, is no trace, or has a line that is no record.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise EngineError(f"{path} cannot be read as a trace: {reason}") from None
-    lines = text.split("\n")[:-1]
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise EngineError(f"{path} cannot be read as a trace: {error.strerror or error}") from None
     if not lines or not _is_header(lines[0]):
         raise EngineError(f"{path} is not a specchat trace of version {VERSION}: record one with specchat ask --trace")
     for number, line in enumerate(lines[1:], start=2):
         try:
-            yield from_json(line)
+            yield from_json(line.decode())
         except ValueError:
             raise EngineError(f"{path} is damaged: line {number} is not a trace record") from None
 
 
-def _is_header(line: str) -> bool:
+def _is_header(line: bytes) -> bool:
     try:
         return bool(json.loads(line) == {"record": "trace", "version": VERSION})
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -113,20 +131,44 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _revive(kind: type, name: str, value: Any) -> Any:
-    if name in _NESTED and not isinstance(value, int):
-        nested = _NESTED[name]
-        if isinstance(value, list):
-            return tuple(_build(nested, item) for item in value)
-        return _build(nested, value)
-    if name == "last_fate" and value is not None:
-        return Fate(value)
-    if name == "reason" and "reason" in {f.name for f in fields(kind)}:
-        return FinishReason(value)
-    return tuple(value) if isinstance(value, list) else value
+def _record(kind: type, values: dict[str, Any]) -> Any:
+    hints = _hints(kind)
+    return kind(**{name: _typed(hints[name], value) for name, value in values.items()})
 
 
-def _build(kind: type, values: dict[str, Any]) -> Any:
-    if kind is Detail:
-        values = {k: tuple(Candidate(*c) for c in v) if k in _LISTS else v for k, v in values.items()}
-    return kind(**values)
+def _typed(hint: Any, value: Any) -> Any:
+    """The value that a field of type `hint` had before it became JSON; TypeError if it cannot have had it."""
+    if hint is float:
+        if type(value) not in (int, float):
+            raise TypeError(f"{value!r} is no number")
+        return float(value)
+    if hint in (int, str):
+        if type(value) is not hint:
+            raise TypeError(f"{value!r} is not of type {hint.__name__}")
+        return value
+    if isinstance(hint, types.UnionType):  # the records have no other unions than "something or None"
+        (some,) = (arm for arm in get_args(hint) if arm is not type(None))
+        return None if value is None else _typed(some, value)
+    if get_origin(hint) is tuple:
+        if type(value) is not list:
+            raise TypeError(f"{value!r} is no list")
+        return tuple(_typed(get_args(hint)[0], item) for item in value)
+    if issubclass(hint, StrEnum):
+        return hint(value)
+    if is_dataclass(hint):
+        return _record(hint, value)
+    return hint(*(_typed(each, item) for each, item in zip(_hints(hint).values(), value, strict=True)))
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _check(record: Round) -> None:
+    """What every reader of a round relies on."""
+    drafted, tested = len(record.drafted), record.tested
+    judged = len(record.q) == len(record.u) == len(record.beta) == tested <= drafted == len(record.pieces)
+    last = (record.last is None) == (record.last_fate is None)
+    if not (judged and last and 0 <= record.accepted <= tested <= record.accepted + 1):
+        raise ValueError(f"round {record.number} of {record.request_id} contradicts itself")

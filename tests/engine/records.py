@@ -1,0 +1,164 @@
+"""Records for tests of what reads them: examples of every kind, and hypothesis strategies for all of them."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from engine import (
+    Admitted,
+    Candidate,
+    Detail,
+    Died,
+    Fate,
+    Finished,
+    FinishReason,
+    Loading,
+    Message,
+    Notice,
+    Prefilled,
+    Ready,
+    Record,
+    Request,
+    Round,
+    Sampling,
+)
+
+LAST_FATES = (Fate.CORRECTION, Fate.BONUS, Fate.PLAIN)
+ENTRY = Candidate(7, " the", 0.5)
+DETAIL = Detail((ENTRY, Candidate(8, "\n", 0.25)), (ENTRY,), (), 1.5, 0.5)
+
+
+def make_round(
+    *,
+    drafted: int = 4,
+    accepted: int = 2,
+    rejected: bool = False,
+    number: int = 0,
+    at: float = 1.0,
+    seconds: tuple[float, float, float] = (0.001, 0.02, 0.004),
+    beta: float = 0.75,
+    request_id: str = "r",
+) -> Round:
+    """A round in which `accepted` of `drafted` tokens were kept; without `rejected` that must be all of them."""
+    accepted = accepted if rejected else drafted
+    tested = accepted + rejected
+    fate = Fate.CORRECTION if rejected else Fate.BONUS if drafted else Fate.PLAIN
+    return Round(
+        request_id=request_id,
+        number=number,
+        position=10,
+        drafter="ngram" if drafted else "none",
+        gamma=drafted,
+        drafted=tuple(range(100, 100 + drafted)),
+        p=(0.5,) * tested,
+        q=(1.0,) * tested,
+        u=(0.25,) * tested,
+        beta=(beta,) * tested,
+        accepted=accepted,
+        last=99,
+        last_fate=fate,
+        pieces=tuple(f" d{i}" for i in range(drafted)),
+        last_piece=" last",
+        at=at,
+        draft_s=seconds[0],
+        verify_s=seconds[1],
+        rest_s=seconds[2],
+        rows=1,
+    )
+
+
+EVERY_RECORD: tuple[Record, ...] = (
+    Loading("target", "loading smollm2-135m", 0.5, 0.1),
+    Loading("import", "starting the engine", None, 0.0),
+    Ready("SmolLM2", None, ("ngram", "none"), "cpu", "a processor", "float32", 4096, 4, 1 << 29, 1 << 20, 2.5),
+    Request("r", (Message("system", "Be brief."), Message("user", "Hi")), stop=("\n\n",)),
+    Request("r", prompt="", sampling=Sampling(0.7, 40, 0.9, 0.05, 7)),
+    Request("r", prompt_ids=(1, 2, 3), drafter="none", gamma=0),
+    Admitted("r", 12, 5, 0.01, 2.6),
+    Prefilled("r", 12, 12, 0.1, 2.7),
+    make_round(drafted=4, accepted=1, rejected=True),
+    make_round(drafted=0),
+    Notice(None, "no chat template", 0.2),
+    Finished("r", FinishReason.STOP, "tail", "", 3.5),
+    Died("out of memory", 4.0),
+)
+
+texts = st.text(st.characters(), max_size=8)  # half characters included: JSON can hold them, UTF-8 cannot
+reals = st.floats(allow_nan=False, allow_infinity=False)
+counts = st.integers(0, 1 << 40)
+details = st.builds(
+    Detail,
+    *[st.lists(st.builds(Candidate, counts, texts, reals), max_size=2).map(tuple)] * 3,
+    reals,
+    reals,
+)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> Round:
+    """Any round whose fields do not contradict each other."""
+    drafted = draw(st.integers(0, 5))
+    accepted = draw(st.integers(0, drafted))
+    tested = draw(st.integers(accepted, min(accepted + 1, drafted)))
+    last = draw(st.none() | counts)
+
+    def tuples(values: st.SearchStrategy, length: int) -> tuple:
+        return draw(st.lists(values, min_size=length, max_size=length).map(tuple))
+
+    return Round(
+        request_id=draw(texts),
+        number=draw(counts),
+        position=draw(counts),
+        drafter=draw(texts),
+        gamma=draw(counts),
+        drafted=tuples(counts, drafted),
+        p=tuples(reals, tested),
+        q=tuples(reals, tested),
+        u=tuples(reals, tested),
+        beta=tuples(reals, tested),
+        accepted=accepted,
+        last=last,
+        last_fate=None if last is None else draw(st.sampled_from(LAST_FATES)),
+        pieces=tuples(texts, drafted),
+        last_piece=draw(texts),
+        at=draw(reals),
+        draft_s=draw(reals),
+        verify_s=draw(reals),
+        rest_s=draw(reals),
+        rows=draw(counts),
+        detail=tuple(draw(st.lists(details, max_size=2))),
+    )
+
+
+samplings = st.builds(
+    Sampling,
+    st.floats(0, 10),
+    counts,
+    st.floats(0, 1, exclude_min=True),
+    st.floats(0, 1, exclude_max=True),
+    st.none() | st.integers(),
+)
+messages = st.builds(Message, st.sampled_from(["system", "user", "assistant"]), texts)
+limits = {
+    "sampling": samplings,
+    "drafter": texts,
+    "gamma": counts,
+    "max_tokens": st.integers(1, 1 << 20),
+    "stop": st.lists(texts.filter(bool), max_size=2).map(tuple),
+    "detail": counts,
+}
+requests = (
+    st.builds(Request, texts, st.lists(messages, min_size=1, max_size=3).map(tuple), **limits)
+    | st.builds(Request, texts, prompt=texts, **limits)
+    | st.builds(Request, texts, prompt_ids=st.lists(counts, min_size=1).map(tuple), **limits)
+)
+records = (
+    rounds()
+    | requests
+    | st.builds(Loading, texts, texts, st.none() | reals, reals)
+    | st.builds(Admitted, texts, counts, counts, reals, reals)
+    | st.builds(Prefilled, texts, counts, counts, reals, reals)
+    | st.builds(Notice, st.none() | texts, texts, reals)
+    | st.builds(Finished, texts, st.sampled_from(FinishReason), texts, texts, reals)
+    | st.builds(Died, texts, reals)
+)

@@ -1,0 +1,227 @@
+"""Traces: what is written comes back, and what is damaged is refused with a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import EngineError, Finished, FinishReason, Ready, Record, TraceWriter, from_json, read_trace, to_json
+from tests.engine.records import DETAIL, EVERY_RECORD, make_round, records
+
+HEADER = '{"record": "trace", "version": 1}\n'
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(records)
+def test_every_record_comes_back_equal_from_one_line_of_utf8(record: Record) -> None:
+    line = to_json(record)
+    assert "\n" not in line
+    assert from_json(line.encode().decode()) == record
+
+
+@pytest.mark.parametrize("record", EVERY_RECORD, ids=lambda record: type(record).__name__)
+def test_the_line_names_its_type_and_is_plain_json(record: Record) -> None:
+    values = json.loads(to_json(record))
+    assert values["record"] == type(record).__name__.lower()
+    assert from_json(to_json(record)) == record
+    assert type(from_json(to_json(record))) is type(record)
+
+
+def test_details_come_back_as_their_own_types() -> None:
+    record = make_round(drafted=1)
+    object.__setattr__(record, "detail", (DETAIL, DETAIL))
+    read = from_json(to_json(record))
+    assert read == record
+    assert read.detail[0].target[0].text == " the"  # type: ignore[union-attr]
+
+
+@given(json_values)
+def test_what_is_no_record_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="not a record"):
+        from_json(json.dumps(value))
+
+
+@given(st.sampled_from(EVERY_RECORD), st.data())
+def test_a_field_of_the_wrong_type_is_refused_or_harmless(record: Record, data: st.DataObject) -> None:
+    values = json.loads(to_json(record))
+    values[data.draw(st.sampled_from(sorted(values)))] = data.draw(json_values)
+    try:
+        read = from_json(json.dumps(values))
+    except ValueError:
+        return
+    again = from_json(to_json(read))
+    assert repr(again) == repr(read)  # not ==: NaN is unequal to itself
+    if hasattr(read, "tokens"):
+        list(read.tokens())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"accepted": 3},
+        {"accepted": -1},
+        {"accepted": 0},
+        {"p": [0.5]},
+        {"q": []},
+        {"u": [0.1, 0.2, 0.3]},
+        {"beta": [0.1]},
+        {"pieces": ["a"]},
+        {"last": None},
+        {"last_fate": None},
+        {"last_fate": "lucky"},
+        {"drafted": [1.5, 2, 3, 4]},
+        {"at": "now"},
+        {"at": True},
+        {"rows": True},
+        {"unheard_of": 1},
+    ],
+    ids=json.dumps,
+)
+def test_a_round_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> None:
+    values = json.loads(to_json(make_round(drafted=4, accepted=1, rejected=True)))
+    with pytest.raises(ValueError, match=r"not a record|contradicts itself"):
+        from_json(json.dumps(values | changes))
+
+
+def test_a_missing_field_is_refused() -> None:
+    values = json.loads(to_json(EVERY_RECORD[0]))
+    del values["at"]
+    with pytest.raises(ValueError, match="not a record"):
+        from_json(json.dumps(values))
+
+
+def test_values_out_of_range_are_refused() -> None:
+    values = json.loads(to_json(EVERY_RECORD[3]))
+    with pytest.raises(ValueError, match="gamma"):
+        from_json(json.dumps(values | {"gamma": -1}))
+
+
+def test_very_deep_json_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a record"):
+        from_json("[" * 100_000)
+
+
+def test_a_file_gives_back_its_records(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    with TraceWriter(path) as writer:
+        for record in EVERY_RECORD:
+            writer.write(record)
+    assert tuple(read_trace(path)) == EVERY_RECORD
+
+
+def test_characters_that_some_call_line_ends_do_not_end_lines(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    record = Finished("r", FinishReason.EOS, "a\r\nb\rc\x0bd\x0ce\x85f\u2028g\u2029h\x1ci", "", 0.0)
+    with TraceWriter(path) as writer:
+        writer.write(record)
+    assert list(read_trace(path)) == [record]
+
+
+def test_half_characters_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    record = Finished("r", FinishReason.EOS, "\ud83d", "\udce2", 0.0)
+    with TraceWriter(path) as writer:
+        writer.write(record)
+    assert list(read_trace(path)) == [record]
+
+
+def test_line_ends_of_other_systems_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes((HEADER + to_json(EVERY_RECORD[0]) + "\n").replace("\n", "\r\n").encode())
+    assert list(read_trace(path)) == [EVERY_RECORD[0]]
+
+
+def test_every_cut_leaves_the_whole_lines(tmp_path: Path) -> None:
+    record = Finished("r", FinishReason.EOS, "né 🎈", "", 0.0)
+    whole = (HEADER + (to_json(record) + "\n") * 2).encode()
+    path = tmp_path / "trace.jsonl"
+    for length in range(len(HEADER), len(whole) + 1):
+        path.write_bytes(whole[:length])
+        lines = whole[:length].count(b"\n") - 1
+        assert list(read_trace(path)) == [record] * lines
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    with pytest.raises(EngineError, match="exists already: name another file"):
+        TraceWriter(path)
+    assert path.read_text() == "mine"
+
+
+def test_a_missing_folder_is_said_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"no/trace.jsonl cannot be written: No such file"):
+        TraceWriter(tmp_path / "no" / "trace.jsonl")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "trace.jsonl")
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, writer._file.fileno())
+    os.close(full)
+    with pytest.raises(EngineError, match=r"trace.jsonl cannot be written: No space left on device"):
+        writer.write(EVERY_RECORD[0])
+    with pytest.raises(EngineError, match="No space left"):
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"hello\n",
+        b"\x00\xff\xfe\n",
+        b"{}\n",
+        b"[1]\n",
+        b'{"record": "trace", "version": 2}\n',
+        HEADER.rstrip().encode(),
+        b"[" * 100_000 + b"\n",
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(EngineError, match=r"trace.jsonl is not a specchat trace of version 1"):
+        list(read_trace(path))
+
+
+@pytest.mark.parametrize("line", [b"", b"{}", b"\xff\xfe", b"null", b'{"record": "round"}', b'{"record": "dance"}'])
+def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(HEADER.encode() + to_json(EVERY_RECORD[0]).encode() + b"\n" + line + b"\n")
+    with pytest.raises(EngineError, match=r"trace.jsonl is damaged: line 3 is not a trace record"):
+        list(read_trace(path))
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="cannot be read as a trace: No such file"):
+        list(read_trace(tmp_path / "none.jsonl"))
+    with pytest.raises(EngineError, match="cannot be read as a trace"):
+        list(read_trace(tmp_path))
+
+
+def test_a_killed_writer_leaves_every_record_it_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    script = (
+        "import os, signal, sys; from pathlib import Path; from engine import *\n"
+        "writer = TraceWriter(Path(sys.argv[1]))\n"
+        "for i in range(3): writer.write(Died('x', float(i)))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, path], timeout=30, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [record.at for record in read_trace(path) if not isinstance(record, Ready)] == [0.0, 1.0, 2.0]
