@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.errors import EngineError
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
+DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 

@@ -11,14 +11,17 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from engine.commands import Cancel, Close, Command, Submit
 from engine.config import EngineConfig
 from engine.errors import EngineError
-from engine.events import Died, Event, Finished, FinishReason, Ready
+from engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from engine.outbox import Outbox
 from engine.request import Request
 
 if TYPE_CHECKING:
     from engine.loop import Loop
+
+_POLL_S = 0.5
 
 
 class Engine:
@@ -32,3 +35,110 @@ class Engine:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.outbox = Outbox()
+        self.ready: Ready | None = None
+        """Set once the models are loaded."""
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
+        self._epoch = time.perf_counter()
+        self._settled = threading.Event()
+        self._death: str | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin loading, in the engine's own thread."""
+        self._thread.start()
+
+    def clock(self) -> float:
+        """Seconds since the engine was made: the time scale of every event."""
+        return time.perf_counter() - self._epoch
+
+    def submit(self, request: Request, outbox: Outbox | None = None) -> None:
+        """Ask for a reply. Before the models are loaded, and while all slots are taken, it waits its turn."""
+        submitted = Submit(request, outbox or self.outbox, self.clock())
+        with self._lock:
+            if self._death is None:
+                self._commands.put(submitted)
+                return
+        self._refuse(submitted, self._death)
+
+    def cancel(self, request_id: str) -> None:
+        """End a request within one round. Unknown ids are ignored: the request may just have finished."""
+        self._commands.put(Cancel(request_id))
+
+    def close(self, timeout: float | None = 5.0) -> None:
+        """End every request and the thread; waits up to `timeout` seconds for it."""
+        self._commands.put(Close())
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def wait_ready(self, timeout: float | None = None) -> Ready:
+        """Wait until the models are loaded.
+
+        Raises:
+            EngineError: they could not be loaded, or not within `timeout` seconds.
+        """
+        self._settled.wait(timeout)
+        if self._death is not None:
+            raise EngineError(self._death)
+        if self.ready is None:
+            raise EngineError(f"the models were not loaded within {timeout:g} seconds")
+        return self.ready
+
+    def stream(self, request: Request) -> Iterator[Event]:
+        """Ask for a reply and yield its events as they come, `Finished` last.
+
+        Closing the iterator early cancels the request.
+
+        Raises:
+            EngineError: the engine died.
+        """
+        outbox = Outbox()
+        self.submit(request, outbox)
+        finished = False
+        try:
+            while not finished:
+                event = outbox.get(_POLL_S)
+                if event is not None:
+                    finished = isinstance(event, Finished)
+                    yield event
+        finally:
+            if not finished:
+                self.cancel(request.request_id)
+
+    def _main(self) -> None:
+        loop: Loop | None = None
+        try:
+            self.outbox.put(Loading("import", "starting the engine", None, self.clock()))
+            from engine.loop import Loop
+
+            loop = Loop(self.config, self._commands, self.outbox, self.clock, self._on_ready)
+            loop.run()
+            self._die("the engine is closed", loop, quiet=True)
+        except EngineError as error:
+            self._die(str(error), loop)
+        except MemoryError:
+            self._die("the engine ran out of memory: close other programs or choose a smaller model", loop)
+        except BaseException as error:  # whatever it was, every waiting caller has to hear of it
+            self._die(f"the engine stopped on an internal error ({type(error).__name__}: {error})", loop)
+
+    def _on_ready(self, ready: Ready) -> None:
+        self.ready = ready
+        self.outbox.put(ready)
+        self._settled.set()
+
+    def _die(self, message: str, loop: Loop | None, *, quiet: bool = False) -> None:
+        with self._lock:
+            self._death = message
+        if loop is not None:
+            loop.fail(message)
+        while not self._commands.empty():
+            command = self._commands.get()
+            if isinstance(command, Submit):
+                self._refuse(command, message)
+        if not quiet:
+            self.outbox.put(Died(message, self.clock()))
+        self._settled.set()
+
+    def _refuse(self, submitted: Submit, message: str | None) -> None:
+        finished = Finished(submitted.request.request_id, FinishReason.ERROR, "", message or "", self.clock())
+        submitted.outbox.put(finished)

@@ -140,8 +140,10 @@ class Round:
         for i, (token, piece) in enumerate(zip(self.drafted, self.pieces, strict=True)):
             if i < self.accepted:
                 fate = Fate.ACCEPTED
+            elif i < self.tested:
+                fate = Fate.REJECTED
             else:
-                fate = Fate.REJECTED if i < self.tested else Fate.DISCARDED
+                fate = Fate.DISCARDED
             yield Token(token, piece, fate, i)
         if self.last is not None and self.last_fate is not None:
             yield Token(self.last, self.last_piece, self.last_fate, len(self.drafted))

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO, get_args, get_origin, get_type_hints
@@ -141,6 +142,8 @@ def _typed(hint: Any, value: Any) -> Any:
     if hint is float:
         if type(value) not in (int, float):
             raise TypeError(f"{value!r} is no number")
+        if not isfinite(value):
+            raise ValueError(f"{value!r} is not finite")
         return float(value)
     if hint in (int, str):
         if type(value) is not hint:

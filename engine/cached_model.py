@@ -1,0 +1,144 @@
+"""A transformers model with a slot cache: tokens in at given positions, logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine import attention
+from engine.cache import Pass, SlotCache
+from engine.errors import EngineError
+
+
+class CachedModel:
+    """One model and its cache.
+
+    Args:
+        model: a causal language model of transformers, in evaluation mode, on its device.
+        slots: rows of the cache.
+        context: tokens per row.
+        overhang: columns beyond the context, for the padding of rows that draft less than their batch.
+
+    Raises:
+        EngineError: the cache does not fit into memory, or the model cannot be run with one.
+    """
+
+    def __init__(self, model: Any, slots: int, context: int, overhang: int) -> None:
+        self.model = model
+        self.config = model.config.get_text_config()
+        self.device: torch.device = model.device
+        self.context = context
+        self._limit = context - 1
+        self._fold = self._use_slot_attention()
+        self.cache = self._allocate(slots, context + overhang)
+
+    @torch.inference_mode()
+    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Feed T tokens per row and score what may follow each.
+
+        Args:
+            tokens: [B, T], int64, on the device.
+            slots: the slot of each row.
+            starts: the position of each row's first token.
+
+        Returns:
+            Logits [B, T, V].
+        """
+        return self._run(self.model, tokens, slots, starts).logits  # type: ignore[no-any-return]
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Tensor, slot: int, start: int) -> None:
+        """Feed tokens [1, T] for their keys and values alone."""
+        self._run(self.model.base_model, tokens, [slot], [start])
+
+    def _run(self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Any:
+        first = torch.tensor(starts, device=self.device)
+        positions = first[:, None] + torch.arange(tokens.shape[1], device=self.device)
+        view = Pass(self.cache, slots, starts, positions)
+        return model(
+            input_ids=tokens,
+            position_ids=positions.clamp(max=self._limit),
+            attention_mask=self._mask(positions, view.length),
+            past_key_values=view,
+            use_cache=True,
+        )
+
+    def _mask(self, positions: Tensor, length: int) -> Tensor | dict[str, Tensor] | None:
+        """Which columns each query may look at, in the shape that the model's attention takes."""
+        columns = torch.arange(length, device=self.device)
+        full = columns <= positions[:, None, :, None]
+        window = getattr(self.config, "sliding_window", None)
+        types = set(getattr(self.config, "layer_types", None) or ())
+        if window is None or (types and "sliding_attention" not in types):
+            return self._shaped(full)
+        sliding = full & (columns > positions[:, None, :, None] - window)
+        if not types:
+            return self._shaped(sliding)
+        return {"full_attention": self._shaped(full), "sliding_attention": self._shaped(sliding)}
+
+    def _shaped(self, mask: Tensor) -> Tensor:
+        if self._fold > 0:
+            return mask.repeat(1, 1, self._fold, 1) if self._fold > 1 else mask
+        blocked = torch.zeros(mask.shape, dtype=self.model.dtype, device=self.device)
+        return blocked.masked_fill_(~mask, torch.finfo(self.model.dtype).min)
+
+    def _use_slot_attention(self) -> int:
+        """Query heads per key head, with our attention switched on; 0 where the model needs its own (eager)."""
+        heads = getattr(self.config, "num_attention_heads", 0)
+        groups = getattr(self.config, "num_key_value_heads", None) or heads
+        special = any(getattr(self.config, name, None) for name in ("attn_logit_softcapping", "attention_chunk_size"))
+        if special or not getattr(self.model, "_supports_sdpa", False):
+            self.model.set_attn_implementation("eager")
+            return 0
+        self.model.set_attn_implementation(attention.NAME)
+        return int(heads // groups)
+
+    def _allocate(self, slots: int, columns: int) -> SlotCache:
+        shapes = self._shapes()
+        try:
+            return SlotCache(shapes, slots, columns, self.device, self.model.dtype)
+        except (RuntimeError, MemoryError):
+            per_token = sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * self.model.dtype.itemsize
+            need = slots * columns * per_token / 1e9
+            raise EngineError(
+                f"a cache of {slots} x {columns} tokens needs {need:.1f} GB and does not fit: lower --context"
+            ) from None
+
+    @torch.inference_mode()
+    def _shapes(self) -> list[tuple[int, int, int, int]]:
+        """What each layer stores per token, learnt by feeding one: the modelling code alone knows."""
+        probe = _Probe()
+        token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+        try:
+            self.model.base_model(
+                input_ids=token,
+                position_ids=torch.zeros_like(token),
+                attention_mask=self._mask(torch.zeros_like(token), 1),
+                past_key_values=probe,
+                use_cache=True,
+            )
+        except Exception as error:  # any modelling code may be behind this call
+            kind = getattr(self.config, "model_type", type(self.model).__name__)
+            raise EngineError(
+                f"models of type {kind} cannot be run with a slot cache ({error}): choose another"
+            ) from error
+        return [probe.shapes[i] for i in sorted(probe.shapes)]
+
+
+class _Probe:
+    """Stands in for a cache and notes the shapes it is given."""
+
+    is_compileable = False
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, tuple[int, int, int, int]] = {}
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        self.shapes[layer_idx] = (key.shape[1], key.shape[3], value.shape[1], value.shape[3])
+        return key, value
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
+        return 0

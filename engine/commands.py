@@ -1,0 +1,32 @@
+"""What other threads ask of the engine thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.outbox import Outbox
+from engine.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Generate a reply; its events go to `outbox`. `at` is the time of asking."""
+
+    request: Request
+    outbox: Outbox
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a request within one round; what it has said stays said."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End the thread."""
+
+
+Command = Submit | Cancel | Close

@@ -1,0 +1,1 @@
+"""Drafters by name."""

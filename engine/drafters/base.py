@@ -1,0 +1,43 @@
+"""What a drafter is: anything that proposes tokens for the target to judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from engine.row import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Proposals for a batch of rows.
+
+    A drafter that works on the host gives `tokens` as lists; one that works on the device gives a tensor [B, γ].
+    """
+
+    tokens: list[list[int]] | Tensor
+    lengths: list[int]
+    """Tokens drafted per row."""
+    q: Tensor | None = None
+    """The distributions [B, γ, V], float32, the tokens were drawn from; None where every token was certain."""
+
+
+class Drafter(Protocol):
+    """One way of drafting, for any number of rows."""
+
+    name: str
+
+    def admit(self, row: Row) -> None:
+        """A row starts; its prompt is in `row.tokens`."""
+
+    def propose(self, rows: Sequence[Row], gammas: Sequence[int]) -> Draft:
+        """Up to `gammas[i]` tokens that may follow `rows[i].tokens`."""
+
+    def observe(self, row: Row, emitted: Sequence[int]) -> None:
+        """A round has added `emitted` to `row.tokens`."""
+
+    def release(self, row: Row) -> None:
+        """The row has ended."""

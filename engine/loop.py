@@ -1,0 +1,251 @@
+"""The engine thread's work: take commands, admit, prefill a chunk, run a round, say what happened.
+
+This is where torch comes in; `engine.engine` imports it inside the thread.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+
+import torch
+
+from engine.cached_model import CachedModel
+from engine.commands import Cancel, Close, Command, Submit
+from engine.commit import commit, record
+from engine.config import EngineConfig
+from engine.drafters.base import Drafter
+from engine.drafters.ngram import NGramDrafter
+from engine.drafters.none import NoDrafter
+from engine.draws import fresh_seed
+from engine.errors import EngineError
+from engine.events import Admitted, Finished, FinishReason, Loading, Notice, Prefilled, Ready
+from engine.loading import load_model, pick_device, pick_dtype
+from engine.model_store import ModelStore
+from engine.outbox import Outbox
+from engine.resolve import resolve
+from engine.round import Outcome, Timing, run_round
+from engine.row import Row
+from engine.scheduler import Scheduler
+from engine.text import ReplyText, encode
+
+MAX_GAMMA = 16
+"""Longest draft; the cache keeps as many columns spare for the padding of shorter drafts beside it."""
+
+
+class Loop:
+    """Everything the thread owns. `run` returns when it is told to close.
+
+    Args:
+        config: models, device and room.
+        commands: what the other threads ask for.
+        outbox: for events that concern the engine as a whole.
+        clock: seconds since the engine started.
+        on_ready: called once, when requests are served.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        commands: queue.SimpleQueue[Command],
+        outbox: Outbox,
+        clock: Callable[[], float],
+        on_ready: Callable[[Ready], None],
+    ) -> None:
+        self._config = config
+        self._commands = commands
+        self._outbox = outbox
+        self._clock = clock
+        self._on_ready = on_ready
+        self._drafters: dict[str, Drafter] = {d.name: d for d in (NGramDrafter(), NoDrafter())}
+        self._scheduler: Scheduler[Submit] = Scheduler(config.slots)
+        self._closed = False
+
+    def run(self) -> None:
+        """Load, then serve until closed.
+
+        Raises:
+            EngineError: the models cannot be loaded.
+        """
+        self._load()
+        while not self._closed:
+            self._take_commands()
+            self._admit()
+            self._prefill()
+            self._round()
+        for row in self._scheduler.rows:
+            self._finish(row, FinishReason.CANCELLED)
+        for waiting in self._scheduler.waiting:
+            self._refuse(waiting, FinishReason.CANCELLED, "")
+
+    def fail(self, message: str) -> None:
+        """Finish every open request with an error: the thread is about to end."""
+        for row in self._scheduler.rows:
+            self._finish(row, FinishReason.ERROR, message)
+        while self._scheduler.waiting:
+            self._refuse(self._scheduler.waiting.popleft(), FinishReason.ERROR, message)
+
+    # ---- loading
+
+    def _load(self) -> None:
+        folder = resolve(self._config.target, ModelStore(self._config.models), self._say_loading)
+        device = pick_device(self._config.device)
+        self._model = load_model(folder, device, pick_dtype(self._config.dtype, device, folder), self._say_loading)
+        context = min(self._config.context, self._model.context)
+        self._target = CachedModel(self._model.model, self._config.slots, context, MAX_GAMMA + 1)
+        self._say_loading("warm-up", "warming up", None)
+        self._warm_up()
+        self._on_ready(
+            Ready(
+                target=self._model.name,
+                draft=None,
+                drafters=tuple(self._drafters),
+                device=device.type,
+                device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+                dtype=str(self._model.model.dtype).removeprefix("torch."),
+                context=context,
+                slots=self._config.slots,
+                weight_bytes=self._model.weight_bytes,
+                cache_bytes=self._target.cache.bytes,
+                at=self._clock(),
+            )
+        )
+        if not self._model.has_chat_template:
+            self._outbox.put(Notice(None, f"{self._model.name} has no chat template: using a plain one", self._clock()))
+
+    def _warm_up(self) -> None:
+        """Let the kernels choose their ways before the first round is timed."""
+        for length in (1, 5):
+            tokens = torch.zeros(1, length, dtype=torch.long, device=self._target.device)
+            self._target.forward(tokens, [0], [0]).amax().item()
+
+    def _say_loading(self, stage: str, text: str, fraction: float | None) -> None:
+        self._outbox.put(Loading(stage, text, fraction, self._clock()))
+
+    # ---- commands and admission
+
+    def _take_commands(self) -> None:
+        """Everything that was asked meanwhile; waits where there is nothing else to do."""
+        idle = not self._scheduler.rows and not self._scheduler.waiting
+        while True:
+            try:
+                command = self._commands.get(block=idle)
+            except queue.Empty:
+                return
+            idle = False
+            if isinstance(command, Submit):
+                self._scheduler.waiting.append(command)
+            elif isinstance(command, Cancel):
+                self._cancel(command.request_id)
+            elif isinstance(command, Close):
+                self._closed = True
+
+    def _cancel(self, request_id: str) -> None:
+        for row in self._scheduler.rows:
+            if row.request.request_id == request_id:
+                self._finish(row, FinishReason.CANCELLED)
+        for waiting in [w for w in self._scheduler.waiting if w.request.request_id == request_id]:
+            self._scheduler.waiting.remove(waiting)
+            self._refuse(waiting, FinishReason.CANCELLED, "")
+
+    def _admit(self) -> None:
+        while self._scheduler.waiting and self._scheduler.has_room:
+            submitted = self._scheduler.waiting.popleft()
+            try:
+                self._start(submitted)
+            except EngineError as error:
+                self._refuse(submitted, FinishReason.ERROR, str(error))
+
+    def _start(self, submitted: Submit) -> None:
+        request = submitted.request
+        if request.drafter not in self._drafters:
+            raise EngineError(f"drafter {request.drafter!r} is not known: choose one of {', '.join(self._drafters)}")
+        if request.gamma > MAX_GAMMA:
+            raise EngineError(f"gamma is {request.gamma}: it must be at most {MAX_GAMMA}")
+        prompt = encode(request, self._model.tokenizer)
+        if len(prompt) >= self._target.context:
+            raise EngineError(
+                f"the prompt has {len(prompt)} tokens and the context holds {self._target.context}: "
+                "shorten it, start a new chat or raise --context"
+            )
+        place = self._scheduler.place(prompt)
+        if place.source != place.slot and place.length:
+            self._target.cache.copy(place.source, place.slot, place.length)
+        row = Row(
+            request=request,
+            outbox=submitted.outbox,
+            slot=place.slot,
+            tokens=prompt,
+            prompt_length=len(prompt),
+            cached=place.length,
+            seed=fresh_seed() if request.sampling.seed is None else request.sampling.seed,
+            text=ReplyText(self._model.tokenizer, request.stop),
+            drafter=request.drafter if request.gamma else "none",
+        )
+        self._scheduler.admit(row)
+        self._drafters[row.drafter].admit(row)
+        now = self._clock()
+        row.outbox.put(Admitted(request.request_id, len(prompt), place.length, now - submitted.at, now))
+
+    def _refuse(self, submitted: Submit, reason: FinishReason, message: str) -> None:
+        submitted.outbox.put(Finished(submitted.request.request_id, reason, "", message, self._clock()))
+
+    # ---- work
+
+    def _prefill(self) -> None:
+        """One chunk of the prompt that came first, so that running rows wait for no more than that."""
+        row = next((row for row in self._scheduler.rows if not row.prefilled), None)
+        if row is None:
+            return
+        started = self._clock()
+        chunk = row.tokens[row.cached : min(row.cached + self._config.prefill_chunk, row.prompt_length - 1)]
+        self._target.prefill(torch.tensor([chunk], device=self._target.device), row.slot, row.cached)
+        row.cached += len(chunk)
+        now = self._clock()
+        row.outbox.put(Prefilled(row.request.request_id, row.cached, row.prompt_length, now - started, now))
+
+    def _round(self) -> None:
+        rows = [row for row in self._scheduler.rows if row.prefilled]
+        if not rows:
+            return
+        outcomes, timing = run_round(self._target, rows, self._drafters, self._drop_drafter)
+        for row, outcome in zip(rows, outcomes, strict=True):
+            self._conclude(row, outcome, timing, len(rows))
+
+    def _conclude(self, row: Row, outcome: Outcome, timing: Timing, rows: int) -> None:
+        if outcome.broken:
+            self._target.cache.clear(row.slot)
+            message = f"{self._model.name} computed something that is not a number: try another --dtype"
+            self._finish(row, FinishReason.ERROR, message, keep=False)
+            return
+        added, pieces, reason = commit(row, outcome, self._model.eos_ids, self._target.context)
+        self._drafters[row.drafter].observe(row, added)
+        rest = time.perf_counter() - timing.started - timing.draft - timing.verify
+        row.outbox.put(
+            record(
+                row,
+                outcome,
+                added,
+                pieces,
+                at=self._clock(),
+                draft_s=timing.draft,
+                verify_s=timing.verify,
+                rest_s=rest,
+                rows=rows,
+            )
+        )
+        row.rounds += 1
+        if reason:
+            self._finish(row, reason)
+
+    def _drop_drafter(self, row: Row, error: Exception) -> None:
+        text = f"the {row.drafter} drafter failed ({error}): this reply goes on without drafts"
+        row.outbox.put(Notice(row.request.request_id, text, self._clock()))
+        self._drafters[row.drafter].release(row)
+        row.drafter = "none"
+
+    def _finish(self, row: Row, reason: FinishReason, message: str = "", *, keep: bool = True) -> None:
+        self._drafters[row.drafter].release(row)
+        self._scheduler.retire(row, keep=keep)
+        row.outbox.put(Finished(row.request.request_id, reason, row.text.tail(), message, self._clock()))

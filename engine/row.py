@@ -1,0 +1,45 @@
+"""One request while it runs: a row of the batch, in one slot of the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.outbox import Outbox
+from engine.request import Request
+from engine.text import ReplyText
+
+
+@dataclass(slots=True)
+class Row:
+    """The state of one running request, on the host."""
+
+    request: Request
+    outbox: Outbox
+    slot: int
+    tokens: list[int]
+    """Prompt and reply."""
+    prompt_length: int
+    cached: int
+    """Leading tokens whose keys and values are in the slot; when decoding, all but the last."""
+    seed: int
+    text: ReplyText
+    drafter: str
+    """Starts as the request's; becomes none if that one fails."""
+    rounds: int = 0
+    cancelled: bool = False
+
+    @property
+    def emitted(self) -> int:
+        """Tokens of the reply so far."""
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether the row is ready for a round."""
+        return self.cached == len(self.tokens) - 1
+
+    def draft_room(self, context: int) -> int:
+        """Tokens worth drafting: what was asked for, less what the context or the token limit would cut off."""
+        return max(
+            0, min(self.request.gamma, context - len(self.tokens) - 1, self.request.max_tokens - self.emitted - 1)
+        )
