@@ -45,7 +45,8 @@ def uniforms(seeds: Sequence[int], rounds: Sequence[int], stream: Stream, count:
         key = _mix(_mix(seed + _GOLDEN) + np.uint64(stream) * _GOLDEN)
         first = np.array(rounds, dtype=np.uint64) * _DRAWS_PER_ROUND
         counter = first[:, None] + np.arange(1, count + 1, dtype=np.uint64)
-        return (_mix(key[:, None] + counter * _GOLDEN) >> np.uint64(11)) * 2.0**-53
+        bits = (key[:, None] + counter * _GOLDEN).astype(np.uint64)
+        return (_mix(bits) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -45,12 +45,12 @@ class FinishReason(StrEnum):
 
 
 class Token(NamedTuple):
-    """One token as it appears on screen. `index` counts the round's tokens in screen order."""
+    """One token as it appears on screen. `place` counts the round's tokens in screen order."""
 
     id: int
     text: str
     fate: Fate
-    index: int
+    place: int
 
 
 class Candidate(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import torch
 
@@ -16,24 +17,21 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
-        self._marks: list[float | torch.cuda.Event] = []
+        self._times: list[float] = []
+        self._events: list[torch.cuda.Event] = []
         self.mark()
 
     def mark(self) -> None:
         """End a stretch and begin the next."""
         if self._cuda:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()  # type: ignore[no-untyped-call]
-            self._marks.append(event)
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+            self._events.append(event)
         else:
-            self._marks.append(time.perf_counter())
+            self._times.append(time.perf_counter())
 
     def seconds(self) -> list[float]:
         """The stretches so far; the device must have passed the last mark."""
-        return [_between(a, b) for a, b in zip(self._marks, self._marks[1:], strict=False)]
-
-
-def _between(start: float | torch.cuda.Event, end: float | torch.cuda.Event) -> float:
-    if isinstance(start, float) and isinstance(end, float):
-        return end - start
-    return start.elapsed_time(end) / 1000  # type: ignore[union-attr, no-any-return]
+        if self._cuda:
+            return [a.elapsed_time(b) / 1000 for a, b in pairwise(self._events)]
+        return [b - a for a, b in pairwise(self._times)]

@@ -56,7 +56,7 @@ def test_the_text_is_that_of_the_emitted_tokens_only() -> None:
 
 
 def test_tokens_are_numbered_in_screen_order() -> None:
-    assert [token.index for token in make_round(drafted=3, accepted=1, rejected=True).tokens()] == [0, 1, 2, 3]
+    assert [token.place for token in make_round(drafted=3, accepted=1, rejected=True).tokens()] == [0, 1, 2, 3]
 
 
 def test_a_round_lasts_as_long_as_its_three_parts() -> None:
