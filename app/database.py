@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+_MAGIC = b"SQLite format 3\x00"
 COMPANIONS = ("-wal", "-shm")
 """SQLite's log files. Left beside a new database, an old log would be replayed into it."""
 
@@ -27,6 +30,27 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 """Statements that lead from one version of the schema to the next. Released ones never change; new ones follow."""
 
+_COLUMNS = (
+    "id, title, updated_at, deleted_at FROM chats",
+    "id, chat_id, role, content, created_at, finish_reason FROM messages",
+    "id, message_id, line FROM events",
+)
+"""What must be there in the newest version."""
+
+_NOT_THE_FILE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOMEM,
+}
+"""Errors of the machine: the file may be sound, so it stays where it is."""
+
 
 class UnreadableError(Exception):
     """The file is no database of ours; the text continues a sentence that begins with its name."""
@@ -39,26 +63,53 @@ def open_database(path: Path) -> sqlite3.Connection:
         UnreadableError: the file is damaged, is something else, or was written by a newer version.
         sqlite3.Error: the file cannot be opened or written.
     """
-    if path.exists() and not path.is_file():
-        raise UnreadableError("is not a file")
+    _check_start(path)
     db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     db.text_factory = lambda stored: stored.decode("utf-8", "replace")  # one flipped bit must not hide a chat
     try:
-        _check(db)
-        _use_write_ahead_log(db)
+        with _damage():
+            _check(db)
+            _use_write_ahead_log(db)
         # The log is synced at checkpoints only: a killed program loses nothing, a power cut at most the last seconds.
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA foreign_keys = ON")
         _migrate(db)
-    except sqlite3.DatabaseError as error:
-        db.close()
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise UnreadableError("cannot be read as a database of chats") from error
-        raise
+        with _damage():
+            for columns in _COLUMNS:
+                db.execute(f"SELECT {columns} LIMIT 0")
     except BaseException:
         db.close()
         raise
     return db
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    """Whatever SQLite complains of is the file's fault, unless the machine is to blame."""
+    try:
+        yield
+    except UnicodeError as error:  # Python cannot read what SQLite says about broken names in a broken file
+        raise UnreadableError("is damaged") from error
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_THE_FILE:
+            raise
+        raise UnreadableError("cannot be read as a database of chats") from error
+
+
+def _check_start(path: Path) -> None:
+    """SQLite deletes the log of a file that is no database, so find that out without it."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise UnreadableError("is not a file")
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_MAGIC))
+    except PermissionError:
+        return  # SQLite will say so
+    log = Path(f"{path}-wal")
+    if start != _MAGIC and (start or (log.exists() and log.stat().st_size)):
+        raise UnreadableError("cannot be read as a database of chats")
 
 
 def _check(db: sqlite3.Connection) -> None:

@@ -39,6 +39,8 @@ class Settings:
     min_p: float = 0.0
     seed: int | None = None
     max_tokens: int = 1024
+    context: int = 4096
+    """Tokens a chat may have in all, prompt and reply together."""
     dtype: str = "auto"
     device: str = "auto"
     theme: str = ""
@@ -75,7 +77,7 @@ class Settings:
 
     def engine_config(self, models: Path) -> EngineConfig:
         """The set-up of an engine for these settings; `models` is the folder of local models."""
-        return EngineConfig(self.target, models, device=self.device, dtype=self.dtype)
+        return EngineConfig(self.target, models, device=self.device, dtype=self.dtype, context=self.context)
 
 
 _KINDS = {field.name: field.type for field in fields(Settings)}

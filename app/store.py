@@ -110,7 +110,7 @@ class Store:
         events: dict[int, list[str]] = {}
         for message_id, line in lines:
             events.setdefault(message_id, []).append(line)
-        return [StoredMessage(*row, events=tuple(events.get(row[0], ()))) for row in rows]
+        return [StoredMessage(*row, tuple(events.get(row[0], ()))) for row in rows]
 
     def add_message(self, chat_id: int, role: str, content: str) -> int:
         """Append a turn (for a reply: before its first token) and return its id; the chat becomes the newest."""
@@ -180,6 +180,8 @@ class Store:
             raise StoreError(f"chats are not stored: {self.path}: {error.strerror or error}") from error
         except UnreadableError as error:
             raise StoreError(f"chats are not stored: {self.path} {error}") from error
+        except UnicodeError as error:
+            raise StoreError(f"chats are not stored: {self.path} is damaged") from error
         except sqlite3.Error as error:
             raise StoreError(f"chats are not stored: {_reason(error, self.path)}") from error
 

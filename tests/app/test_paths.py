@@ -1,0 +1,45 @@
+"""Where files go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app import paths
+
+FOLDERS = (paths.models_folder, paths.data_folder, paths.config_folder)
+
+
+def test_one_variable_moves_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
+    places = [folder() for folder in FOLDERS]
+    assert places == [tmp_path / "home" / name for name in ("models", "data", "config")]
+    assert paths.database_file() == tmp_path / "home" / "data" / "specchat.db"
+    assert paths.settings_file() == tmp_path / "home" / "config" / "settings.toml"
+
+
+def test_the_variable_may_be_relative_or_begin_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPECCHAT_HOME", "here")
+    assert paths.data_folder() == tmp_path / "here" / "data"
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    monkeypatch.setenv("SPECCHAT_HOME", "~/there")
+    assert paths.data_folder() == tmp_path / "me" / "there" / "data"
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_otherwise_the_platforms_own_folders_are_used(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    monkeypatch.delenv("SPECCHAT_HOME", raising=False)
+    if value is not None:
+        monkeypatch.setenv("SPECCHAT_HOME", value)
+    places = [folder() for folder in FOLDERS]
+    assert all(place.is_absolute() and "specchat" in place.parts for place in places)
+    assert len(set(places)) == 3
+
+
+def test_asking_for_a_folder_creates_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
+    for folder in FOLDERS:
+        folder()
+    assert not (tmp_path / "home").exists()

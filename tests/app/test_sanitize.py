@@ -1,0 +1,77 @@
+"""Nothing that steers a terminal passes."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pyte
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.sanitize import clean_prompt, visible
+
+anything = st.text(st.characters())  # half characters included
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "␛[31mred␛[0m"),
+        ("\x1b]0;title\x07", "␛]0;title␇"),
+        ("\x9b31m", "\ufffd31m"),
+        ("a\rb", "a␍b"),
+        ("a\x00b\x08\x7f", "a␀b␈␡"),
+        ("a\u202egnp.exe", "a\ufffdgnp.exe"),
+        ("\u2066x\u2069", "\ufffdx\ufffd"),
+        ("a\u2028b\u2029c", "a␤b␤c"),
+        ("\ud83d", "\ufffd"),
+    ],
+)
+def test_what_a_terminal_acts_on_becomes_a_sign(raw: str, shown: str) -> None:
+    assert visible(raw) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["", "plain", "two\nlines\tand a tab", "naïve 日本語 🎈", "שלום مرحبا", "e\u0301 👩\u200d🚀"]
+)
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert visible(text) == text
+    assert clean_prompt(text) == text
+
+
+@given(anything)
+def test_visible_text_has_no_control_characters_and_keeps_its_length(text: str) -> None:
+    shown = visible(text)
+    assert len(shown) == len(text)
+    assert not [c for c in shown if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t"]
+    assert not [c for c in shown if unicodedata.bidirectional(c) in ("LRE", "RLE", "LRO", "RLO", "PDF")]
+    assert visible(shown) == shown
+    shown.encode()
+
+
+@given(anything, anything)
+def test_pieces_can_be_made_visible_one_by_one(one: str, two: str) -> None:
+    assert visible(one) + visible(two) == visible(one + two)
+
+
+@given(st.text(st.sampled_from("\x1b[]0;123mHJABC\x07\x9b\x9d\x90\x08\x0e\x0f\x1bc ab"), max_size=40))
+def test_a_terminal_only_ever_draws_it(text: str) -> None:
+    screen = pyte.Screen(80, 2)
+    pyte.Stream(screen).feed(visible(text))
+    assert screen.display[0].rstrip() == visible(text).rstrip()
+    assert screen.title == ""
+
+
+@given(anything)
+def test_prompts_can_be_encoded_and_have_one_kind_of_line_end(text: str) -> None:
+    cleaned = clean_prompt(text)
+    cleaned.encode()
+    assert not [c for c in cleaned if unicodedata.category(c) == "Cc" and c not in "\n\t"]
+    assert clean_prompt(cleaned) == cleaned
+
+
+def test_prompts_keep_what_was_meant() -> None:
+    assert clean_prompt("one\r\ntwo\rthree\n") == "one\ntwo\nthree\n"
+    assert clean_prompt("nul\x00, esc\x1b[1m, c1\x85 and del\x7f") == "nul, esc[1m, c1 and del"
+    assert clean_prompt(b"half \xe2\x82".decode(errors="surrogateescape")) == "half \ufffd\ufffd"
