@@ -1,0 +1,34 @@
+# make chat   set up, fetch the default model, open the chat
+# make test   set up, fetch the default model, run all tests
+# make lint   style, types, walls between the packages
+# make setup  only prepare .venv and the default model
+
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: chat test lint setup clean
+
+chat: setup
+	@$(BIN)/specchat
+
+test: setup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+setup: .venv/ready
+	@$(BIN)/specchat models pull smollm2-135m
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specchat needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv
