@@ -1,0 +1,57 @@
+"""Keeping the libraries underneath quiet: what they would print ends up in our own progress, or nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def silence() -> None:
+    """Switch off the hub's and transformers' progress bars and warnings for this process."""
+    from huggingface_hub.utils import logging
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+
+def silence_transformers() -> None:
+    """`silence`, and transformers too; this imports transformers."""
+    from transformers.utils import logging
+
+    silence()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+
+class Counted:
+    """A progress bar that draws nothing and tells `report` the fraction done, 0 to 1. Other calls do nothing."""
+
+    def __init__(self, items: Iterable[Any], report: Callable[[float], None]) -> None:
+        self._items = items
+        self._report = report
+
+    def __iter__(self) -> Iterator[Any]:
+        items = list(self._items)
+        for number, item in enumerate(items):
+            self._report(number / len(items))
+            yield item
+
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        return lambda *_args, **_kwargs: None
+
+
+@contextmanager
+def transformers_bars(report: Callable[[float], None]) -> Iterator[None]:
+    """While the body runs, every progress bar of transformers reports to `report`."""
+    from transformers.utils import logging
+
+    def bar(_factory: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Counted:
+        return Counted(args[0] if args else kwargs.get("iterable") or (), report)
+
+    previous = logging.set_tqdm_hook(bar)
+    try:
+        yield
+    finally:
+        logging.set_tqdm_hook(previous)
