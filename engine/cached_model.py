@@ -50,9 +50,9 @@ class CachedModel:
         return self._run(self.model, tokens, slots, starts).logits  # type: ignore[no-any-return]
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, slot: int, start: int) -> None:
-        """Feed tokens [1, T] for their keys and values alone."""
-        self._run(self.model.base_model, tokens, [slot], [start])
+    def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> None:
+        """Feed tokens [B, T] for their keys and values alone."""
+        self._run(self.model.base_model, tokens, slots, starts)
 
     def _run(self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Any:
         first = torch.tensor(starts, device=self.device)

@@ -23,6 +23,8 @@ class EngineConfig:
     """A preset, a hub id, a folder of safetensors, or a GGUF file."""
     models: Path
     """The folder that holds fetched and converted models (`engine.model_store`)."""
+    draft: str | None = None
+    """A draft model, named as the target is; None for none."""
     device: str = "auto"
     """One of `DEVICES`, or a torch device such as cuda:1."""
     dtype: str = "auto"

@@ -19,6 +19,7 @@ from engine.outbox import Outbox
 from engine.request import Request
 
 if TYPE_CHECKING:
+    from engine.assembly import Assemble
     from engine.loop import Loop
 
 _POLL_S = 0.5
@@ -30,10 +31,15 @@ class Engine:
     Every event of a request goes to the outbox given at `submit`, else to `self.outbox`, which also gets everything
     that concerns the engine as a whole (`Loading`, `Ready`, `Notice`, `Died`). All methods may be called from any
     thread; none of them waits for the models, except `wait_ready` and `stream`.
+
+    Args:
+        config: what to load and how much room to give it.
+        assemble: makes the models; `engine.assembly.assemble` unless given (benchmarks bring their own).
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, assemble: Assemble | None = None) -> None:
         self.config = config
+        self._assemble = assemble
         self.outbox = Outbox()
         self.ready: Ready | None = None
         """Set once the models are loaded."""
@@ -109,10 +115,11 @@ class Engine:
         loop: Loop | None = None
         try:
             self.outbox.put(Loading("import", "starting the engine", None, self.clock()))
+            from engine.assembly import assemble
             from engine.loop import Loop
 
             loop = Loop(self.config, self._commands, self.outbox, self.clock, self._on_ready)
-            loop.run()
+            loop.run(self._assemble or assemble)
             self._die("the engine is closed", loop, quiet=True)
         except EngineError as error:
             self._die(str(error), loop)

@@ -11,27 +11,18 @@ from collections.abc import Callable
 
 import torch
 
-from engine.cached_model import CachedModel
+from engine.assembly import MAX_GAMMA, Assemble, warm_up
 from engine.commands import Cancel, Close, Command, Submit
 from engine.commit import commit, record
 from engine.config import EngineConfig
-from engine.drafters.base import Drafter
-from engine.drafters.ngram import NGramDrafter
-from engine.drafters.none import NoDrafter
 from engine.draws import fresh_seed
 from engine.errors import EngineError
 from engine.events import Admitted, Finished, FinishReason, Loading, Notice, Prefilled, Ready
-from engine.loading import load_model, pick_device, pick_dtype
-from engine.model_store import ModelStore
 from engine.outbox import Outbox
-from engine.resolve import resolve
 from engine.round import Outcome, Timing, run_round
 from engine.row import Row
 from engine.scheduler import Scheduler
 from engine.text import ReplyText, encode
-
-MAX_GAMMA = 16
-"""Longest draft; the cache keeps as many columns spare for the padding of shorter drafts beside it."""
 
 
 class Loop:
@@ -58,17 +49,16 @@ class Loop:
         self._outbox = outbox
         self._clock = clock
         self._on_ready = on_ready
-        self._drafters: dict[str, Drafter] = {d.name: d for d in (NGramDrafter(), NoDrafter())}
         self._scheduler: Scheduler[Submit] = Scheduler(config.slots)
         self._closed = False
 
-    def run(self) -> None:
-        """Load, then serve until closed.
+    def run(self, assemble: Assemble) -> None:
+        """Load with `assemble`, then serve until closed.
 
         Raises:
             EngineError: the models cannot be loaded.
         """
-        self._load()
+        self._load(assemble)
         while not self._closed:
             self._take_commands()
             self._admit()
@@ -88,37 +78,29 @@ class Loop:
 
     # ---- loading
 
-    def _load(self) -> None:
-        folder = resolve(self._config.target, ModelStore(self._config.models), self._say_loading)
-        device = pick_device(self._config.device)
-        self._model = load_model(folder, device, pick_dtype(self._config.dtype, device, folder), self._say_loading)
-        context = min(self._config.context, self._model.context)
-        self._target = CachedModel(self._model.model, self._config.slots, context, MAX_GAMMA + 1)
+    def _load(self, assemble: Assemble) -> None:
+        made = assemble(self._config, self._say_loading)
+        self._model, self._target, self._drafters = made.model, made.target, made.drafters
         self._say_loading("warm-up", "warming up", None)
-        self._warm_up()
+        warm_up(made.target)
+        device = made.target.device
         self._on_ready(
             Ready(
-                target=self._model.name,
-                draft=None,
-                drafters=tuple(self._drafters),
+                target=made.model.name,
+                draft=made.draft.name if made.draft else None,
+                drafters=tuple(made.drafters),
                 device=device.type,
                 device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
-                dtype=str(self._model.model.dtype).removeprefix("torch."),
-                context=context,
+                dtype=str(made.model.model.dtype).removeprefix("torch."),
+                context=made.target.context,
                 slots=self._config.slots,
-                weight_bytes=self._model.weight_bytes,
-                cache_bytes=self._target.cache.bytes,
+                weight_bytes=made.weight_bytes,
+                cache_bytes=made.cache_bytes,
                 at=self._clock(),
             )
         )
-        if not self._model.has_chat_template:
-            self._outbox.put(Notice(None, f"{self._model.name} has no chat template: using a plain one", self._clock()))
-
-    def _warm_up(self) -> None:
-        """Let the kernels choose their ways before the first round is timed."""
-        for length in (1, 5):
-            tokens = torch.zeros(1, length, dtype=torch.long, device=self._target.device)
-            self._target.forward(tokens, [0], [0]).amax().item()
+        for text in made.notices:
+            self._outbox.put(Notice(None, text, self._clock()))
 
     def _say_loading(self, stage: str, text: str, fraction: float | None) -> None:
         self._outbox.put(Loading(stage, text, fraction, self._clock()))
@@ -200,7 +182,7 @@ class Loop:
             return
         started = self._clock()
         chunk = row.tokens[row.cached : min(row.cached + self._config.prefill_chunk, row.prompt_length - 1)]
-        self._target.prefill(torch.tensor([chunk], device=self._target.device), row.slot, row.cached)
+        self._target.prefill(torch.tensor([chunk], device=self._target.device), [row.slot], [row.cached])
         row.cached += len(chunk)
         now = self._clock()
         row.outbox.put(Prefilled(row.request.request_id, row.cached, row.prompt_length, now - started, now))

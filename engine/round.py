@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.acceptance import Verdict, accept, accept_greedy
 from engine.cached_model import CachedModel
 from engine.drafters.base import Draft, Drafter
+from engine.drafters.proposal import Proposal, merge
 from engine.draws import Stream, uniforms
 from engine.row import Row
 from engine.sampling import SamplingRows, standardise
@@ -68,13 +69,12 @@ def run_round(
     started = time.perf_counter()
     watch = Stopwatch(target.device)
     gammas = [row.draft_room(target.context) for row in rows]
-    draft = _propose(rows, gammas, drafters, on_fault)
+    proposal = merge(_propose(rows, gammas, drafters, on_fault), len(rows), target.device)
     watch.mark()
-    drafted, lengths = _on_device(draft, target.device)
-    fed = torch.cat([torch.tensor([[row.tokens[-1]] for row in rows], device=target.device), drafted], dim=1)
+    fed = torch.cat([torch.tensor([[row.tokens[-1]] for row in rows], device=target.device), proposal.tokens], dim=1)
     logits = target.forward(fed, [row.slot for row in rows], [row.cached for row in rows])
-    verdict, u = _judge(logits, rows, drafted, lengths, draft.q)
-    outcomes = _to_host(verdict, logits, drafted, gammas, draft.lengths, u)
+    verdict, u = _judge(logits, rows, proposal)
+    outcomes = _to_host(verdict, logits, proposal, gammas, u)
     watch.mark()
     draft_s, verify_s = watch.seconds()
     return outcomes, Timing(draft_s, verify_s, started)
@@ -85,10 +85,10 @@ def _propose(
     gammas: Sequence[int],
     drafters: Mapping[str, Drafter],
     on_fault: Callable[[Row, Exception], None],
-) -> Draft:
-    """Every row's draft from its own drafter, as one batch."""
-    tokens: list[list[int]] = [[] for _ in rows]
-    for name in {row.drafter for row in rows}:
+) -> list[tuple[list[int], Draft]]:
+    """Each drafter's draft, with the rows (by index) it is for."""
+    drafts = []
+    for name in dict.fromkeys(row.drafter for row in rows):
         mine = [i for i, row in enumerate(rows) if row.drafter == name and gammas[i] > 0]
         if not mine:
             continue
@@ -98,49 +98,32 @@ def _propose(
             for i in mine:
                 on_fault(rows[i], error)
             continue
-        assert isinstance(draft.tokens, list)
-        for i, proposed in zip(mine, draft.tokens, strict=True):
-            tokens[i] = proposed
-    return Draft(tokens, [len(t) for t in tokens])
-
-
-def _on_device(draft: Draft, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Drafted tokens [B, γ] padded with 0, and lengths [B]."""
-    assert isinstance(draft.tokens, list)
-    longest = max(draft.lengths)
-    padded = [tokens + [0] * (longest - len(tokens)) for tokens in draft.tokens]
-    return (
-        torch.tensor(padded, dtype=torch.long, device=device).reshape(len(padded), longest),
-        torch.tensor(draft.lengths, device=device),
-    )
+        drafts.append((mine, draft))
+    return drafts
 
 
 @torch.inference_mode()
-def _judge(
-    logits: Tensor, rows: Sequence[Row], drafted: Tensor, lengths: Tensor, q: Tensor | None
-) -> tuple[Verdict, list[list[float]]]:
+def _judge(logits: Tensor, rows: Sequence[Row], proposal: Proposal) -> tuple[Verdict, list[list[float]]]:
     """Acceptance for the batch, and the uniforms it used [B][γ]."""
     seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
+    drafted = proposal.tokens
+    lengths = torch.tensor(proposal.lengths, device=logits.device)
     u = uniforms(seeds, numbers, Stream.ACCEPT, drafted.shape[1])
     settings = SamplingRows.of([row.request.sampling for row in rows], logits.device)
-    if settings.all_greedy and q is None:
+    if settings.all_greedy:
         return accept_greedy(logits.argmax(-1), drafted, lengths), u.tolist()
     u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
     p = standardise(logits, settings)
     on_device = torch.from_numpy(u).to(logits.device), torch.from_numpy(u_last).to(logits.device)
-    return accept(p, drafted, lengths, *on_device, q), u.tolist()
+    return accept(p, drafted, lengths, *on_device, proposal.q), u.tolist()
 
 
 @torch.inference_mode()
 def _to_host(
-    verdict: Verdict,
-    logits: Tensor,
-    drafted: Tensor,
-    gammas: Sequence[int],
-    lengths: Sequence[int],
-    u: list[list[float]],
+    verdict: Verdict, logits: Tensor, proposal: Proposal, gammas: Sequence[int], u: list[list[float]]
 ) -> list[Outcome]:
     """Everything the host needs, in the round's one copy from the device."""
+    drafted, lengths = proposal.tokens, proposal.lengths
     broken = logits.amax((1, 2)).isnan()
     whole = torch.cat([verdict.accepted[:, None], verdict.last[:, None], broken[:, None], drafted], dim=1).int()
     real = torch.cat([verdict.p, verdict.q, verdict.beta], dim=1).float()

@@ -1,0 +1,100 @@
+"""From a configuration to loaded models with their caches and drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from engine.cached_model import CachedModel
+from engine.config import EngineConfig
+from engine.drafters.base import Drafter
+from engine.drafters.model import ModelDrafter
+from engine.drafters.ngram import NGramDrafter
+from engine.drafters.none import NoDrafter
+from engine.loading import LoadedModel, load_model, pick_device, pick_dtype
+from engine.model_store import ModelStore
+from engine.progress import Progress
+from engine.resolve import resolve
+from engine.vocabulary import check_vocabularies
+
+MAX_GAMMA = 16
+"""Longest draft; the caches keep as many columns spare for the padding of shorter drafts beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """Everything that rounds are run with."""
+
+    model: LoadedModel
+    target: CachedModel
+    draft: LoadedModel | None
+    drafters: dict[str, Drafter]
+    """By name, best first."""
+    weight_bytes: int
+    cache_bytes: int
+    notices: tuple[str, ...]
+    """What the user should know about these models."""
+
+
+Assemble = Callable[[EngineConfig, Progress], Assembly]
+
+
+def assemble(config: EngineConfig, progress: Progress) -> Assembly:
+    """Fetch what is missing, load the models, make the caches.
+
+    Raises:
+        EngineError: a model cannot be had, loaded or run, or the draft does not fit the target.
+    """
+    device = pick_device(config.device)
+    store = ModelStore(config.models)
+    folder = resolve(config.target, store, progress)
+    dtype = pick_dtype(config.dtype, device, folder)
+    model = load_model(folder, device, dtype, progress)
+    draft = None
+    if config.draft is not None:
+        draft = load_model(resolve(config.draft, store, progress), device, dtype, progress, stage="draft")
+        check_vocabularies(model.tokenizer, draft.tokenizer, model.eos_ids, draft.eos_ids)
+    return put_together(config, model, draft)
+
+
+def put_together(config: EngineConfig, model: LoadedModel, draft: LoadedModel | None) -> Assembly:
+    """Caches and drafters for models that are loaded."""
+    context = min(config.context, model.context, draft.context if draft else model.context)
+    target = CachedModel(model.model, config.slots, context, MAX_GAMMA + 1)
+    drafters: list[Drafter] = [NGramDrafter(), NoDrafter()]
+    weight_bytes, cache_bytes = model.weight_bytes, target.cache.bytes
+    if draft is not None:
+        cached = CachedModel(draft.model, config.slots, context, MAX_GAMMA + 1)
+        drafters.insert(0, ModelDrafter(cached, model.vocab_size, config.prefill_chunk))
+        weight_bytes += draft.weight_bytes
+        cache_bytes += cached.cache.bytes
+    return Assembly(
+        model=model,
+        target=target,
+        draft=draft,
+        drafters={drafter.name: drafter for drafter in drafters},
+        weight_bytes=weight_bytes,
+        cache_bytes=cache_bytes,
+        notices=tuple(_notices(model, draft)),
+    )
+
+
+def warm_up(target: CachedModel) -> None:
+    """Let the kernels choose their ways before the first round is timed."""
+    for length in (1, 5):
+        tokens = torch.zeros(1, length, dtype=torch.long, device=target.device)
+        target.forward(tokens, [0], [0]).amax().item()
+
+
+def _notices(model: LoadedModel, draft: LoadedModel | None) -> list[str]:
+    notices = []
+    if not model.has_chat_template:
+        notices.append(f"{model.name} has no chat template: using a plain one")
+    if draft is not None and draft.weight_bytes >= model.weight_bytes:
+        notices.append(
+            f"the draft {draft.name} ({draft.weight_bytes / 1e9:.2f} GB) is not smaller than the target {model.name} "
+            f"({model.weight_bytes / 1e9:.2f} GB): drafting with it cannot pay"
+        )
+    return notices
