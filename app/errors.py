@@ -13,3 +13,7 @@ class StoreError(AppError):
 
 class SettingsError(AppError):
     """A setting has a value that is out of range, or the settings file cannot be written."""
+
+
+class UsageError(AppError):
+    """The command line asks for something that does not exist or does not go together."""

@@ -110,7 +110,10 @@ class Store:
         events: dict[int, list[str]] = {}
         for message_id, line in lines:
             events.setdefault(message_id, []).append(line)
-        return [StoredMessage(*row, tuple(events.get(row[0], ()))) for row in rows]
+        return [
+            StoredMessage(message_id, role, content, created_at, reason, tuple(events.get(message_id, ())))
+            for message_id, role, content, created_at, reason in rows
+        ]
 
     def add_message(self, chat_id: int, role: str, content: str) -> int:
         """Append a turn (for a reply: before its first token) and return its id; the chat becomes the newest."""

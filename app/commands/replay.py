@@ -1,0 +1,33 @@
+"""`specchat replay`: the interface on a recorded trace, with no model and no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.commands.chat import need_terminal
+from app.paths import settings_file
+from app.settings import load_settings
+from engine import EngineError, read_trace
+
+
+def open_replay(file: Path) -> int:
+    """Play the trace until the user leaves; returns the exit code.
+
+    Raises:
+        EngineError: the file is missing, damaged, or holds nothing to play.
+        UsageError: there is no terminal to draw on.
+    """
+    records = list(read_trace(file))
+    if not records:
+        raise EngineError(f"{file} holds no records: there is nothing to play")
+    need_terminal("a replay is drawn on it")
+    settings, _ = load_settings(settings_file())
+
+    from app.player import Player
+    from app.session import Session
+    from app.specchat import SpecChat
+
+    player = Player(records, file.name)
+    app = SpecChat(lambda: Session(player), player=player, theme=settings.theme)
+    app.run()
+    return app.return_code or 0
