@@ -11,6 +11,7 @@ from engine.disk import disk_errors, require_space
 from engine.errors import EngineError
 from engine.fetch import growth_reported
 from engine.library_output import silence
+from engine.presets import hub_folder
 from engine.progress import Progress
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -22,8 +23,10 @@ _TEXTS = re.compile(r"merges\.txt|vocab\.txt|tokenizer\.model|[\w-]+\.jinja|LICE
 
 def cached_snapshot(hub_id: str) -> Path | None:
     """The model in the hub library's own cache, if it is complete there; needs no network."""
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
 
+    if not (Path(constants.HF_HUB_CACHE) / f"models--{hub_folder(hub_id)}").is_dir():
+        return None
     try:
         folder = Path(snapshot_download(hub_id, local_files_only=True))
         Checkpoint.open(folder)
