@@ -2,8 +2,41 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+from app.paths import models_folder
 
 # A busy machine is no reason to fail: examples may take as long as they take.
 settings.register_profile("specchat", deadline=None)
 settings.load_profile("specchat")
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # each worker is one of several on the same cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+_MODELS = models_folder()  # before any test redirects it
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """The folder of the default model in the user's own model store, fetched if it is not there yet."""
+    from engine.model_store import ModelStore
+    from engine.presets import DEFAULT_PRESET
+    from engine.progress import ignore_progress
+    from engine.resolve import resolve
+
+    return resolve(DEFAULT_PRESET, ModelStore(_MODELS), ignore_progress)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Writes a small random model and gives its folder; arguments as `tests.tiny_model.write_tiny_model`."""
+    from tests.tiny_model import write_tiny_model
+
+    folder, numbers = tmp_path_factory.mktemp("models"), count()
+    return lambda **arguments: write_tiny_model(folder / f"tiny-{next(numbers)}", **arguments)
