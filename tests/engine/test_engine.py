@@ -1,0 +1,305 @@
+"""The engine thread on tiny models: replies, limits, prefixes, cancelling, faults."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine import (
+    Admitted,
+    Died,
+    Engine,
+    EngineConfig,
+    EngineError,
+    Event,
+    Fate,
+    Finished,
+    FinishReason,
+    Notice,
+    Prefilled,
+    Request,
+    Round,
+    Sampling,
+)
+from engine.assembly import Assembly, put_together
+from engine.drafters.base import Draft
+from engine.drafters.ngram import NGramDrafter
+from engine.progress import Progress
+from engine.row import Row
+from tests.engine.tiny import EOS, ask, ids_of, run_together, text_of, tiny_engine, tiny_model
+
+PROMPTS = ["abcabcabcabc", "hello there", "aaaa", "The quick brown fox. The quick brown fox.", "x"]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with tiny_engine() as running:
+        yield running
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=5)], ids=["greedy", "sampled"])
+def test_a_reply_has_its_events_in_order_and_adds_up(engine: Engine, sampling: Sampling) -> None:
+    events = list(engine.stream(ask(f"{sampling.temperature} abcabcabc", max_tokens=60, sampling=sampling)))
+    kinds = [type(event) for event in events]
+    assert kinds[0] is Admitted
+    assert kinds[-1] is Finished
+    assert kinds.index(Prefilled) < kinds.index(Round)
+    rounds = [event for event in events if isinstance(event, Round)]
+    assert [r.number for r in rounds] == list(range(len(rounds)))
+    position = events[0].prompt_tokens
+    for r in rounds:
+        assert r.position == position
+        position += len(r.emitted)
+        assert r.tested == len(r.q) == len(r.u) == len(r.beta)
+        assert r.accepted <= r.tested <= len(r.drafted) <= r.gamma
+        assert all(u * q < p for u, p, q in zip(r.u[: r.accepted], r.p, r.q, strict=False))
+        assert min(r.draft_s, r.verify_s, r.rest_s) >= 0
+        if r.last_fate is Fate.CORRECTION:
+            i = r.accepted
+            assert r.tested == i + 1
+            assert r.u[i] * r.q[i] >= r.p[i]
+            assert r.last != r.drafted[i]
+    ids = ids_of(events)
+    assert len(ids) == 60 or ids[-1] == EOS
+    assert text_of(events).encode() or ids
+
+
+@pytest.mark.parametrize("text", PROMPTS)
+def test_greedy_output_does_not_depend_on_the_drafter(text: str) -> None:
+    target = tiny_model()
+    with tiny_engine(target, draft=tiny_model(seed=9, hidden=16)) as engine:
+        plain = ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=50))))
+        for drafter in ("ngram", "model"):
+            for gamma in (1, 4, 9):
+                events = list(engine.stream(ask(text, drafter=drafter, gamma=gamma, max_tokens=50)))
+                assert ids_of(events) == plain
+
+
+def test_a_model_drafting_for_itself_is_always_accepted() -> None:
+    target = tiny_model()
+    with tiny_engine(target, draft=target) as engine:
+        for sampling in (Sampling(), Sampling(temperature=1.0, seed=3)):
+            events = list(engine.stream(ask("hello", drafter="model", gamma=2, max_tokens=30, sampling=sampling)))
+            fates = [token.fate for event in events if isinstance(event, Round) for token in event.tokens()]
+            assert fates[:6] == [Fate.ACCEPTED, Fate.ACCEPTED, Fate.BONUS] * 2
+
+
+def test_a_seeded_reply_is_the_same_alone_and_in_any_batch() -> None:
+    target = tiny_model()
+    with tiny_engine(target, draft=tiny_model(seed=9, hidden=16)) as engine:
+        requests = [
+            ask(text, name=f"{text}{drafter}", drafter=drafter, max_tokens=40, sampling=Sampling(temperature=1, seed=i))
+            for i, text in enumerate(PROMPTS)
+            for drafter in ("none", "ngram", "model")
+        ]
+        alone = [ids_of(list(engine.stream(request))) for request in requests]
+        order = list(range(len(requests)))
+        random.Random(1).shuffle(order)
+        together = run_together(engine, [requests[i] for i in order])
+        for i, events in zip(order, together, strict=True):
+            assert ids_of(events) == alone[i]
+
+
+def test_different_seeds_differ(engine: Engine) -> None:
+    first, second, again = (
+        ids_of(list(engine.stream(ask("hi", sampling=Sampling(temperature=1.0, seed=seed), max_tokens=30))))
+        for seed in (1, 2, 1)
+    )
+    assert first == again
+    assert first != second
+
+
+def test_a_follow_up_prefills_only_what_is_new(engine: Engine) -> None:
+    prompt = tuple(range(97, 117)) * 3
+    events = list(engine.stream(Request("one", prompt_ids=prompt, max_tokens=20)))
+    reply = ids_of(events)
+    more = (*prompt, *reply, 100, 101, 102, 103, 104)
+    follow = list(engine.stream(Request("two", prompt_ids=more, max_tokens=4)))
+    admitted = follow[0]
+    assert isinstance(admitted, Admitted)
+    assert admitted.reused_tokens >= len(prompt) + len(reply) - 1
+    # The cache must give what a fresh engine gives.
+    with tiny_engine() as fresh:
+        assert ids_of(list(fresh.stream(Request("two", prompt_ids=more, max_tokens=4)))) == ids_of(follow)
+
+
+def test_requests_that_run_together_share_a_prefix() -> None:
+    prompt = tuple(range(97, 117)) * 5
+    with tiny_engine() as engine:
+        first = ids_of(list(engine.stream(Request("a", prompt_ids=prompt, max_tokens=5))))
+        events = run_together(engine, [Request(f"b{i}", prompt_ids=(*prompt, 70 + i), max_tokens=5) for i in range(4)])
+        assert [e[0].reused_tokens for e in events if isinstance(e[0], Admitted)] == [len(prompt)] * 4
+        assert ids_of(list(engine.stream(Request("c", prompt_ids=prompt, max_tokens=5)))) == first
+
+
+def test_stop_strings_end_the_reply_before_themselves_even_across_rounds(engine: Engine) -> None:
+    whole = text_of(list(engine.stream(ask("stop here", max_tokens=40))))
+    for start, end in ((3, 4), (5, 9), (10, 18)):
+        stop = whole[start:end]
+        events = list(engine.stream(ask("stop here", max_tokens=40, stop=(stop, "never to be found"))))
+        assert text_of(events) == whole[: whole.index(stop)]
+        assert events[-1].reason is FinishReason.STOP
+
+
+def test_the_token_limit_is_exact_with_drafts(engine: Engine) -> None:
+    for limit in (1, 2, 5, 7):
+        events = list(engine.stream(ask("abcabcabcabcabc", max_tokens=limit)))
+        assert len(ids_of(events)) == limit
+        assert events[-1].reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("drafter", ["none", "ngram", "model"])
+def test_a_reply_fills_the_context_to_the_last_token(drafter: str) -> None:
+    with tiny_engine(draft=tiny_model(seed=9, hidden=16)) as engine:
+        request = Request("r", prompt_ids=(97, 98, 99) * 30, drafter=drafter, max_tokens=10_000, gamma=6)
+        events = list(engine.stream(request))
+        assert events[-1].reason is FinishReason.CONTEXT
+        assert len(ids_of(events)) == 256 - 90
+
+
+def test_eos_inside_an_accepted_run_drops_what_follows() -> None:
+    target = tiny_model()
+    with tiny_engine(target, draft=target) as engine:
+        ids = ids_of(list(engine.stream(ask("hello", drafter="none", max_tokens=20))))
+        end = ids[6]
+        first = ids.index(end)
+    ending = tiny_model()
+    object.__setattr__(ending, "eos_ids", frozenset({end}))
+    with tiny_engine(ending, draft=ending) as engine:
+        events = list(engine.stream(ask("hello", drafter="model", gamma=8, max_tokens=20)))
+        last_round = [event for event in events if isinstance(event, Round)][-1]
+        assert ids_of(events) == ids[: first + 1]
+        assert events[-1].reason is FinishReason.EOS
+        if (first + 1) % 9:
+            assert last_round.last is None
+            assert last_round.drafted[-1] == end
+            assert last_round.tested == last_round.accepted == len(last_round.drafted)
+
+
+def test_cancelling_keeps_what_was_said_and_frees_the_slot(engine: Engine) -> None:
+    stream = engine.stream(ask("go on and on", max_tokens=200, name="long"))
+    seen: list[Event] = []
+    for event in stream:
+        seen.append(event)
+        if isinstance(event, Round) and event.number == 3:
+            engine.cancel("long")
+    assert seen[-1].reason is FinishReason.CANCELLED
+    assert 4 <= len([e for e in seen if isinstance(e, Round)]) < 60
+    assert ids_of(list(engine.stream(ask("next", max_tokens=3))))
+
+
+def test_hundreds_of_queued_requests_drain_in_order_without_loss() -> None:
+    with tiny_engine(slots=3) as engine:
+        requests = [ask(PROMPTS[i % 5], name=f"r{i}", max_tokens=1 + i % 7) for i in range(300)]
+        results = run_together(engine, requests)
+    assert [len(ids_of(events)) for events in results] == [1 + i % 7 for i in range(300)]
+    starts = [events[0].at for events in results]
+    assert starts == sorted(starts)
+
+
+def test_a_long_prompt_does_not_stall_a_running_row_for_longer_than_a_chunk() -> None:
+    with tiny_engine(chunk=16) as engine:
+        results = run_together(
+            engine, [ask("short", name="a", max_tokens=60), Request("b", prompt_ids=(98,) * 160, max_tokens=2)]
+        )
+    rounds = [e for e in results[0] if isinstance(e, Round)]
+    chunks = [e for e in results[1] if isinstance(e, Prefilled)]
+    assert len(chunks) == 10
+    between = [r for r in rounds if chunks[0].at < r.at < chunks[-1].at]
+    assert len(between) >= 9
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (Request("r", prompt_ids=(97,) * 256), "256 tokens"),
+        (ask("hi", drafter="oracle"), "drafter 'oracle' is not known"),
+        (ask("hi", gamma=17), "gamma is 17"),
+        (Request("r", prompt=""), "the prompt is empty"),
+    ],
+    ids=["too long", "drafter", "gamma", "empty"],
+)
+def test_bad_requests_fail_with_a_sentence_and_the_engine_goes_on(
+    engine: Engine, request_: Request, words: str
+) -> None:
+    (finished,) = list(engine.stream(request_))
+    assert isinstance(finished, Finished)
+    assert finished.reason is FinishReason.ERROR
+    assert words in finished.message
+    assert ids_of(list(engine.stream(ask("fine", max_tokens=2))))
+
+
+class Faulty(NGramDrafter):
+    """Raises in its third round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds = 0
+
+    def propose(self, rows: Sequence[Row], gammas: Sequence[int]) -> Draft:
+        self.rounds += 1
+        if self.rounds == 3:
+            raise RuntimeError("table on fire")
+        return super().propose(rows, gammas)
+
+
+def test_a_drafter_that_raises_costs_the_draft_not_the_reply() -> None:
+    target = tiny_model()
+
+    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
+        made = put_together(config, target, None)
+        made.drafters["ngram"] = Faulty()
+        return made
+
+    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
+    engine.start()
+    engine.wait_ready(60)
+    events = list(engine.stream(ask("abcabcabc", max_tokens=30)))
+    plain = list(engine.stream(ask("abcabcabc", max_tokens=30, drafter="none")))
+    engine.close()
+    assert ids_of(events) == ids_of(plain)
+    notices = [event for event in events if isinstance(event, Notice)]
+    assert len(notices) == 1
+    assert "table on fire" in notices[0].text
+    assert [e.drafter for e in events if isinstance(e, Round)][-1] == "none"
+
+
+def test_logits_that_are_no_numbers_fail_their_request_and_nobody_elses() -> None:
+    target = tiny_model()
+    bang = target.tokenizer.encode("!")[0]
+    with tiny_engine(target) as engine:
+        target.model.get_input_embeddings().weight[bang] = torch.nan
+        good = Request("good", prompt_ids=(97, 98, 99), max_tokens=20)
+        alone = ids_of(list(engine.stream(good)))
+        results = run_together(engine, [good, Request("bad", prompt_ids=(97, bang), max_tokens=20)])
+        assert ids_of(results[0]) == alone
+        assert results[1][-1].reason is FinishReason.ERROR
+        assert "not a number" in results[1][-1].message
+        # The slot the NaN was in is clean again.
+        everyone = run_together(engine, [Request(f"g{i}", prompt_ids=(97, 98, 99), max_tokens=20) for i in range(4)])
+        assert all(ids_of(events) == alone for events in everyone)
+
+
+def test_when_the_thread_dies_every_caller_hears_of_it() -> None:
+    target = tiny_model()
+    with tiny_engine(target) as engine:
+        target.model.forward = None  # type: ignore[assignment, method-assign]
+        results = run_together(engine, [ask("hi", name=f"r{i}") for i in range(6)])
+        assert all(events[-1].reason is FinishReason.ERROR for events in results)
+        assert any(isinstance(event, Died) for event in engine.outbox.drain())
+        (late,) = list(engine.stream(ask("too late")))
+        assert late.reason is FinishReason.ERROR
+        with pytest.raises(EngineError, match="internal error"):
+            engine.wait_ready()
+
+
+def test_closing_ends_open_requests() -> None:
+    with tiny_engine() as engine:
+        stream = engine.stream(ask("on and on", max_tokens=200))
+        next(stream)
+        engine.close()
+        assert list(stream)[-1].reason is FinishReason.CANCELLED

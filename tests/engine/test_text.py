@@ -1,0 +1,90 @@
+"""Text of a growing reply: whole characters, stop strings, and what a rejected token would have said."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import EngineError
+from engine.request import Message, Request
+from engine.text import ReplyText, encode, plain_template
+from tests.engine.tiny import tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer()
+
+
+def grow(text: str, stop: tuple[str, ...] = ()) -> tuple[list[str], ReplyText]:
+    """The pieces of a text fed byte by byte, the tail included."""
+    reply = ReplyText(TOKENIZER, stop)
+    pieces = []
+    for token in TOKENIZER.encode(text):
+        pieces.append(reply.add(token))
+        if reply.stopped:
+            break
+    return [*pieces, reply.tail()], reply
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=30))
+def test_pieces_concatenate_to_the_text(text: str) -> None:
+    assert "".join(grow(text)[0]) == text
+
+
+def test_a_character_comes_out_whole() -> None:
+    pieces, _ = grow("é€😀")
+    assert [piece for piece in pieces if piece] == ["é", "€", "😀"]
+
+
+def test_half_a_character_at_the_end_is_marked_not_lost() -> None:
+    reply = ReplyText(TOKENIZER, ())
+    for token in TOKENIZER.encode("a😀")[:-1]:
+        reply.add(token)
+    assert reply.tail() == "�"
+
+
+@given(st.text(alphabet="ab", max_size=20), st.text(alphabet="ab", min_size=1, max_size=4))
+def test_a_reply_ends_before_its_first_stop_string(text: str, stop: str) -> None:
+    pieces, reply = grow(text, (stop,))
+    assert "".join(pieces) == text.split(stop)[0]
+    assert reply.stopped == (stop in text)
+
+
+def test_the_earliest_of_several_stop_strings_counts() -> None:
+    pieces, _ = grow("one two three", ("three", "two", ""))
+    assert "".join(pieces) == "one "
+
+
+def test_text_that_may_become_a_stop_string_is_held_back_only_while_it_may() -> None:
+    reply = ReplyText(TOKENIZER, ("END",))
+    released = [reply.add(token) for token in TOKENIZER.encode("aENb")]
+    assert released == ["a", "", "", "ENb"]
+
+
+def test_alternatives_do_not_change_the_reply() -> None:
+    reply = ReplyText(TOKENIZER, ())
+    ids = TOKENIZER.encode("ab")
+    reply.add(ids[0])
+    assert reply.alternative([ids[1], 256], after=ids[0]) == ["b", "<eos>"]
+    assert reply.add(ids[1]) == "b"
+
+
+def test_prompts_go_through_the_template_or_stand_as_they_are() -> None:
+    turns = (Message("user", "hi"), Message("assistant", "yes"), Message("user", "so"))
+    by_template = encode(Request("r", turns), TOKENIZER)
+    assert TOKENIZER.decode(by_template) == "[user]hi[assistant]yes[user]so[assistant]"
+    assert encode(Request("r", prompt="hi"), TOKENIZER) == TOKENIZER.encode("hi")
+    assert encode(Request("r", prompt_ids=(1, 2)), TOKENIZER) == [1, 2]
+
+
+def test_a_model_without_template_gets_labelled_turns() -> None:
+    bare = tiny_tokenizer()
+    bare.chat_template = None
+    assert bare.decode(encode(Request("r", (Message("user", "hi"),)), bare)) == "User: hi\nAssistant:"
+    assert plain_template([Message("system", "be kind")]) == "System: be kind\nAssistant:"
+
+
+def test_a_template_that_refuses_is_an_error_with_its_words() -> None:
+    strict = tiny_tokenizer()
+    strict.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(EngineError, match="roles must alternate"):
+        encode(Request("r", (Message("user", "hi"),)), strict)

@@ -1,0 +1,110 @@
+"""A random-weight model with a byte tokenizer, small enough to run hundreds of rounds in a second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from engine import Engine, EngineConfig, Event, Finished, Message, Outbox, Request, Round
+from engine.assembly import Assembly, put_together
+from engine.loading import LoadedModel
+from engine.progress import Progress
+
+EOS = 256
+VOCABULARY = 260
+TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per byte, and an end of text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+def tiny_model(seed: int = 0, hidden: int = 32, layers: int = 2, sharpness: float = 12.0) -> LoadedModel:
+    """A Llama of random weights in float32; `sharpness` spreads its logits so that its choices are clear."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        eos_token_id=EOS,
+    )
+    network = LlamaForCausalLM(config).eval().requires_grad_(False)
+    network.lm_head.weight.mul_(sharpness)
+    weight_bytes = sum(p.nbytes for p in network.parameters())
+    return LoadedModel(
+        model=network,
+        tokenizer=tiny_tokenizer(),
+        name="tiny",
+        eos_ids=frozenset({EOS}),
+        context=512,
+        vocab_size=VOCABULARY,
+        weight_bytes=weight_bytes,
+        has_chat_template=True,
+    )
+
+
+@contextmanager
+def tiny_engine(
+    target: LoadedModel | None = None, draft: LoadedModel | None = None, slots: int = 4, chunk: int = 32
+) -> Iterator[Engine]:
+    """A running engine on tiny models."""
+
+    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
+        return put_together(config, target or tiny_model(), draft)
+
+    engine = Engine(EngineConfig("tiny", Path(), slots=slots, context=256, prefill_chunk=chunk), assemble)
+    engine.start()
+    engine.wait_ready(60)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def ask(text: str, name: str = "r", **options: object) -> Request:
+    """A request of one user turn."""
+    return Request(name, messages=(Message("user", text),), **options)  # type: ignore[arg-type]
+
+
+def ids_of(events: list[Event]) -> list[int]:
+    """The reply's tokens."""
+    return [token for event in events if isinstance(event, Round) for token in event.emitted]
+
+
+def text_of(events: list[Event]) -> str:
+    """The reply's text."""
+    last = events[-1]
+    assert isinstance(last, Finished)
+    return "".join(event.text for event in events if isinstance(event, Round)) + last.tail
+
+
+def run_together(engine: Engine, requests: list[Request]) -> list[list[Event]]:
+    """Submit all at once and collect each one's events."""
+    boxes = [Outbox() for _ in requests]
+    for request, box in zip(requests, boxes, strict=True):
+        engine.submit(request, box)
+    collected: list[list[Event]] = []
+    for box in boxes:
+        events: list[Event] = []
+        while not events or not isinstance(events[-1], Finished):
+            event = box.get(30)
+            assert event is not None, "no event for 30 seconds"
+            events.append(event)
+        collected.append(events)
+    return collected
