@@ -126,11 +126,11 @@ def test_alpha_is_the_mean_beta() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="alpha is 1.5"):
+    with pytest.raises(ValueError, match=r"alpha is 1\.5"):
         expected_tokens(1.5, 2)
     with pytest.raises(ValueError, match="gamma is -1"):
         speedup(0.5, -1, 0)
-    with pytest.raises(ValueError, match="cost ratio is -0.1"):
+    with pytest.raises(ValueError, match=r"cost ratio is -0\.1"):
         operations(0.5, 1, -0.1)
     with pytest.raises(ValueError, match="no position"):
         alpha_of([])
