@@ -82,15 +82,17 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    if (folder / _INDEX).is_file():
-        names = set(read_json(folder / _INDEX).get("weight_map", {}).values())
-        lacking = sorted(name for name in names if not (folder / name).is_file())
-        if lacking or not names:
-            what = f"lacks {lacking[0]}" if lacking else f"has an empty {_INDEX}"
-            raise EngineError(f"{folder} {what}, so the model is not complete: fetch it again")
-        return sorted(folder / name for name in names)
-    if (folder / _SINGLE).is_file():
+    if (folder / _SINGLE).is_file():  # transformers, too, looks for it first
         return [folder / _SINGLE]
+    if (folder / _INDEX).is_file():
+        weight_map = read_json(folder / _INDEX).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise EngineError(f"{folder / _INDEX} names no weights, so the model is not complete: fetch it again")
+        names = sorted(set(map(str, weight_map.values())))
+        lacking = [name for name in names if not (folder / name).is_file()]
+        if lacking:
+            raise EngineError(f"{folder} lacks {lacking[0]}, so the model is not complete: fetch it again")
+        return [folder / name for name in names]
     if any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth")):
         raise EngineError(
             f"{folder} has pickled weights only, which can run code when they are loaded: "
