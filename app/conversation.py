@@ -1,0 +1,85 @@
+"""One chat as the app knows it: prompts and the replies to them, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from app.reply import Reply, Stage, stored_reply
+from app.store import Chat, StoredMessage
+from engine import FinishReason, Message
+
+TITLE_LENGTH = 48
+
+
+@dataclass(eq=False)
+class Turn:
+    """A prompt and the reply to it."""
+
+    prompt: str
+    reply: Reply | None = None
+    """None while the prompt waits to be sent."""
+    message_id: int | None = None
+    """The reply's row in the store, once it has one."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the model is told of this turn: one that failed before its first word is left out."""
+        if self.reply is None:
+            return False
+        return bool(self.reply.text) or self.reply.reason is not FinishReason.ERROR
+
+
+@dataclass(eq=False)
+class Conversation:
+    """The turns of one chat."""
+
+    chat: Chat | None = None
+    """Its row in the store, once it has one."""
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def running(self) -> Reply | None:
+        """The reply that is being written."""
+        return next((t.reply for t in self.turns if t.reply and t.reply.running), None)
+
+    @property
+    def waiting(self) -> list[Turn]:
+        """Turns whose prompt waits to be sent."""
+        return [turn for turn in self.turns if turn.reply is None]
+
+    @property
+    def title(self) -> str:
+        """The chat's own title, else the beginning of its first prompt."""
+        if self.chat and self.chat.title:
+            return self.chat.title
+        return title_of(self.turns[0].prompt) if self.turns else ""
+
+    def messages(self, upto: Turn) -> tuple[Message, ...]:
+        """What the model is given to answer `upto`."""
+        messages: list[Message] = []
+        for turn in self.turns[: self.turns.index(upto)]:
+            if turn.counts and turn.reply is not None:
+                messages += [Message("user", turn.prompt), Message("assistant", turn.reply.text)]
+        return (*messages, Message("user", upto.prompt))
+
+
+def title_of(prompt: str) -> str:
+    """A title for a chat that begins with this prompt: its first words."""
+    words = " ".join(prompt.split())
+    return words if len(words) <= TITLE_LENGTH else words[: TITLE_LENGTH - 1].rstrip() + "…"
+
+
+def stored_conversation(chat: Chat, messages: list[StoredMessage]) -> Conversation:
+    """The conversation as it was stored. A prompt without a reply was interrupted before its first word."""
+    conversation = Conversation(chat)
+    for message in messages:
+        if message.role == "assistant" and conversation.turns:
+            turn = conversation.turns[-1]
+            turn.reply = stored_reply(message.content, message.finish_reason, message.events)
+            turn.message_id = message.id
+        elif message.role == "user":
+            conversation.turns.append(Turn(message.content))
+    for turn in conversation.waiting:
+        turn.reply = Reply()
+        turn.reply.stage = Stage.INTERRUPTED
+    return conversation

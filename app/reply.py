@@ -1,0 +1,107 @@
+"""One reply as the app knows it: its rounds, its figures, and how it stands. No widget in sight."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from engine import Admitted, Finished, FinishReason, Prefilled, Record, Round, Statistics, from_json
+
+SAMPLE_S = 0.25
+"""The sparkline has one sample of the speed for each of these."""
+
+
+class Stage(StrEnum):
+    """How far a reply has got."""
+
+    WAITING = "waiting"
+    """Not yet admitted: the models are loading, or every slot is taken."""
+    READING = "reading"
+    """Its prompt is entering the cache."""
+    ANSWERING = "answering"
+    ENDED = "ended"
+    INTERRUPTED = "interrupted"
+    """Found in the store without an end: the program was killed meanwhile."""
+
+
+class Reply:
+    """What came of one request."""
+
+    def __init__(self, request_id: str = "", *, drafter: str = "", gamma: int = 0) -> None:
+        self.request_id = request_id
+        self.drafter = drafter
+        self.gamma = gamma
+        self.stage = Stage.WAITING
+        self.rounds: list[Round] = []
+        self.statistics = Statistics()
+        self.speeds: list[float] = []
+        """Tokens per second of the sliding window, one sample each `SAMPLE_S`."""
+        self.prefilled = (0, 0)
+        """Prompt tokens in the cache, and their total."""
+        self.tail = ""
+        """Text that came with the end, or all text of a reply whose rounds are unknown."""
+        self.reason: FinishReason | None = None
+        self.message = ""
+        """The sentence that came with an error."""
+        self._sampled_at = 0.0
+
+    @property
+    def text(self) -> str:
+        """The reply so far."""
+        return "".join(r.text for r in self.rounds) + self.tail
+
+    @property
+    def running(self) -> bool:
+        """Whether more may come."""
+        return self.stage in (Stage.WAITING, Stage.READING, Stage.ANSWERING)
+
+    def add(self, record: Record) -> None:
+        """Take in one event of this reply's request; others are ignored."""
+        match record:
+            case Admitted():
+                self.stage = Stage.READING
+                self.prefilled = (record.reused_tokens, record.prompt_tokens)
+                self.statistics.add(record)
+            case Prefilled():
+                self.prefilled = (record.done, record.total)
+            case Round():
+                self._add_round(record)
+            case Finished():
+                self.stage = Stage.ENDED
+                self.reason, self.message = record.reason, record.message
+                self.tail += record.tail
+
+    def fail(self, message: str) -> None:
+        """End with an error that did not come from the engine's events."""
+        self.stage, self.reason, self.message = Stage.ENDED, FinishReason.ERROR, message
+
+    def _add_round(self, record: Round) -> None:
+        self.stage = Stage.ANSWERING
+        self.rounds.append(record)
+        self.drafter, self.gamma = record.drafter, record.gamma
+        self.statistics.add(record)
+        speed = self.statistics.recent_tokens_per_second
+        if len(self.rounds) == 1:
+            self._sampled_at = record.at  # the speed of one round says little
+        elif speed is not None and record.at >= self._sampled_at + SAMPLE_S:
+            self.speeds.append(speed)
+            self._sampled_at = record.at
+
+
+def stored_reply(content: str, reason: str | None, lines: tuple[str, ...]) -> Reply:
+    """The reply that was stored as this text and these trace lines.
+
+    Lines that cannot be read are left out; if the rounds then do not give the stored text, the text wins and is shown
+    without colours.
+    """
+    reply = Reply()
+    for line in lines:
+        try:
+            reply.add(from_json(line))
+        except ValueError:
+            continue
+    if reply.text != content:
+        reply.rounds, reply.tail = [], content
+    if reply.stage is not Stage.ENDED:
+        reply.stage = Stage.INTERRUPTED if reason is None else Stage.ENDED
+        reply.reason = None if reason is None else FinishReason(reason)
+    return reply

@@ -1,0 +1,291 @@
+"""The screen everything happens on: chats, conversation, panel, composer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+from textual.widgets import Static
+
+from app.conversation import Conversation
+from app.player import Player
+from app.reply import Reply
+from app.sanitize import visible
+from app.store import Chat
+from app.widgets.chat_list import ChatList
+from app.widgets.composer import Composer
+from app.widgets.key_bar import KeyBar
+from app.widgets.masthead import Masthead
+from app.widgets.pane_tabs import PaneTabs
+from app.widgets.panel import Panel
+from app.widgets.replay_bar import ReplayBar
+from app.widgets.transcript import Transcript
+from app.widgets.welcome import Welcome
+from engine import Loading, Ready
+
+if TYPE_CHECKING:
+    from app.specchat import SpecChat
+
+PANEL_EVERY = 3
+"""The panel is drawn again with every third update of the conversation: ten times a second."""
+
+
+class ChatScreen(Screen[None]):
+    """Shows one conversation. What it is asked to do with chats and the engine, the app does."""
+
+    app: SpecChat
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stop", "stop", key_display="esc"),
+        Binding("space", "pause", "pause"),
+        Binding("plus,equals_sign", "faster(1)", "faster", key_display="+"),
+        Binding("minus", "faster(-1)", "slower", key_display="−"),
+        Binding("r", "again", "again"),
+        Binding("ctrl+n", "new_chat", "new", key_display="^n"),
+        Binding("ctrl+b,f2", "pane('chats')", "chats", key_display="^b"),
+        Binding("ctrl+g,f3", "pane('panel')", "panel", key_display="^g"),
+        Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
+        Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
+        Binding("f1,question_mark", "app.help", "help", key_display="f1"),
+        Binding("ctrl+s", "app.save_picture", "Save the screen", show=False),
+    ]
+
+    def __init__(self, player: Player | None) -> None:
+        super().__init__()
+        self.conversation = Conversation()
+        self._player = player
+        self._masthead = Masthead(id="masthead")
+        self._tabs = PaneTabs(id="tabs")
+        self._chats = ChatList(id="chats")
+        self._welcome = Welcome(id="welcome")
+        self._transcript = Transcript(id="transcript")
+        self._composer = Composer(id="composer")
+        self._replay_bar = ReplayBar(id="replay")
+        self._frame = Vertical(id="ask")
+        self._panel = Panel(id="panel")
+        self._loading: Loading | str = Loading("import", "starting", None, 0.0)
+        self._no_reply = Reply()
+        self._updates = 0
+        self._panel_state: object = None
+
+    def compose(self) -> ComposeResult:
+        """Top to bottom, left to right."""
+        yield self._masthead
+        yield self._tabs
+        with Horizontal(id="body"):
+            yield self._chats
+            with Vertical(id="middle"):
+                yield self._welcome
+                yield self._transcript
+                with self._frame:
+                    yield self._replay_bar if self._player else self._composer
+            yield self._panel
+        yield KeyBar(compact=True, show_command_palette=False)
+        yield Static("specchat needs more room:\nplease make the terminal larger", id="too-small")
+
+    def on_mount(self) -> None:
+        """The cursor waits in the composer."""
+        self._chats.border_title = "chats"
+        self.set_class(self._player is not None, "-replay")
+        if self._player is not None:
+            self._masthead.name_it("specchat replay")
+            self._replay_bar.play(self._player)
+            self._frame.border_title = visible(self._player.name)
+        self.show(self.conversation)
+
+    # What is shown
+
+    def show(self, conversation: Conversation) -> None:
+        """Another conversation."""
+        self.conversation = conversation
+        self._transcript.show(conversation)
+        if self._player is None:
+            self._composer.remember([turn.prompt for turn in conversation.turns])
+            self._composer.focus()
+        else:
+            self._transcript.focus()
+        self.set_pane("chat")
+        self._panel_state = None
+        self.update()
+
+    def update(self) -> None:
+        """Show what has become of the conversation; called 30 times a second."""
+        self._updates += 1
+        empty = not self.conversation.turns
+        if self.has_class("-empty") is not empty:
+            self.set_class(empty, "-empty")
+        if self._player is not None:
+            self._replay_bar.update()
+        self._transcript.update()
+        reply = self._shown_reply()
+        state = (reply, reply.stage, len(reply.rounds))
+        if state != self._panel_state and (self._updates % PANEL_EVERY == 0 or not reply.running):
+            if self._panel_state is None or state[:2] != self._panel_state[:2]:  # type: ignore[index]
+                self.refresh_bindings()
+                self._show_title()
+            self._panel_state = state
+            self._panel.show(reply)
+
+    def show_loading(self, state: Loading | str, *, failed: bool = False) -> None:
+        """How far loading has got, or how it ended."""
+        self._loading = state
+        self._welcome.show(state, failed=failed)
+        self._show_title()
+
+    def show_models(self, target: str, drafter: str, gamma: int) -> None:
+        """Who answers, and who drafts."""
+        self._no_reply.drafter, self._no_reply.gamma = drafter, gamma
+        self._masthead.show_models(target, drafter, gamma)
+
+    def show_ready(self, ready: Ready) -> None:
+        """The models are loaded."""
+        self._masthead.show_machine(ready)
+        self._panel.show_machine(ready)
+        self.show_loading("" if self._player else "ready: ask anything")
+
+    def show_chats(self, chats: list[Chat], busy: set[int], now: float) -> None:
+        """The list at the left."""
+        self._chats.show(chats, self.conversation.chat, busy, now)
+        self._show_title()
+
+    def show_rejected(self, shown: bool) -> None:
+        """Whether rejected and discarded tokens are shown in place."""
+        self._transcript.show_rejected = shown
+
+    def rename(self, chat: Chat, title: str) -> None:
+        """A chat has another title now."""
+        if self.conversation.chat and self.conversation.chat.id == chat.id:
+            self.conversation.chat = replace(chat, title=title)
+
+    def leave(self, chat: Chat) -> None:
+        """A chat is gone."""
+        if self.conversation.chat and self.conversation.chat.id == chat.id:
+            self.show(Conversation())
+
+    def set_pane(self, pane: str) -> None:
+        """On a narrow screen: show the chat, the chats or the panel."""
+        for name in ("chat", "chats", "panel"):
+            self.set_class(name == pane, f"-pane-{name}")
+        self._tabs.show(pane)
+
+    def _shown_reply(self) -> Reply:
+        replies = [turn.reply for turn in self.conversation.turns if turn.reply is not None]
+        return replies[-1] if replies else self._no_reply
+
+    def _show_title(self) -> None:
+        """The frame of the composer says what a message sent now would wait for."""
+        if self._player is not None:
+            return
+        title = visible(self.conversation.title)
+        self._frame.border_title = title[:60] if title else "new chat"
+        if self.conversation.running:
+            state = "answering · esc stops"
+        elif isinstance(self._loading, Loading):
+            share = "" if self._loading.fraction is None else f" {self._loading.fraction * 100:.0f} %"
+            state = f"{visible(self._loading.text)}{share}"
+        else:
+            state = ""
+        self._frame.border_subtitle = state
+
+    # What the user does
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Replay keys work in a replay, chat keys in a chat."""
+        if action in ("pause", "faster", "again"):
+            return self._player is not None
+        if action == "new_chat":
+            return self._player is None
+        if action == "pane" and parameters == ("chats",):
+            return self._player is None
+        if action == "stop":
+            elsewhere = not self.has_class("-pane-chat") or isinstance(self.focused, ChatList)
+            return elsewhere or (self._player is None and bool(self.conversation.running or self.conversation.waiting))
+        return True
+
+    def on_composer_sent(self, event: Composer.Sent) -> None:
+        """Ask the model."""
+        self.app.exchange.send(self.conversation, event.text)
+        self._transcript.scroll_end(animate=False)
+        self._show_title()
+        self.update()
+
+    def on_composer_help_wanted(self) -> None:
+        """A question mark in an empty composer."""
+        self.app.action_help()
+
+    def action_stop(self) -> None:
+        """End the reply and take waiting prompts back; on another pane, go back to the chat."""
+        if not self.has_class("-pane-chat") or isinstance(self.focused, ChatList):
+            self.set_pane("chat")
+            self._focus_composer()
+            return
+        taken = self.app.exchange.stop(self.conversation)
+        if taken and self._player is None:
+            self._composer.put("\n\n".join([*taken, self._composer.text] if self._composer.text else taken))
+        self.update()
+
+    def action_new_chat(self) -> None:
+        """An empty conversation; what runs in the old one goes on."""
+        self.show(Conversation())
+        self.app.list_chats()
+
+    def action_pane(self, pane: str) -> None:
+        """Fold or show the chats or the panel. Chats that are shown get the focus before they are folded."""
+        if self.has_class("-narrow"):
+            self.action_tab("chat" if self.has_class(f"-pane-{pane}") else pane)
+            return
+        unfold = pane == "chats" and self.has_class("-medium")
+        shown = self.has_class("-with-chats") if unfold else not self.has_class(f"-no-{pane}")
+        if pane == "chats" and shown and not self._chats.has_focus:
+            self._chats.focus()
+            return
+        self.toggle_class("-with-chats" if unfold else f"-no-{pane}")
+        if pane == "chats" and not shown:
+            self._chats.focus()
+        else:
+            self._focus_composer()
+
+    def action_tab(self, pane: str) -> None:
+        """A click on a pane's name."""
+        self.set_pane(pane)
+        if pane == "chats":
+            self._chats.focus()
+        else:
+            self._focus_composer()
+
+    def action_rejected(self) -> None:
+        """Hide or show what is no part of the reply."""
+        self._transcript.show_rejected = not self._transcript.show_rejected
+
+    def action_markdown(self) -> None:
+        """Finished replies as Markdown, or token by token."""
+        self._transcript.markdown = not self._transcript.markdown
+
+    def action_scroll(self, pages: int) -> None:
+        """Scroll the conversation by most of its height, whatever has the focus."""
+        self._transcript.scroll_relative(y=pages * max(self._transcript.size.height - 2, 1), animate=False)
+
+    def action_pause(self) -> None:
+        """Pause the replay, or go on."""
+        if self._player is not None:
+            self._player.toggle()
+
+    def action_faster(self, steps: int) -> None:
+        """Change the replay's speed."""
+        if self._player is not None:
+            self._player.faster(steps)
+
+    def action_again(self) -> None:
+        """Play from the start."""
+        if self._player is not None:
+            self._player.restart()
+            self.app.exchange.replies.clear()
+            self.show(Conversation())
+
+    def _focus_composer(self) -> None:
+        (self._transcript if self._player else self._composer).focus()

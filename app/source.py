@@ -1,0 +1,57 @@
+"""Where the app's rounds come from: the engine, or a recorded trace (`app.player`). The app cannot tell which."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from engine import Engine, Record, Request
+
+
+class Source(Protocol):
+    """Commands go in, records come out. No method waits for a model."""
+
+    def start(self) -> None:
+        """Begin; `drain` gives `Loading` records from here on, then `Ready`."""
+
+    def submit(self, request: Request) -> None:
+        """Ask for a reply.
+
+        Raises:
+            EngineError: the request cannot be served.
+        """
+
+    def cancel(self, request_id: str) -> None:
+        """End a reply within one round."""
+
+    def drain(self) -> list[Record]:
+        """Everything that has happened since the last call. A `Request` comes from a trace only."""
+
+    def close(self) -> None:
+        """End everything."""
+
+
+class EngineSource:
+    """A live engine as a source."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def start(self) -> None:
+        """Start the engine's thread."""
+        self._engine.start()
+
+    def submit(self, request: Request) -> None:
+        """Ask the engine for a reply."""
+        self._engine.submit(request)
+
+    def cancel(self, request_id: str) -> None:
+        """End a reply within one round."""
+        self._engine.cancel(request_id)
+
+    def drain(self) -> list[Record]:
+        """Everything the engine has said since the last call."""
+        return list(self._engine.outbox.drain())
+
+    def close(self) -> None:
+        """Close the engine; it ends within one round."""
+        self._engine.close()

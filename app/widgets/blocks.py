@@ -1,0 +1,191 @@
+"""The blocks a transcript is made of: prompts and replies, each a stack of cached lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from app.conversation import Turn
+from app.reply import Reply, Stage
+from app.widgets.figures import ENDINGS, summary
+from app.widgets.look import Look
+from app.widgets.token_lines import Piece, TokenLines
+from engine import Fate, FinishReason
+
+INDENT = 2
+Markdown = Callable[[str, int], list[Strip]]
+"""Renders Markdown at a width."""
+
+
+class Block:
+    """Lines of one width. `update` says from which line on something changed since the last time."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.height = 0
+        self._strips: dict[int, Strip] = {}
+
+    def update(self) -> int | None:
+        """Take in what is new; the first line that changed, or None."""
+        raise NotImplementedError
+
+    def strip(self, y: int, look: Look) -> Strip:
+        """One line, drawn once."""
+        strip = self._strips.get(y)
+        if strip is None:
+            strip = self._strips[y] = self._draw(y, look)
+        return strip
+
+    def forget(self, first: int = 0) -> None:
+        """Draw the lines from `first` on again."""
+        if first == 0:
+            self._strips.clear()
+        else:
+            self._strips = {y: strip for y, strip in self._strips.items() if y < first}
+
+    def _draw(self, y: int, look: Look) -> Strip:
+        raise NotImplementedError
+
+
+class PromptBlock(Block):
+    """What the user said, on a ground of its own, with an empty line below it."""
+
+    def __init__(self, turn: Turn, width: int) -> None:
+        super().__init__(width)
+        self._turn = turn
+        self._queued: bool | None = None
+        lines = TokenLines(width - INDENT - 1)
+        lines.append([(turn.prompt.strip("\n"), Fate.PLAIN)], 0)
+        self._lines = lines.lines
+        self.height = len(self._lines) + 1
+
+    def update(self) -> int | None:
+        """Only whether it still waits can change."""
+        queued = self._turn.reply is None
+        if queued == self._queued:
+            return None
+        self._queued = queued
+        self.forget()
+        return 0
+
+    def _draw(self, y: int, look: Look) -> Strip:
+        if y == len(self._lines):
+            return Strip([])
+        style = look.queued if self._queued else look.prompt
+        line = Strip([Segment("▌ ", look.mark), Segment("".join(p.text for p in self._lines[y]), style)])
+        line = line.adjust_cell_length(self.width, style)
+        if self._queued and y == len(self._lines) - 1 and line.cell_length > 16:
+            label = Segment(" queued ", look.mark)
+            line = Strip.join([line.crop(0, self.width - 9), Strip([label, Segment(" ", style)])])
+        return line
+
+
+class ReplyBlock(Block):
+    """A reply: its tokens or its Markdown, a line of figures, and an empty line."""
+
+    def __init__(self, reply: Reply, width: int, *, show_rejected: bool, markdown: Markdown | None) -> None:
+        super().__init__(width)
+        self._reply = reply
+        self._tokens = TokenLines(width - INDENT, show_rejected=show_rejected)
+        self._render = markdown
+        self._rounds = 0
+        self._numbered = 0
+        self._stage: tuple[Stage, int] | None = None
+        self._markdown: list[Strip] | None = None
+        self._notes: list[tuple[str, bool]] = []
+
+    def update(self) -> int | None:
+        """Wrap the new rounds' tokens; everything below the first changed line moves, so it is drawn again."""
+        reply = self._reply
+        stage = (reply.stage, reply.prefilled[0])
+        if len(reply.rounds) == self._rounds and stage == self._stage:
+            return None
+        dirty = 0 if self._stage is None else self._body_height - 1
+        for record in reply.rounds[self._rounds :]:
+            tokens = [(token.text, token.fate) for token in record.tokens()]
+            self._tokens.append(tokens, self._numbered)
+            self._numbered += len(tokens)
+        if not reply.running and reply.tail and (self._stage is None or self._stage[0] is not reply.stage):
+            self._tokens.append([(reply.tail, Fate.PLAIN)], self._numbered)
+        self._rounds, self._stage = len(reply.rounds), stage
+        if self._render is not None and not reply.running and reply.text:
+            dirty, self._markdown = 0, self._render(reply.text, self.width - INDENT)
+        self._notes = list(_wrapped_notes(_notes(reply), self.width - INDENT))
+        self.height = self._body_height + len(self._notes) + 1
+        dirty = max(dirty, 0)
+        self.forget(dirty)
+        return dirty
+
+    @property
+    def _body_height(self) -> int:
+        if self._markdown is not None:
+            return len(self._markdown)
+        empty = self._tokens.lines == [[]] and self._reply.stage is not Stage.ANSWERING
+        return 0 if empty else len(self._tokens.lines)
+
+    def _draw(self, y: int, look: Look) -> Strip:
+        gutter = Segment(" " * INDENT, look.base)
+        if y < self._body_height:
+            if self._markdown is not None:
+                return Strip([gutter, *self._markdown[y]])
+            return Strip([gutter, *self._token_segments(y, look)])
+        if y - self._body_height < len(self._notes):
+            text, failed = self._notes[y - self._body_height]
+            return Strip([gutter, Segment(text, look.error if failed else look.figures)])
+        return Strip([])
+
+    def _token_segments(self, y: int, look: Look) -> Iterator[Segment]:
+        lines = self._tokens.lines
+        yield from _segments(lines[y], look)
+        if self._reply.stage is Stage.ANSWERING and y == len(lines) - 1:
+            yield Segment("▌", look.caret)
+
+
+def _segments(pieces: Iterable[Piece], look: Look) -> Iterator[Segment]:
+    """Neighbours of one style become one segment: fewer of them are quicker to draw."""
+    text, style = "", Style.null()
+    for piece in pieces:
+        own = (look.spaces if piece.blank else look.fates)[piece.fate]
+        if own is not style and text:
+            yield Segment(text, style)
+            text = ""
+        text, style = text + piece.text, own
+    if text:
+        yield Segment(text, style)
+
+
+def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
+    """What stands below a reply: parts of a line, and whether it tells of a failure."""
+    figures = summary(reply.statistics) if reply.rounds else []
+    match reply.stage:
+        case Stage.WAITING:
+            yield ["◌ waiting for a free slot"], False
+        case Stage.READING:
+            done, total = reply.prefilled
+            yield [f"◌ reading the prompt, {done} of {total} tokens"], False
+        case Stage.ANSWERING:
+            yield figures, False
+        case Stage.INTERRUPTED:
+            yield ["◌ interrupted", *figures], False
+        case Stage.ENDED if reply.reason is FinishReason.ERROR:
+            yield [f"✗ {reply.message or ENDINGS[FinishReason.ERROR]}"], True
+            if figures:
+                yield figures, False
+        case Stage.ENDED:
+            reason = reply.reason or FinishReason.EOS
+            sign = "■" if reason is FinishReason.CANCELLED else "✓"
+            yield [f"{sign} {ENDINGS[reason]}", *figures], False
+
+
+def _wrapped_notes(notes: Iterable[tuple[list[str], bool]], width: int) -> Iterator[tuple[str, bool]]:
+    """Figures that do not fit are left out, last ones first; a sentence is wrapped."""
+    for parts, failed in notes:
+        while len(parts) > 1 and len(" · ".join(parts)) > width:
+            parts = parts[:-1]
+        lines = TokenLines(width)
+        lines.append([(" · ".join(parts), Fate.PLAIN)], 0)
+        for line in lines.lines:
+            yield "".join(piece.text for piece in line), failed

@@ -1,0 +1,94 @@
+"""Where the prompt is written: as many lines as it needs, up to a limit; earlier prompts behind the arrow keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.events import Key
+from textual.message import Message
+from textual.widgets import TextArea
+
+from app.sanitize import clean_prompt
+
+
+class Composer(TextArea):
+    """Enter sends."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "send", "send", priority=True),
+        Binding("ctrl+j,shift+enter,alt+enter", "newline", "new line", key_display="^j", show=False),
+        Binding("up", "earlier", "Earlier prompt", show=False),
+        Binding("down", "later", "Later prompt", show=False),
+        Binding("pageup", "screen.scroll(-1)", "Scroll up", show=False),
+        Binding("pagedown", "screen.scroll(1)", "Scroll down", show=False),
+    ]
+
+    @dataclass
+    class Sent(Message):
+        """The user wants this to be sent."""
+
+        text: str
+
+    class HelpWanted(Message):
+        """The user asked for help in an empty composer."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            placeholder="Ask anything", compact=True, highlight_cursor_line=False, tab_behavior="focus", **options
+        )
+        self._history: list[str] = []
+        self._place = 0
+        """Which prompt of the history is shown; its length while the user writes a new one."""
+        self._draft = ""
+
+    def remember(self, prompts: list[str]) -> None:
+        """Begin with these earlier prompts."""
+        self._history = list(prompts)
+        self._place = len(self._history)
+
+    def put(self, text: str) -> None:
+        """Show a text, the cursor behind it."""
+        self.load_text(text)
+        self.move_cursor(self.document.end)
+
+    def on_key(self, event: Key) -> None:
+        """A question mark that begins a prompt asks for help instead."""
+        if event.character == "?" and not self.text:
+            event.prevent_default()
+            event.stop()
+            self.post_message(self.HelpWanted())
+
+    def action_send(self) -> None:
+        """Hand the text over, if there is any."""
+        text = clean_prompt(self.text).strip()
+        if not text:
+            return
+        self.remember([*(p for p in self._history if p != text), text])
+        self.clear()
+        self.post_message(self.Sent(text))
+
+    def action_newline(self) -> None:
+        """Begin another line."""
+        self._replace_via_keyboard("\n", *self.selection)
+
+    def action_earlier(self) -> None:
+        """A line up; from the first one, the prompt before."""
+        if self._place > 0 and self.navigator.is_first_wrapped_line(self.cursor_location):
+            if self._place == len(self._history):
+                self._draft = self.text
+            self._show(self._place - 1)
+        else:
+            self.action_cursor_up()
+
+    def action_later(self) -> None:
+        """A line down; from the last one, the prompt after, and at the end what was being written."""
+        if self._place < len(self._history) and self.navigator.is_last_wrapped_line(self.cursor_location):
+            self._show(self._place + 1)
+        else:
+            self.action_cursor_down()
+
+    def _show(self, place: int) -> None:
+        self._place = place
+        self.put(self._history[place] if place < len(self._history) else self._draft)

@@ -1,0 +1,101 @@
+"""How figures are written, and what each of them means. The figures themselves are `engine.Statistics`."""
+
+from __future__ import annotations
+
+from engine import WINDOW_S, Fate, FinishReason, Ready, Statistics
+
+NOTHING = "–"
+"""Stands for a figure that has nothing to divide by yet."""
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+FATES: dict[Fate, str] = {
+    Fate.ACCEPTED: "drafted, and kept by the target",
+    Fate.REJECTED: "drafted, and refused by the target",
+    Fate.DISCARDED: "drafted behind a rejection, never judged",
+    Fate.CORRECTION: "drawn by the target in place of a rejected token",
+    Fate.BONUS: "drawn by the target after every draft was accepted",
+    Fate.PLAIN: "drawn by the target in a round without a draft",
+}
+
+ENDINGS: dict[FinishReason, str] = {
+    FinishReason.EOS: "complete",
+    FinishReason.STOP: "ended by a stop string",
+    FinishReason.LENGTH: "ended at the token limit",
+    FinishReason.CONTEXT: "ended: the context is full",
+    FinishReason.CANCELLED: "stopped",
+    FinishReason.ERROR: "failed",
+}
+
+DEFINITIONS: tuple[tuple[str, str], ...] = (
+    ("acceptance", "accepted / tested. Tokens behind a rejection are never judged and do not count as tested."),
+    ("by position", "accepted / tested at the first, second, … token of a draft."),
+    ("τ", "tokens emitted per pass of the target; the correction or bonus is one of them."),
+    ("round", "one draft and one verification; one pass of the target."),
+    ("tok/s now", f"tokens emitted in the last {WINDOW_S:g} s of rounds, per second; the sparkline shows its course."),
+    ("tok/s reply", "tokens of the reply / time from the start of its first round to the end of its last."),
+    ("first token", "from sending to the end of the first round; waiting and reading the prompt included."),
+    ("γ", "draft length asked for in each round; the drafter may offer fewer tokens."),
+    ("prompt", "tokens of the whole conversation as the model reads it; reused ones were in its cache already."),
+    ("memory", "weights of the models + the cache for all slots."),
+)
+
+
+def percent(share: float | None) -> str:
+    """0.714 as 71 %."""
+    return NOTHING if share is None else f"{share * 100:.0f} %"
+
+
+def rate(value: float | None) -> str:
+    """Tokens per second, or τ: three digits that matter."""
+    if value is None:
+        return NOTHING
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def duration(seconds: float | None) -> str:
+    """0.412 as 412 ms, 2.31 as 2.3 s."""
+    if seconds is None:
+        return NOTHING
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
+
+
+def size(count: int) -> str:
+    """Bytes as 0.27 GB or 94 MB."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
+
+
+def clock_time(seconds: float) -> str:
+    """75.3 as 1:15."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def meter(share: float | None, width: int) -> tuple[str, str]:
+    """A line of `width` cells as its full and its empty part."""
+    half_cells = round((share or 0.0) * width * 2)
+    full = "━" * (half_cells // 2) + ("╸" if half_cells % 2 else "")
+    return full, "━" * (width - len(full))
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """The last `width` values as bars, the highest of them as a full one."""
+    shown = values[-width:]
+    top = max(shown, default=0.0) or 1.0
+    return "".join(BARS[max(1, round(value / top * 8))] for value in shown)
+
+
+def summary(statistics: Statistics) -> list[str]:
+    """The figures of a reply, the most telling first, to be cut where the line ends."""
+    if not statistics.rounds:
+        return []
+    parts = [f"{rate(statistics.tokens_per_second)} tok/s"]
+    if statistics.tested:
+        parts.append(f"{percent(statistics.acceptance)} of {statistics.tested} tested accepted")
+        parts.append(f"τ {rate(statistics.mean_emitted_length)}")
+    parts.append(f"{statistics.emitted} tokens")
+    return parts
+
+
+def machine(ready: Ready) -> str:
+    """Device, number format and memory in one line."""
+    return f"{ready.device} · {ready.dtype} · {size(ready.weight_bytes + ready.cache_bytes)}"

@@ -1,0 +1,21 @@
+"""The keys at the bottom. On a narrow screen those are left out that the tabs above show anyway."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.widgets import Footer
+from textual.widgets._footer import FooterKey
+
+ROOMY = ("pane('chats')", "pane('panel')", "quit")
+"""Actions whose keys are shown where there is room."""
+
+
+class KeyBar(Footer):
+    """Textual's footer with a class on the keys that may be left out."""
+
+    def compose(self) -> ComposeResult:
+        """The keys of the focused widget, the screen and the app."""
+        for key in super().compose():
+            if isinstance(key, FooterKey) and key.action in ROOMY:
+                key.add_class("-roomy")
+            yield key

@@ -1,0 +1,22 @@
+"""On a narrow screen: which of the three panes is shown."""
+
+from __future__ import annotations
+
+from textual.content import Content
+from textual.widgets import Static
+
+PANES = ("chat", "chats", "panel")
+
+
+class PaneTabs(Static):
+    """Three names to click on."""
+
+    def show(self, pane: str) -> None:
+        """Mark the pane that is shown."""
+        tabs = [
+            Content.from_markup(f"[@click=screen.tab('{name}')] {name} [/]").stylize(
+                "reverse bold" if name == pane else "dim"
+            )
+            for name in PANES
+        ]
+        self.update(Content(" ").join(tabs))

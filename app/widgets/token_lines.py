@@ -1,0 +1,123 @@
+"""Wraps a growing sequence of tokens into lines. Only the last line ever changes: what is above it is settled.
+
+Each line is a list of pieces, a piece a stretch of one token: its text as shown, its fate, and the token's number.
+Every character is made visible first, so a piece can hold nothing that a terminal acts on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rich.cells import cell_len, split_graphemes
+
+from app.sanitize import visible
+from engine import Fate
+
+TAB = 4
+HIDDEN = (Fate.REJECTED, Fate.DISCARDED)
+"""Fates that are no part of the reply's text."""
+
+# Scripts written without spaces may break after every character.
+_UNSPACED = "\u2e80-\u303f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"
+_CHUNKS = re.compile(f"\n|\t|[^\\S\n\t]+|[{_UNSPACED}]|[^\\s{_UNSPACED}]+")
+
+
+class Piece(NamedTuple):
+    """A stretch of one token on one line."""
+
+    text: str
+    fate: Fate
+    token: int
+
+    @property
+    def blank(self) -> bool:
+        """Whether it is nothing but space, which carries no underline or strike."""
+        return self.text.isspace()
+
+
+class TokenLines:
+    """The lines of one reply at one width."""
+
+    def __init__(self, width: int, *, show_rejected: bool = True) -> None:
+        self.width = max(width, 2)  # a wide character must fit
+        self.show_rejected = show_rejected
+        self.lines: list[list[Piece]] = [[]]
+        self._column = 0
+        self._word = 0
+        """Where in the last line its last word begins: number of pieces before it."""
+        self._word_column = 0
+
+    def append(self, tokens: Iterable[tuple[str, Fate]], first: int) -> int:
+        """Add tokens, numbered from `first`. Returns the number of the first line that changed."""
+        dirty = len(self.lines) - 1
+        for number, (text, fate) in enumerate(tokens, first):
+            hidden = fate in HIDDEN
+            if hidden and not self.show_rejected:
+                continue
+            for chunk in _CHUNKS.findall(_shown(text, hidden)):
+                self._add(chunk, fate, number)
+        return dirty
+
+    def _add(self, chunk: str, fate: Fate, token: int) -> None:
+        if chunk == "\n":
+            self._break(len(self.lines[-1]))
+        elif chunk.isspace():
+            self._space(chunk, fate, token)
+        else:
+            self._text(chunk, fate, token)
+
+    def _space(self, chunk: str, fate: Fate, token: int) -> None:
+        size = TAB - self._column % TAB if chunk == "\t" else cell_len(chunk)
+        size = min(size, self.width - self._column)  # space at the end of a line needs no room
+        if size > 0:
+            self._put(" " * size, size, fate, token)
+        self._end_word()
+
+    def _text(self, chunk: str, fate: Fate, token: int) -> None:
+        size = cell_len(chunk)
+        if self._column + size > self.width and self._word:
+            self._break(self._word)
+        while self._column + size > self.width:  # a word longer than a line
+            head, rest = _split(chunk, self.width - self._column, force=self._column == 0)
+            if head:
+                self._put(head, cell_len(head), fate, token)
+            self._break(len(self.lines[-1]))
+            chunk, size = rest, cell_len(rest)
+        self._put(chunk, size, fate, token)
+        if size == 2 and re.match(f"[{_UNSPACED}]", chunk):
+            self._end_word()
+
+    def _put(self, text: str, size: int, fate: Fate, token: int) -> None:
+        self.lines[-1].append(Piece(text, fate, token))
+        self._column += size
+
+    def _end_word(self) -> None:
+        self._word, self._word_column = len(self.lines[-1]), self._column
+
+    def _break(self, at: int) -> None:
+        """End the last line before its piece number `at`; what follows begins the next."""
+        line = self.lines[-1]
+        self._column = self._column - self._word_column if at < len(line) else 0
+        self.lines.append(line[at:])
+        del line[at:]
+        self._word = self._word_column = 0
+
+
+def _shown(text: str, hidden: bool) -> str:
+    text = visible(text)
+    if not hidden:
+        return text
+    text = text.replace("\n", "↵")
+    return "␣" * len(text) if text.isspace() else text  # a refused space would be seen by nobody
+
+
+def _split(text: str, cells: int, *, force: bool) -> tuple[str, str]:
+    """Cut between graphemes so that the head fits into `cells`; `force` puts one into it whatever its size."""
+    end, used = 0, 0
+    for _start, stop, size in split_graphemes(text)[0]:
+        if used + size > cells and (end or not force):
+            break
+        end, used = stop, used + size
+    return text[:end], text[end:]

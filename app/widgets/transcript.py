@@ -1,0 +1,164 @@
+"""The conversation on screen: a line-API widget that draws what is visible and, while a reply grows, its last lines."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import Any, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.events import Resize
+from textual.geometry import Size
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.selection import Selection
+from textual.strip import Strip
+
+from app.conversation import Conversation, Turn
+from app.reply import Reply
+from app.widgets.blocks import Block, PromptBlock, ReplyBlock
+from app.widgets.look import PART_CLASSES, TOKEN_CLASSES, Look, look_of
+
+LINE_WIDTH = 100
+"""Longer lines are hard to read."""
+
+
+class Transcript(ScrollView, can_focus=True):
+    """A conversation, token by token, or with its finished replies as Markdown. Follows the end unless scrolled up."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | PART_CLASSES
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("home", "scroll_home", "First line", show=False),
+        Binding("end", "scroll_end", "Last line", show=False),
+    ]
+    ALLOW_SELECT = True
+
+    show_rejected = reactive(True, init=False)
+    markdown = reactive(False, init=False)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.conversation = Conversation()
+        self._blocks: list[Block] = []
+        self._parts: list[Turn | Reply] = []
+        self._tops: list[int] = [0]
+        """The first line of each block, then the number of all lines."""
+        self._look: Look | None = None
+
+    def show(self, conversation: Conversation) -> None:
+        """Show another conversation, from its end."""
+        self.conversation = conversation
+        self._rebuild()
+        self.scroll_end(animate=False)
+
+    def update(self) -> None:
+        """Show what has become of the conversation since the last call."""
+        follow = self.is_vertical_scroll_end
+        dirty = self._sync_blocks()
+        for block, top in zip(self._blocks, self._tops, strict=False):
+            changed = block.update()
+            if changed is not None:
+                dirty = top + changed if dirty is None else min(dirty, top + changed)
+        if dirty is None:
+            return
+        self._tops = [0, *accumulate(block.height for block in self._blocks)]
+        before = self.virtual_size.height
+        self.virtual_size = Size(self._width, self._tops[-1])
+        self.refresh_lines(dirty, max(before, self._tops[-1]) - dirty + 1)
+        if follow:
+            self.scroll_end(animate=False, immediate=True, x_axis=False)
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen."""
+        look = self._current_look()
+        line = y + self.scroll_offset.y
+        strip = self._line(line, look).adjust_cell_length(self.size.width, look.base)
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(line)) is not None:
+            strip = self._selected(strip, *span)
+        return strip.apply_offsets(0, line)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text, for the clipboard."""
+        look = self._current_look()
+        lines = [self._line(y, look).text.rstrip() for y in range(self._tops[-1])]
+        return selection.extract("\n".join(lines)), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002 the base class names it
+        """Show what is selected."""
+        self.refresh()
+
+    def notify_style_update(self) -> None:
+        """Another theme: resolve the styles and draw everything again."""
+        super().notify_style_update()
+        self._look = None
+        for block in self._blocks:
+            block.forget()
+        if self.markdown:
+            self._rebuild()  # Markdown is rendered with its colours
+
+    def on_resize(self, event: Resize) -> None:
+        """Wrap again if the width has changed."""
+        if self._blocks and self._blocks[0].width != self._width and event.size.width:
+            self._rebuild()
+
+    def watch_show_rejected(self) -> None:
+        """Wrap again with, or without, what is no part of the text."""
+        self._rebuild()
+
+    def watch_markdown(self) -> None:
+        """Show the other view."""
+        self._rebuild()
+
+    @property
+    def _width(self) -> int:
+        return min(self.scrollable_content_region.width or 80, LINE_WIDTH)
+
+    def _rebuild(self) -> None:
+        self._blocks, self._parts = [], []
+        self._tops = [0]
+        self.update()
+        self.refresh()
+
+    def _sync_blocks(self) -> int | None:
+        """One block for each prompt and each reply; the line from which on blocks came or went, or None."""
+        parts: list[Turn | Reply] = []
+        for turn in self.conversation.turns:
+            parts.append(turn)
+            if turn.reply is not None:
+                parts.append(turn.reply)
+        if parts == self._parts:
+            return None
+        pairs = zip(parts, self._parts, strict=False)
+        kept = next((i for i, (new, old) in enumerate(pairs) if new is not old), min(len(parts), len(self._parts)))
+        self._blocks[kept:] = [self._block(part) for part in parts[kept:]]
+        self._parts = parts
+        return self._tops[kept]
+
+    def _block(self, part: Turn | Reply) -> Block:
+        if isinstance(part, Turn):
+            return PromptBlock(part, self._width)
+        render = self._render_markdown if self.markdown else None
+        return ReplyBlock(part, self._width, show_rejected=self.show_rejected, markdown=render)
+
+    def _render_markdown(self, text: str, width: int) -> list[Strip]:
+        from app.widgets.markdown import markdown_strips  # loads a parser and a highlighter
+
+        return markdown_strips(self.app.console, text, width, self._current_look(), dark=self.app.current_theme.dark)
+
+    def _line(self, line: int, look: Look) -> Strip:
+        block = bisect_right(self._tops, line) - 1
+        if block >= len(self._blocks):
+            return Strip([])
+        return self._blocks[block].strip(line - self._tops[block], look)
+
+    def _selected(self, strip: Strip, start: int, end: int) -> Strip:
+        style = self.screen.get_component_rich_style("screen--selection")
+        end = strip.cell_length if end == -1 else min(end, strip.cell_length)
+        before, selected, after = strip.crop(0, start), strip.crop(start, end), strip.crop(end)
+        return Strip.join([before, selected.apply_style(style), after])
+
+    def _current_look(self) -> Look:
+        if self._look is None:
+            self._look = look_of(self.rich_style, self.get_component_rich_style)
+        return self._look

@@ -1,0 +1,98 @@
+"""An engine that answers with what was recorded, when a test says so: no model, no thread, no time of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from engine import Died, EngineError, Event, Finished, FinishReason, Loading, Ready, Record, Request, read_trace
+
+TRACES = Path(__file__).parents[2] / "assets" / "traces"
+
+LOADING = Loading("target", "loading SmolLM2-135M-Instruct", 0.42, 0.9)
+
+
+class Clock:
+    """Time that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class RecordedEngine:
+    """A source. Each request is answered with the next reply of the trace, as far as `give` lets it."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        records = list(records)
+        self.submitted: list[Request] = []
+        self.cancelled: list[str] = []
+        self.closed = self.started = False
+        self.refuse: str | None = None
+        self._ready = next(r for r in records if isinstance(r, Ready))
+        self._replies = _replies(records)
+        self._out: list[Record] = []
+        self._open: dict[str, list[Event]] = {}
+
+    def start(self) -> None:
+        self.started = True
+
+    def submit(self, request: Request) -> None:
+        if self.refuse:
+            raise EngineError(self.refuse)
+        recorded = self._replies[len(self.submitted) % len(self._replies)]
+        self.submitted.append(request)
+        self._open[request.request_id] = [replace(event, request_id=request.request_id) for event in recorded]
+
+    def cancel(self, request_id: str) -> None:
+        self.cancelled.append(request_id)
+        if self._open.pop(request_id, None) is not None:
+            self._out.append(Finished(request_id, FinishReason.CANCELLED, "", "", 0.0))
+
+    def drain(self) -> list[Record]:
+        out, self._out = self._out, []
+        return out
+
+    def close(self) -> None:
+        self.closed = True
+
+    def load(self, loading: Loading = LOADING) -> None:
+        """Say how far loading has got."""
+        self._out.append(loading)
+
+    def become_ready(self) -> None:
+        """The models are loaded."""
+        self._out.append(self._ready)
+
+    def give(self, count: int | None = None) -> None:
+        """The next `count` events (or all) of every open request."""
+        for request_id, events in list(self._open.items()):
+            self._out += events[:count]
+            del events[:count]
+            if not events:
+                del self._open[request_id]
+
+    def fail(self, message: str) -> None:
+        """Every open request ends with this error."""
+        for request_id in self._open:
+            self._out.append(Finished(request_id, FinishReason.ERROR, "", message, 0.0))
+        self._open.clear()
+
+    def die(self, message: str) -> None:
+        """The engine ends."""
+        self.fail(message)
+        self._out.append(Died(message, 0.0))
+
+
+def trace(name: str = "chat") -> list[Record]:
+    """The records of one of the traces that come with specchat."""
+    return list(read_trace(TRACES / f"{name}.jsonl"))
+
+
+def _replies(records: list[Record]) -> list[list[Event]]:
+    """For each request its events."""
+    ids = [r.request_id for r in records if isinstance(r, Request)]
+    return [[r for r in records if not isinstance(r, Request) and getattr(r, "request_id", None) == i] for i in ids]
