@@ -13,9 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine import device
-from engine.device import available_memory, computes_bfloat16, pick_device
 from engine.errors import EngineError
-from engine.loading import LoadedModel, display_name, load_model, pick_dtype
+from engine.loading import LoadedModel, display_name, load_model
 from engine.progress import ignore_progress
 
 CPU = torch.device("cpu")
@@ -244,58 +243,3 @@ class Unlimited:
 def test_too_little_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "available_memory", lambda _: 50_000)
     refused(folder, r"tiny-\d+ in float32 needs \d+ kB of memory and this machine has 50 kB free")
-
-
-# Devices and number types.
-
-
-def test_devices_of_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert pick_device("auto") == pick_device("cpu") == CPU
-    for name in ("cuda", "cuda:1"):
-        with pytest.raises(EngineError, match=f"device '{name}' cannot be used because"):
-            pick_device(name)
-
-
-def test_devices_of_a_machine_with_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    assert pick_device("auto") == pick_device("cuda") == torch.device("cuda", 0)
-    assert pick_device("cuda:1") == torch.device("cuda", 1)
-    with pytest.raises(EngineError, match="this machine has cuda:0 to cuda:1"):
-        pick_device("cuda:2")
-
-
-@pytest.mark.parametrize("name", ["gpu", "", "mps", "meta", "cuda:x"])
-def test_devices_that_mean_nothing(name: str) -> None:
-    with pytest.raises(EngineError, match=f"device '{name}' is not (known|supported)"):
-        pick_device(name)
-
-
-def test_number_types(folder: Path, tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = torch.device("cuda", 0)
-    assert pick_dtype("float16", CPU, folder) == torch.float16
-    for fast, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr("engine.loading.computes_bfloat16", lambda _, fast=fast: fast)
-        assert pick_dtype("auto", CPU, folder) == pick_dtype("auto", gpu, folder) == expected
-    half = tiny_model(dtype=torch.float16)
-    assert pick_dtype("auto", gpu, half) == torch.float16
-    assert pick_dtype("auto", CPU, half) == torch.float32
-    with pytest.raises(EngineError, match="dtype 'int8' is not known"):
-        pick_dtype("int8", CPU, folder)
-
-
-def test_what_this_machine_can_do() -> None:
-    assert isinstance(computes_bfloat16(CPU), bool)
-    free = available_memory(CPU)
-    assert free is not None
-    assert free > 100_000_000
-
-
-def test_memory_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_it = available_memory(CPU)
-    monkeypatch.setitem(__import__("sys").modules, "psutil", None)
-    without = available_memory(CPU)
-    if without is not None and with_it is not None:  # Linux
-        assert abs(with_it - without) < 2_000_000_000

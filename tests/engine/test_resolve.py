@@ -150,7 +150,7 @@ def test_a_file_that_is_no_model(store: ModelStore, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_model(store: ModelStore, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="is not a model: it has no config.json"):
+    with pytest.raises(EngineError, match="is not a model: it has no config"):
         resolve(str(tmp_path), store, untouched)
     (tmp_path / "x.gguf").write_text("")
     with pytest.raises(EngineError, match=r"to use its GGUF file, give .*/x.gguf"):
