@@ -24,17 +24,17 @@ def pull_progress(stream: TextIO) -> Iterator[Progress]:
 
 
 class PlainLines:
-    """Writes one line per stage and quarter of it."""
+    """Writes one line per stage and quarter of it; the same sentence again writes nothing."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._last: tuple[str, int] | None = None
+        self._last: tuple[str, str | int] | None = None
 
     def __call__(self, stage: str, text: str, fraction: float | None) -> None:
         """A `Progress`."""
-        step = 0 if fraction is None else int(fraction / _STEP)
-        if self._last != (stage, step) or fraction is None:
-            share = f" {step * _STEP:.0%}" if fraction is not None else ""
+        step = text if fraction is None else int(fraction / _STEP)
+        if self._last != (stage, step):
+            share = "" if isinstance(step, str) else f" {step * _STEP:.0%}"
             print(f"{visible(text)}{share}", file=self._stream, flush=True)
         self._last = (stage, step)
 

@@ -72,6 +72,16 @@ def test_pull_reports_in_plain_lines(home: Path, gguf: Path, capsys: pytest.Capt
     assert str(folder) in capsys.readouterr().out
 
 
+def test_a_pipe_is_not_told_the_same_again() -> None:
+    stream = io.StringIO()
+    with pull_progress(stream) as progress:
+        for _ in range(3):
+            progress("fetch", "Waiting", None)
+        for hundredth in range(101):
+            progress("convert", "Converting", hundredth / 100)
+    assert stream.getvalue().splitlines() == ["Waiting", *(f"Converting {share}%" for share in (0, 25, 50, 75, 100))]
+
+
 class Terminal(io.StringIO):
     """A stream that says it is a terminal."""
 
