@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from engine.events import Fate, FinishReason, Round
-from engine.round import Outcome
+from engine.detail import unpack
+from engine.events import Detail, Fate, FinishReason, Round
+from engine.outcome import Outcome
 from engine.row import Row
 
 
@@ -86,7 +87,15 @@ def record(
         verify_s=verify_s,
         rest_s=rest_s,
         rows=rows,
+        detail=_details(row, outcome, tested, cut, fate),
     )
+
+
+def _details(row: Row, outcome: Outcome, tested: int, cut: bool, fate: Fate | None) -> tuple[Detail, ...]:
+    if not outcome.detail or not row.request.detail:
+        return ()
+    details = unpack(outcome.detail, tested, fate is Fate.CORRECTION, row.text.name)
+    return details[:tested] if cut else details
 
 
 def _reason(row: Row, token: int, eos: Collection[int], context: int) -> FinishReason | None:

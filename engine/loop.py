@@ -19,7 +19,8 @@ from engine.draws import fresh_seed
 from engine.errors import EngineError
 from engine.events import Admitted, Finished, FinishReason, Loading, Notice, Prefilled, Ready
 from engine.outbox import Outbox
-from engine.round import Outcome, Timing, run_round
+from engine.outcome import Outcome
+from engine.round import Timing, run_round
 from engine.row import Row
 from engine.scheduler import Scheduler
 from engine.text import ReplyText, encode

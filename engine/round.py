@@ -11,33 +11,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from engine import detail
 from engine.acceptance import Verdict, accept, accept_greedy
 from engine.cached_model import CachedModel
 from engine.drafters.base import Draft, Drafter
 from engine.drafters.proposal import Proposal, merge
 from engine.draws import Stream, uniforms
+from engine.outcome import Outcome, to_host
 from engine.row import Row
 from engine.sampling import SamplingRows, standardise
 from engine.stopwatch import Stopwatch
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one round decided for one row, on the host, before the reply's own limits are applied."""
-
-    gamma: int
-    drafted: list[int]
-    accepted: int
-    last: int
-    p: list[float]
-    q: list[float]
-    u: list[float]
-    beta: list[float]
-    broken: bool
-    """The target's logits were not numbers; nothing else here means anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +61,8 @@ def run_round(
     watch.mark()
     fed = torch.cat([torch.tensor([[row.tokens[-1]] for row in rows], device=target.device), proposal.tokens], dim=1)
     logits = target.forward(fed, [row.slot for row in rows], [row.cached for row in rows])
-    verdict, u = _judge(logits, rows, proposal)
-    outcomes = _to_host(verdict, logits, proposal, gammas, u)
+    verdict, u, details = _judge(logits, rows, proposal)
+    outcomes = to_host(verdict, logits, proposal, gammas, u, details)
     watch.mark()
     draft_s, verify_s = watch.seconds()
     return outcomes, Timing(draft_s, verify_s, started)
@@ -103,49 +91,22 @@ def _propose(
 
 
 @torch.inference_mode()
-def _judge(logits: Tensor, rows: Sequence[Row], proposal: Proposal) -> tuple[Verdict, list[list[float]]]:
-    """Acceptance for the batch, and the uniforms it used [B][γ]."""
-    seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
+def _judge(
+    logits: Tensor, rows: Sequence[Row], proposal: Proposal
+) -> tuple[Verdict, NDArray[np.float64], Tensor | None]:
+    """Acceptance for the batch, the uniforms it used [B, γ], and the details where a row asks for them."""
     drafted = proposal.tokens
     lengths = torch.tensor(proposal.lengths, device=logits.device)
+    seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
     u = uniforms(seeds, numbers, Stream.ACCEPT, drafted.shape[1])
     settings = SamplingRows.of([row.request.sampling for row in rows], logits.device)
+    p = None
     if settings.all_greedy:
-        return accept_greedy(logits.argmax(-1), drafted, lengths), u.tolist()
-    u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
-    p = standardise(logits, settings)
-    on_device = torch.from_numpy(u).to(logits.device), torch.from_numpy(u_last).to(logits.device)
-    return accept(p, drafted, lengths, *on_device, proposal.q), u.tolist()
-
-
-@torch.inference_mode()
-def _to_host(
-    verdict: Verdict, logits: Tensor, proposal: Proposal, gammas: Sequence[int], u: list[list[float]]
-) -> list[Outcome]:
-    """Everything the host needs, in the round's one copy from the device."""
-    drafted, lengths = proposal.tokens, proposal.lengths
-    broken = logits.amax((1, 2)).isnan()
-    whole = torch.cat([verdict.accepted[:, None], verdict.last[:, None], broken[:, None], drafted], dim=1).int()
-    real = torch.cat([verdict.p, verdict.q, verdict.beta], dim=1).float()
-    host = torch.cat([whole, real.view(torch.int32)], dim=1).cpu()
-    gamma = drafted.shape[1]
-    whole_host = host[:, : 3 + gamma].tolist()
-    real_host = host[:, 3 + gamma :].contiguous().view(torch.float32).tolist()
-    outcomes = []
-    for b, (ints, reals) in enumerate(zip(whole_host, real_host, strict=True)):
-        accepted, last, is_broken = ints[:3]
-        tested = min(accepted + 1, lengths[b])
-        outcomes.append(
-            Outcome(
-                gamma=gammas[b],
-                drafted=ints[3 : 3 + lengths[b]],
-                accepted=accepted,
-                last=last,
-                p=reals[:tested],
-                q=reals[gamma : gamma + tested],
-                u=u[b][:tested],
-                beta=reals[2 * gamma : 2 * gamma + tested],
-                broken=bool(is_broken),
-            )
-        )
-    return outcomes
+        verdict = accept_greedy(logits.argmax(-1), drafted, lengths)
+    else:
+        u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
+        p = standardise(logits, settings)
+        on_device = torch.from_numpy(u).to(logits.device), torch.from_numpy(u_last).to(logits.device)
+        verdict = accept(p, drafted, lengths, *on_device, proposal.q)
+    k = max(row.request.detail for row in rows)
+    return verdict, u, detail.pack(logits, p, settings.greedy, proposal.q, drafted, k) if k else None

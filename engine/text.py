@@ -86,9 +86,13 @@ class ReplyText:
         for token in tokens:
             before, whole = self._decode([after]), self._decode([after, token])
             piece = whole[len(before) :] if whole.startswith(before) else self._decode([token])
-            pieces.append(piece or self._name(token))
+            pieces.append(piece or self.name(token))
             after = token
         return pieces
+
+    def name(self, token: int) -> str:
+        """The text of a token on its own; its name in the vocabulary where it has none."""
+        return self._decode([token]) or str(self._tokenizer.convert_ids_to_tokens(token) or "")
 
     def _release(self, piece: str) -> str:
         text = self._held + piece
@@ -102,9 +106,6 @@ class ReplyText:
 
     def _decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-    def _name(self, token: int) -> str:
-        return str(self._tokenizer.convert_ids_to_tokens(token) or "")
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -1,0 +1,76 @@
+"""The top-k view of a round, for requests that ask for it: what the target and the draft thought at each position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from engine.events import Candidate, Detail
+
+Names = Callable[[int], str]
+
+
+def pack(logits: Tensor, p: Tensor | None, greedy: Tensor, q: Tensor | None, drafted: Tensor, k: int) -> Tensor:
+    """Top-k of p, q and max(0, p - q), and the entropies, as one tensor that travels with the round's copy.
+
+    A greedy row is shown its softmax at temperature 1: the standardised distribution has one token only.
+
+    Args:
+        logits: [B, γ+1, V].
+        p: standardised target distributions [B, γ+1, V], or None where all rows are greedy.
+        greedy: [B], bool.
+        q: draft distributions [B, γ, V], or None where every draft was certain.
+        drafted: [B, γ].
+        k: entries per list.
+
+    Returns:
+        int32 [B, γ+1, 6k+2]: three lists of k ids and k probabilities (float32 bits), then two entropies.
+    """
+    soft = logits.float().softmax(-1)
+    target = soft if p is None else torch.where(greedy[:, None, None], soft, p)
+    draft = torch.zeros_like(target)
+    if q is not None:
+        draft[:, :-1] = q
+    else:
+        draft[:, :-1].scatter_(-1, drafted[..., None], 1.0)
+    left = (target - draft).clamp_(min=0)
+    residual = left / left.sum(-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny)
+    columns: list[Tensor] = []
+    for distribution in (target, draft, residual):
+        top = distribution.topk(min(k, distribution.shape[-1]))
+        columns += [top.indices.int(), top.values.view(torch.int32)]
+    entropies = torch.stack([torch.special.entr(d).sum(-1) for d in (target, draft)], -1)
+    return torch.cat([*columns, entropies.view(torch.int32)], -1)
+
+
+def unpack(packed: Sequence[Sequence[int]], tested: int, corrected: bool, name: Names) -> tuple[Detail, ...]:
+    """The details of one row from its part [γ+1][6k+2] of `pack`, on the host.
+
+    Args:
+        tested: drafted tokens judged; their details come first, then that of the last token.
+        corrected: whether the last token corrects the last tested one, at the same position.
+        name: the text of a token id.
+    """
+    judged = [_detail(packed[i], name, drafted=True, residual=False) for i in range(tested)]
+    at = tested - 1 if corrected else tested
+    return (*judged, _detail(packed[at], name, drafted=corrected, residual=corrected))
+
+
+def _detail(values: Sequence[int], name: Names, *, drafted: bool, residual: bool) -> Detail:
+    k = (len(values) - 2) // 6
+    floats = torch.tensor(values, dtype=torch.int32).view(torch.float32).tolist()
+
+    def listed(which: int) -> tuple[Candidate, ...]:
+        ids = values[2 * which * k : (2 * which + 1) * k]
+        probabilities = floats[(2 * which + 1) * k : (2 * which + 2) * k]
+        return tuple(Candidate(i, name(i), p) for i, p in zip(ids, probabilities, strict=True) if p > 0)
+
+    return Detail(
+        target=listed(0),
+        draft=listed(1) if drafted else (),
+        residual=listed(2) if residual else (),
+        target_entropy=floats[-2],
+        draft_entropy=floats[-1] if drafted else 0.0,
+    )
