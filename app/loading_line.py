@@ -17,7 +17,7 @@ class LoadingLine:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._shown = False
+        self._shown = ""
 
     def show(self, loading: Loading) -> None:
         """Replace the line."""
@@ -25,9 +25,11 @@ class LoadingLine:
             return
         share = "" if loading.fraction is None else f" {loading.fraction:.0%}"
         columns = shutil.get_terminal_size().columns
-        self._stream.write(_BACK_AND_CLEAR + visible(loading.text)[: columns - len(share) - 1] + share)
-        self._stream.flush()
-        self._shown = True
+        line = visible(loading.text)[: columns - len(share) - 1] + share
+        if line != self._shown:
+            self._stream.write(_BACK_AND_CLEAR + line)
+            self._stream.flush()
+            self._shown = line
 
     def __enter__(self) -> Self:
         return self

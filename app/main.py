@@ -31,7 +31,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; a failure becomes one line on stderr."""
     try:
-        if not arguments:  # the usual case: typer and what it loads would delay the first frame by a fifth of a second
+        # The usual case: typer and what it loads would delay the first frame by a fifth of a second.
+        if not arguments and "_SPECCHAT_COMPLETE" not in os.environ:
             from app.commands.chat import open_chat
 
             return open_chat({})

@@ -73,12 +73,13 @@ def answer(question: Question, options: Mapping[str, object], *, as_json: bool, 
     with TraceWriter(trace) if trace else nullcontext() as writer:
         engine = Engine(settings.engine_config(models_folder()))
         try:
-            try:
-                ready = _load(engine)
-            except BaseException:
-                if trace:
-                    trace.unlink()  # nothing is in it yet, and the same command has to work again
-                raise
+            ready = _load(engine)
+        except BaseException:
+            engine.close(timeout=0)  # what loads cannot be hurried
+            if trace:
+                trace.unlink()  # nothing is in it yet, and the same command has to work again
+            raise
+        try:
             if writer:
                 writer.write(ready)
                 writer.write(request)

@@ -21,13 +21,13 @@ def open_replay(file: Path) -> int:
     if not records:
         raise EngineError(f"{file} holds no records: there is nothing to play")
     need_terminal("a replay is drawn on it")
-    settings, _ = load_settings(settings_file())
+    settings, notice = load_settings(settings_file())
 
     from app.player import Player
     from app.session import Session
     from app.specchat import SpecChat
 
     player = Player(records, file.name)
-    app = SpecChat(lambda: Session(player), player=player, theme=settings.theme)
+    app = SpecChat(lambda: Session(player, notices=(notice,) if notice else ()), player=player, theme=settings.theme)
     app.run()
     return app.return_code or 0
