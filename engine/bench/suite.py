@@ -1,0 +1,90 @@
+"""Runs the cells: every variant takes its turn in every pass, so that a slow minute slows them all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.bench.cell import Cell, Place, make_cell
+from engine.bench.pace import Pace, Peer, PeerCell, make_peer_cell
+from engine.bench.plan import NONE, Plan, Variant
+from engine.bench.prompts import Prompt, PromptSet
+from engine.bench.roofline import Traffic
+from engine.bench.runner import measure
+from engine.bench.tally import Tally
+from engine.engine import Engine
+from engine.request import Sampling
+
+Say = Callable[[str], None]
+"""Called with one line on how far the work is."""
+_WARM_UP_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Every cell of a plan, in the order of the table."""
+
+    cells: tuple[Cell, ...]
+    peers: tuple[PeerCell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What the cells have in common."""
+
+    engine: Engine
+    plan: Plan
+    traffic: Traffic
+    bandwidth: float
+    """Bytes per second of the device's copy."""
+    say: Say
+
+    def run(self, variants: Sequence[Variant], sets: Sequence[PromptSet], peers: Sequence[Peer] = ()) -> Results:
+        """Measure every variant and peer on every set, batch and temperature.
+
+        Args:
+            variants: plain decoding among them.
+
+        Raises:
+            EngineError: a request failed.
+        """
+        cells: list[Cell] = []
+        peer_cells: list[PeerCell] = []
+        for prompt_set in sets:
+            for batch in self.plan.batches:
+                for temperature in self.plan.temperatures:
+                    place = Place(prompt_set.name, batch, temperature)
+                    able = [peer for peer in peers if peer.refusal(batch) is None]
+                    ours, theirs = self._passes(place, prompt_set.waves(batch), variants, able)
+                    cells += [self._cell(place, variant, ours) for variant in variants]
+                    made = [make_peer_cell(place, peer.name, theirs[peer.name], ours[NONE]) for peer in able]
+                    peer_cells += [cell for cell in made if cell is not None]
+        return Results(tuple(cells), tuple(peer_cells))
+
+    def _cell(self, place: Place, variant: Variant, ours: dict[Variant, list[Tally]]) -> Cell:
+        return make_cell(place, variant, ours[variant], ours[NONE], self.traffic, self.bandwidth)
+
+    def _passes(
+        self, place: Place, prompts: Sequence[Prompt], variants: Sequence[Variant], peers: Sequence[Peer]
+    ) -> tuple[dict[Variant, list[Tally]], dict[str, list[Pace]]]:
+        batch, temperature = place.batch, place.temperature
+        sampling = Sampling(temperature=temperature, seed=self.plan.seed)
+        ours: dict[Variant, list[Tally]] = defaultdict(list)
+        theirs: dict[str, list[Pace]] = defaultdict(list)
+        self.say(f"{place.prompts}, batch {batch}, temperature {temperature:g}: warming up")
+        brief = min(_WARM_UP_TOKENS, self.plan.max_tokens)
+        for variant in variants:
+            measure(self.engine, variant, prompts[:batch], batch, sampling, brief)
+        for peer in peers:
+            peer.run(prompts[:batch], batch, temperature, brief)
+        for number in range(self.plan.passes):
+            self.say(f"{place.prompts}, batch {batch}, temperature {temperature:g}: {number + 1}/{self.plan.passes}")
+            start = number % len(variants)
+            for variant in (*variants[start:], *variants[:start]):
+                ours[variant].append(
+                    measure(self.engine, variant, prompts, batch, sampling, self.plan.max_tokens),
+                )
+            for peer in peers:
+                theirs[peer.name].append(peer.run(prompts, batch, temperature, self.plan.max_tokens))
+        return ours, theirs
