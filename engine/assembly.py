@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -13,6 +14,7 @@ from engine.drafters.base import Drafter
 from engine.drafters.model import ModelDrafter
 from engine.drafters.ngram import NGramDrafter
 from engine.drafters.none import NoDrafter
+from engine.errors import EngineError
 from engine.loading import LoadedModel, load_model, pick_device, pick_dtype
 from engine.model_store import ModelStore
 from engine.progress import Progress
@@ -38,6 +40,8 @@ class Assembly:
     """What the user should know about these models."""
 
 
+_LEAST_CONTEXT = 512
+
 Assemble = Callable[[EngineConfig, Progress], Assembly]
 
 
@@ -60,25 +64,44 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
 
 
 def put_together(config: EngineConfig, model: LoadedModel, draft: LoadedModel | None) -> Assembly:
-    """Caches and drafters for models that are loaded."""
-    context = min(config.context, model.context, draft.context if draft else model.context)
-    target = CachedModel(model.model, config.slots, context, MAX_GAMMA + 1)
+    """Caches and drafters for models that are loaded; fewer slots, then less context, where memory is short.
+
+    Raises:
+        EngineError: not even one slot of a small context fits.
+    """
+    limit = min(config.context, model.context, draft.context if draft else model.context)
+    for slots, context in _sizes(config.slots, limit):
+        try:
+            target = CachedModel(model.model, slots, context, MAX_GAMMA + 1)
+            cached = CachedModel(draft.model, slots, context, MAX_GAMMA + 1) if draft else None
+            break
+        except EngineError as error:
+            shortage = error
+    else:
+        raise shortage
     drafters: list[Drafter] = [NGramDrafter(), NoDrafter()]
-    weight_bytes, cache_bytes = model.weight_bytes, target.cache.bytes
-    if draft is not None:
-        cached = CachedModel(draft.model, config.slots, context, MAX_GAMMA + 1)
+    if cached is not None:
         drafters.insert(0, ModelDrafter(cached, model.vocab_size, config.prefill_chunk))
-        weight_bytes += draft.weight_bytes
-        cache_bytes += cached.cache.bytes
     return Assembly(
         model=model,
         target=target,
         draft=draft,
         drafters={drafter.name: drafter for drafter in drafters},
-        weight_bytes=weight_bytes,
-        cache_bytes=cache_bytes,
-        notices=tuple(_notices(model, draft)),
+        weight_bytes=model.weight_bytes + (draft.weight_bytes if draft else 0),
+        cache_bytes=target.cache.bytes + (cached.cache.bytes if cached else 0),
+        notices=tuple(_notices(model, draft, (slots, context) != (config.slots, limit) and (slots, context))),
     )
+
+
+def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:
+    """What to try: the slots halved down to one, then the context halved down to `_LEAST_CONTEXT`."""
+    yield slots, context
+    while slots > 1:
+        slots //= 2
+        yield slots, context
+    while context > _LEAST_CONTEXT:
+        context = max(context // 2, _LEAST_CONTEXT)
+        yield slots, context
 
 
 def warm_up(target: CachedModel) -> None:
@@ -88,8 +111,10 @@ def warm_up(target: CachedModel) -> None:
         target.forward(tokens, [0], [0]).amax().item()
 
 
-def _notices(model: LoadedModel, draft: LoadedModel | None) -> list[str]:
+def _notices(model: LoadedModel, draft: LoadedModel | None, reduced: tuple[int, int] | Literal[False]) -> list[str]:
     notices = []
+    if reduced:
+        notices.append(f"memory is short: there is room for {reduced[0]} replies at once of {reduced[1]} tokens each")
     if not model.has_chat_template:
         notices.append(f"{model.name} has no chat template: using a plain one")
     if draft is not None and draft.weight_bytes >= model.weight_bytes:

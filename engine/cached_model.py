@@ -10,7 +10,9 @@ from torch import Tensor
 
 from engine import attention
 from engine.cache import Pass, SlotCache
+from engine.device import require_memory
 from engine.errors import EngineError
+from engine.static_steps import StaticSteps, StaticView
 
 
 class CachedModel:
@@ -33,7 +35,9 @@ class CachedModel:
         self.context = context
         self._limit = context - 1
         self._fold = self._use_slot_attention()
-        self.cache = self._allocate(slots, context + overhang)
+        # One column more than ever holds a token: rows that only ride along in a static pass write there.
+        self.cache = self._allocate(slots, context + overhang + 1)
+        self._static = StaticSteps(self.cache, self._step, capture=True) if self.device.type == "cuda" else None
 
     @torch.inference_mode()
     def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
@@ -47,6 +51,13 @@ class CachedModel:
         Returns:
             Logits [B, T, V].
         """
+        if self._static is not None:
+            try:
+                return self._static.forward(tokens, slots, starts)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:  # modelling code that cannot be captured still runs step by step
+                self._static = None
         return self._run(self.model, tokens, slots, starts).logits  # type: ignore[no-any-return]
 
     @torch.inference_mode()
@@ -57,7 +68,12 @@ class CachedModel:
     def _run(self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Any:
         first = torch.tensor(starts, device=self.device)
         positions = first[:, None] + torch.arange(tokens.shape[1], device=self.device)
-        view = Pass(self.cache, slots, starts, positions)
+        return self._call(model, tokens, positions, Pass(self.cache, slots, starts, positions))
+
+    def _step(self, tokens: Tensor, positions: Tensor, view: StaticView) -> Tensor:
+        return self._call(self.model, tokens, positions, view).logits  # type: ignore[no-any-return]
+
+    def _call(self, model: Any, tokens: Tensor, positions: Tensor, view: Pass | StaticView) -> Any:
         return model(
             input_ids=tokens,
             position_ids=positions.clamp(max=self._limit),
@@ -98,10 +114,11 @@ class CachedModel:
 
     def _allocate(self, slots: int, columns: int) -> SlotCache:
         shapes = self._shapes()
+        per_token = sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * self.model.dtype.itemsize
+        require_memory(self.device, slots * columns * per_token, f"a cache of {slots} x {columns} tokens")
         try:
             return SlotCache(shapes, slots, columns, self.device, self.model.dtype)
         except (RuntimeError, MemoryError):
-            per_token = sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * self.model.dtype.itemsize
             need = slots * columns * per_token / 1e9
             raise EngineError(
                 f"a cache of {slots} x {columns} tokens needs {need:.1f} GB and does not fit: lower --context"

@@ -50,7 +50,7 @@ class Loop:
         self._outbox = outbox
         self._clock = clock
         self._on_ready = on_ready
-        self._scheduler: Scheduler[Submit] = Scheduler(config.slots)
+        self._scheduler: Scheduler[Submit] = Scheduler(0)
         self._closed = False
 
     def run(self, assemble: Assemble) -> None:
@@ -63,8 +63,11 @@ class Loop:
         while not self._closed:
             self._take_commands()
             self._admit()
-            self._prefill()
-            self._round()
+            try:
+                self._prefill()
+                self._round()
+            except torch.OutOfMemoryError:
+                self._make_room()
         for row in self._scheduler.rows:
             self._finish(row, FinishReason.CANCELLED)
         for waiting in self._scheduler.waiting:
@@ -82,6 +85,7 @@ class Loop:
     def _load(self, assemble: Assemble) -> None:
         made = assemble(self._config, self._say_loading)
         self._model, self._target, self._drafters = made.model, made.target, made.drafters
+        self._scheduler = Scheduler(made.target.cache.slots)
         self._say_loading("warm-up", "warming up", None)
         warm_up(made.target)
         device = made.target.device
@@ -94,7 +98,7 @@ class Loop:
                 device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
                 dtype=str(made.model.model.dtype).removeprefix("torch."),
                 context=made.target.context,
-                slots=self._config.slots,
+                slots=made.target.cache.slots,
                 weight_bytes=made.weight_bytes,
                 cache_bytes=made.cache_bytes,
                 at=self._clock(),
@@ -152,6 +156,7 @@ class Loop:
                 f"the prompt has {len(prompt)} tokens and the context holds {self._target.context}: "
                 "shorten it, start a new chat or raise --context"
             )
+        now = self._clock()
         place = self._scheduler.place(prompt)
         if place.source != place.slot and place.length:
             self._target.cache.copy(place.source, place.slot, place.length)
@@ -165,10 +170,10 @@ class Loop:
             seed=fresh_seed() if request.sampling.seed is None else request.sampling.seed,
             text=ReplyText(self._model.tokenizer, request.stop),
             drafter=request.drafter if request.gamma else "none",
+            admitted_at=now,
         )
         self._scheduler.admit(row)
         self._drafters[row.drafter].admit(row)
-        now = self._clock()
         row.outbox.put(Admitted(request.request_id, len(prompt), place.length, now - submitted.at, now))
 
     def _refuse(self, submitted: Submit, reason: FinishReason, message: str) -> None:
@@ -195,6 +200,13 @@ class Loop:
         outcomes, timing = run_round(self._target, rows, self._drafters, self._drop_drafter)
         for row, outcome in zip(rows, outcomes, strict=True):
             self._conclude(row, outcome, timing, len(rows))
+
+    def _make_room(self) -> None:
+        """The device is out of memory: the youngest request gives way, the others go on."""
+        torch.cuda.empty_cache()
+        row = max(self._scheduler.rows, key=lambda row: row.admitted_at)
+        message = "the device is out of memory: run fewer replies at once, or lower --context"
+        self._finish(row, FinishReason.ERROR, message, keep=False)
 
     def _conclude(self, row: Row, outcome: Outcome, timing: Timing, rows: int) -> None:
         if outcome.broken:

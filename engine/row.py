@@ -25,8 +25,8 @@ class Row:
     text: ReplyText
     drafter: str
     """Starts as the request's; becomes none if that one fails."""
+    admitted_at: float = 0.0
     rounds: int = 0
-    cancelled: bool = False
 
     @property
     def emitted(self) -> int:

@@ -40,3 +40,13 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     folder, numbers = tmp_path_factory.mktemp("models"), count()
     return lambda **arguments: write_tiny_model(folder / f"tiny-{next(numbers)}", **arguments)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none, and say so."""
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

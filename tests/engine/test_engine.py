@@ -303,3 +303,31 @@ def test_closing_ends_open_requests() -> None:
         next(stream)
         engine.close()
         assert list(stream)[-1].reason is FinishReason.CANCELLED
+
+
+def test_out_of_memory_costs_the_youngest_request_only() -> None:
+    target = tiny_model()
+    with tiny_engine(target) as engine:
+        alone = ids_of(list(engine.stream(ask("first", max_tokens=40))))
+        forward = target.model.forward
+
+        def short_of_memory(*args: object, **options: object) -> object:
+            if options["input_ids"].shape[0] > 1:  # type: ignore[attr-defined]
+                raise torch.OutOfMemoryError("simulated")
+            return forward(*args, **options)
+
+        target.model.forward = short_of_memory  # type: ignore[method-assign]
+        first, second = run_together(engine, [ask("first", "a", max_tokens=40), ask("second", "b", max_tokens=40)])
+    assert ids_of(first) == alone
+    assert second[-1].reason is FinishReason.ERROR
+    assert "out of memory" in second[-1].message
+
+
+def test_a_cache_that_does_not_fit_is_made_smaller_and_the_user_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.device.available_memory", lambda device: 200_000)  # noqa: ARG005
+    with tiny_engine(slots=4) as engine:
+        ready = engine.wait_ready()
+        assert ready.slots < 4
+        assert ready.cache_bytes < 200_000
+        notices = [event for event in engine.outbox.drain() if isinstance(event, Notice)]
+        assert f"room for {ready.slots} replies" in notices[0].text

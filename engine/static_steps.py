@@ -1,0 +1,139 @@
+"""Forward passes of fixed shape: one CUDA graph per bucket of rows, tokens and columns.
+
+Launching a small model's kernels one by one costs more than running them. A bucket is captured when it is first
+needed and replayed from then on. Rows that are not in the batch ride along: they feed token 0 at a column kept for
+waste, so nothing of theirs is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.cache import SlotCache
+
+LENGTHS = (1, 2, 3, 5, 9, 17)
+"""Tokens per row that a pass is padded to."""
+_FEWEST_COLUMNS = 256
+
+Step = Callable[[Tensor, Tensor, "StaticView"], Tensor]
+"""Logits [K, T, V] of tokens [K, T] at positions [K, T], through a view of the cache."""
+
+
+class StaticView:
+    """The first rows and columns of the cache, written at positions that only the device knows.
+
+    Args:
+        cache: the slots.
+        rows: K, how many slots take part.
+        columns: S, how many columns are attended to.
+        positions: [K, T], where the pass writes; beyond S it writes all the same.
+    """
+
+    is_compileable = False
+
+    def __init__(self, cache: SlotCache, rows: int, columns: int, positions: Tensor) -> None:
+        self._cache = cache
+        self._rows = rows
+        self.length = columns
+        self._positions = positions
+        self._index = torch.arange(rows, device=positions.device)[:, None]
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Write keys and values [K, heads, T, size] of one layer; return the first K rows and S columns."""
+        keys, values = self._cache.keys[layer_idx], self._cache.values[layer_idx]
+        keys[self._index, :, self._positions] = key.transpose(1, 2)
+        values[self._index, :, self._positions] = value.transpose(1, 2)
+        return keys[: self._rows, :, : self.length], values[: self._rows, :, : self.length]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
+        """Only asked for where positions are not given, and they always are."""
+        return self.length - self._positions.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """The fixed inputs and outputs of one shape."""
+
+    tokens: Tensor
+    positions: Tensor
+    run: Callable[[], Tensor]
+
+
+class StaticSteps:
+    """Passes of one model over its slot cache, padded to buckets.
+
+    Args:
+        cache: the slots; its last column is given up to rows that ride along.
+        step: runs the model.
+        capture: whether a bucket becomes a CUDA graph; without, it is run each time (to test the shapes anywhere).
+    """
+
+    def __init__(self, cache: SlotCache, step: Step, *, capture: bool) -> None:
+        self._cache = cache
+        self._step = step
+        self._capture = capture
+        self._device = cache.keys[0].device
+        self._buckets: dict[tuple[int, int, int], _Bucket] = {}
+        self._pool = torch.cuda.graph_pool_handle() if capture else None
+
+    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """As `CachedModel.forward`."""
+        length = tokens.shape[1]
+        padded = next(n for n in LENGTHS if n >= length)
+        rows = min(_power_of_two(max(slots) + 1), self._cache.slots)
+        columns = min(max(_FEWEST_COLUMNS, _power_of_two(max(starts) + padded)), self._cache.columns)
+        bucket = self._bucket(rows, padded, columns)
+
+        # One copy to the device: which row of the batch each slot is, and where it starts (-1: it rides along).
+        host = torch.full((2, rows), -1)
+        host[0, list(slots)] = torch.arange(len(slots))
+        host[1, list(slots)] = torch.tensor(starts)
+        index, start = host.to(self._device, non_blocking=True)
+        riding = (index < 0)[:, None]
+        bucket.tokens.zero_()
+        bucket.tokens[:, :length] = torch.where(riding, 0, tokens[index.clamp(min=0)])
+        positions = start[:, None] + torch.arange(padded, device=self._device)
+        bucket.positions.copy_(torch.where(riding, self._cache.columns - 1, positions))
+        logits = bucket.run()
+        if list(slots) != list(range(rows)):
+            logits = logits[torch.tensor(slots, device=self._device)]
+        return logits[:, :length]
+
+    def _bucket(self, rows: int, length: int, columns: int) -> _Bucket:
+        key = (rows, length, columns)
+        if key not in self._buckets:
+            tokens = torch.zeros(rows, length, dtype=torch.long, device=self._device)
+            positions = torch.full_like(tokens, self._cache.columns - 1)
+            view = StaticView(self._cache, rows, columns, positions)
+
+            def run() -> Tensor:
+                return self._step(tokens, positions, view)
+
+            self._buckets[key] = _Bucket(tokens, positions, self._captured(run) if self._capture else run)
+        return self._buckets[key]
+
+    def _captured(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """`run` as a CUDA graph; the first calls, outside of it, let libraries set themselves up."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                run()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            logits = run()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return logits
+
+        return replay
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
