@@ -118,7 +118,7 @@ class StaticSteps:
 
     def _captured(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """`run` as a CUDA graph; the first calls, outside of it, let libraries set themselves up."""
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
