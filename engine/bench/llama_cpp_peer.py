@@ -38,7 +38,8 @@ class LlamaCppPeer:
         import llama_cpp  # type: ignore[import-not-found]
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding  # type: ignore[import-not-found]
 
-        self.name = f"llama.cpp, prompt lookup, γ {gamma}" if gamma else "llama.cpp"
+        self.gamma = gamma
+        self.name = "llama.cpp prompt lookup" if gamma else "llama.cpp"
         self._encode = encode
         self._model: Any = llama_cpp.Llama(
             str(file),

@@ -24,6 +24,8 @@ class Peer(Protocol):
     """Another program that decodes the same prompts with the same model."""
 
     name: str
+    gamma: int
+    """Draft length; 0 where it does not draft."""
 
     def refusal(self, batch: int) -> str | None:
         """Why it cannot run so many requests at once; None where it can."""
@@ -40,13 +42,15 @@ class PeerCell:
     batch: int
     temperature: float
     name: str
+    gamma: str
+    """Draft length; - where it does not draft."""
     tokens: int
     tokens_per_second: float
     measured_speedup: float
     """Our time per token of plain decoding / its time per token, pass by pass."""
 
 
-def make_peer_cell(place: Place, name: str, paces: Sequence[Pace], baseline: Sequence[Tally]) -> PeerCell | None:
+def make_peer_cell(place: Place, peer: Peer, paces: Sequence[Pace], baseline: Sequence[Tally]) -> PeerCell | None:
     """A peer's figures beside our plain decoding; None where it had nothing to time."""
     pairs = [(pace, plain) for pace, plain in zip(paces, baseline, strict=True) if pace.tokens and pace.seconds > 0]
     if not pairs:
@@ -55,7 +59,8 @@ def make_peer_cell(place: Place, name: str, paces: Sequence[Pace], baseline: Seq
         prompts=place.prompts,
         batch=place.batch,
         temperature=place.temperature,
-        name=name,
+        name=peer.name,
+        gamma=str(peer.gamma or "-"),
         tokens=sum(pace.tokens for pace, _ in pairs),
         tokens_per_second=statistics.median(pace.tokens / pace.seconds for pace, _ in pairs),
         measured_speedup=statistics.median(

@@ -136,31 +136,19 @@ def _row(cell: Cell) -> tuple[str, ...]:
 
 
 def _peer_row(peer: PeerCell) -> tuple[str, ...]:
-    blank = ("",) * (len(_HEADER) - 1)
-    row = [peer.name, *blank]
-    row[_HEADER.index("tokens/s")] = f"{peer.tokens_per_second:.1f}"
-    row[_HEADER.index("measured")] = f"{peer.measured_speedup:.2f}x"
-    return tuple(row)
+    known = {
+        "drafter": peer.name,
+        "gamma": peer.gamma,
+        "tokens/s": f"{peer.tokens_per_second:.1f}",
+        "measured": f"{peer.measured_speedup:.2f}x",
+    }
+    return tuple(known.get(column, "") for column in _HEADER)
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns as wide as they need, names left and numbers right; a long name runs into the empty cells behind it."""
-    widths = [max(len(row[i]) for row in rows if i or not _runs_over(row)) for i in range(len(rows[0]))]
-    return ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
-
-
-def _aligned(row: tuple[str, ...], widths: Sequence[int]) -> list[str]:
-    if not _runs_over(row):
-        return [row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))]
-    # The name takes the place of all the columns before the first number.
-    first = next(i for i in range(1, len(row)) if row[i])
-    room = sum(widths[:first]) + 2 * (first - 1)
-    behind = [text.rjust(width) for text, width in zip(row[first:], widths[first:], strict=True)]
-    return [row[0].ljust(room), *behind]
-
-
-def _runs_over(row: tuple[str, ...]) -> bool:
-    return row[1] == ""
+    """Columns as wide as they need, the first to the left and the numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
 def _crossover(found: Crossover) -> str:

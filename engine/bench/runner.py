@@ -12,7 +12,7 @@ from engine.bench.prompts import Prompt
 from engine.bench.tally import Tally, tally
 from engine.engine import Engine
 from engine.errors import EngineError
-from engine.events import Event, Finished, FinishReason, Round
+from engine.events import Died, Event, Finished, FinishReason, Loading, Ready, Round
 from engine.outbox import Outbox
 from engine.request import Request, Sampling
 
@@ -21,37 +21,39 @@ _POLL_S = 0.005
 _numbers = count()
 
 
-def run_pass(
-    engine: Engine, variant: Variant, prompts: Sequence[Prompt], batch: int, sampling: Sampling, max_tokens: int
-) -> list[list[Event]]:
-    """Run every prompt, `batch` at once; a new one starts when one has ended.
+def run_requests(engine: Engine, requests: Sequence[Request], batch: int) -> list[list[Event]]:
+    """Run every request, `batch` at once; a new one starts when one has ended.
 
     Returns:
-        The events of each prompt's request.
+        The events of each request.
 
     Raises:
         EngineError: a request failed.
     """
-    waiting = deque(enumerate(prompts))
+    waiting = deque(requests)
     outbox = Outbox()
-    events: list[list[Event]] = [[] for _ in prompts]
-    running: dict[str, int] = {}
+    events: dict[str, list[Event]] = {request.request_id: [] for request in requests}
+    running = 0
     while waiting or running:
-        while waiting and len(running) < batch:
-            index, prompt = waiting.popleft()
-            request = _request(variant, prompt, sampling, max_tokens)
-            running[request.request_id] = index
-            engine.submit(request, outbox)
+        while waiting and running < batch:
+            engine.submit(waiting.popleft(), outbox)
+            running += 1
         for event in outbox.drain():
-            request_id = getattr(event, "request_id", None)
-            if request_id not in running:
+            if isinstance(event, Loading | Ready | Died) or event.request_id is None:
                 continue
-            events[running[request_id]].append(event)
+            events[event.request_id].append(event)
             if isinstance(event, Finished):
                 _check(event)
-                del running[request_id]
+                running -= 1
         time.sleep(_POLL_S)
-    return events
+    return list(events.values())
+
+
+def run_pass(
+    engine: Engine, variant: Variant, prompts: Sequence[Prompt], batch: int, sampling: Sampling, max_tokens: int
+) -> list[list[Event]]:
+    """`run_requests` with one request for each prompt."""
+    return run_requests(engine, [request(variant, prompt, sampling, max_tokens) for prompt in prompts], batch)
 
 
 def measure(
@@ -67,7 +69,8 @@ def reply(events: Sequence[Event]) -> list[int]:
     return [token for event in events if isinstance(event, Round) for token in event.emitted]
 
 
-def _request(variant: Variant, prompt: Prompt, sampling: Sampling, max_tokens: int) -> Request:
+def request(variant: Variant, prompt: Prompt, sampling: Sampling, max_tokens: int) -> Request:
+    """A request that is not like any other."""
     return Request(
         f"bench-{next(_numbers)}",
         messages=prompt.messages,

@@ -58,7 +58,7 @@ class Suite:
                     able = [peer for peer in peers if peer.refusal(batch) is None]
                     ours, theirs = self._passes(place, prompt_set.waves(batch), variants, able)
                     cells += [self._cell(place, variant, ours) for variant in variants]
-                    made = [make_peer_cell(place, peer.name, theirs[peer.name], ours[NONE]) for peer in able]
+                    made = [make_peer_cell(place, peer, theirs[peer], ours[NONE]) for peer in able]
                     peer_cells += [cell for cell in made if cell is not None]
         return Results(tuple(cells), tuple(peer_cells))
 
@@ -67,11 +67,11 @@ class Suite:
 
     def _passes(
         self, place: Place, prompts: Sequence[Prompt], variants: Sequence[Variant], peers: Sequence[Peer]
-    ) -> tuple[dict[Variant, list[Tally]], dict[str, list[Pace]]]:
+    ) -> tuple[dict[Variant, list[Tally]], dict[Peer, list[Pace]]]:
         batch, temperature = place.batch, place.temperature
         sampling = Sampling(temperature=temperature, seed=self.plan.seed)
         ours: dict[Variant, list[Tally]] = defaultdict(list)
-        theirs: dict[str, list[Pace]] = defaultdict(list)
+        theirs: dict[Peer, list[Pace]] = defaultdict(list)
         self.say(f"{place.prompts}, batch {batch}, temperature {temperature:g}: warming up")
         brief = min(_WARM_UP_TOKENS, self.plan.max_tokens)
         for variant in variants:
@@ -86,5 +86,5 @@ class Suite:
                     measure(self.engine, variant, prompts, batch, sampling, self.plan.max_tokens),
                 )
             for peer in peers:
-                theirs[peer.name].append(peer.run(prompts, batch, temperature, self.plan.max_tokens))
+                theirs[peer].append(peer.run(prompts, batch, temperature, self.plan.max_tokens))
         return ours, theirs

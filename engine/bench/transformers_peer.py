@@ -29,16 +29,14 @@ class TransformersPeer:
 
     def __init__(self, loaded: LoadedModel, gamma: int = 0, assistant: LoadedModel | None = None) -> None:
         self._loaded = loaded
-        self._gamma = gamma
         self._assistant = assistant
-        if assistant:
-            self.name = f"transformers, assistant model, γ {gamma}"
-        else:
-            self.name = f"transformers, prompt lookup, γ {gamma}" if gamma else "transformers"
+        self.gamma = gamma
+        drafting = " assisted" if assistant else " prompt lookup"
+        self.name = f"transformers{drafting if gamma else ''}"
 
     def refusal(self, batch: int) -> str | None:
         """transformers drafts for one request at a time."""
-        return "transformers drafts for a batch of 1 only" if self._gamma and batch > 1 else None
+        return "transformers drafts for a batch of 1 only" if self.gamma and batch > 1 else None
 
     def run(self, prompts: Sequence[Prompt], batch: int, temperature: float, max_tokens: int) -> Pace:
         """Generate in batches of `batch`, each timed from its first token to the end of its first reply."""
@@ -70,13 +68,13 @@ class TransformersPeer:
         )
 
     def _drafting(self) -> dict[str, Any]:
-        if not self._gamma:
+        if not self.gamma:
             return {}
         if self._assistant is None:
-            return {"prompt_lookup_num_tokens": self._gamma}
+            return {"prompt_lookup_num_tokens": self.gamma}
         # The assistant's own settings count: a fixed draft length, and no early end where it is unsure.
         self._assistant.model.generation_config = _generation_config(
-            num_assistant_tokens=self._gamma,
+            num_assistant_tokens=self.gamma,
             num_assistant_tokens_schedule="constant",
             assistant_confidence_threshold=0.0,
             pad_token_id=self._pad,

@@ -1,0 +1,106 @@
+"""What a verification found, as one object for programs and in plain words for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engine.verification.greedy import Divergence, GreedyCheck
+from engine.verification.sampled import FALSE_ALARM, SampledCheck
+
+VERSION = 1
+"""Of the JSON object."""
+
+_LIMITS = f"""\
+What this shows: with temperature 0, whether each drafter leaves the reply as it is without drafts, and whether every
+token emitted is the target's own first choice as transformers computes it, up to rounding; with sampling, whether two
+tokens in a row are drawn with the target's probabilities, drafts accepted and corrected included.
+What it cannot show: that no other prompt differs. A sample bounds an error, it does not exclude it: an error far
+smaller than 1 / sqrt(samples) goes unseen. With nothing wrong, one run in {1 / FALSE_ALARM:.0f} still raises an alarm."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationReport:
+    """What `specchat verify` prints."""
+
+    command: str
+    target: str
+    draft: str | None
+    device: str
+    dtype: str
+    gamma: int | None
+    temperature: float
+    """Of the sampled checks."""
+    greedy: tuple[GreedyCheck, ...]
+    """Plain decoding first: it has no divergences from itself, but its tokens are checked too."""
+    sampled: tuple[SampledCheck, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything is within its stated tolerance."""
+        return all(check.passed for check in self.greedy) and all(check.passed for check in self.sampled)
+
+    def json(self) -> str:
+        """One object with everything that was found."""
+        whole: dict[str, Any] = {"specchat_verify": VERSION, "passed": self.passed, **asdict(self)}
+        whole["greedy"] = [{"passed": check.passed, **asdict(check)} for check in self.greedy]
+        whole["sampled"] = [{"passed": check.passed, **asdict(check)} for check in self.sampled]
+        return json.dumps(whole, indent=1, ensure_ascii=False)
+
+    def text(self, name: Callable[[int], str]) -> str:
+        """Plain words.
+
+        Args:
+            name: from a token to its text.
+        """
+        draft = f", draft {self.draft}" if self.draft else ""
+        head = f"{self.target}{draft} in {self.dtype} on {self.device}, gamma {self.gamma or 'auto'}"
+        greedy = [line for check in self.greedy for line in _greedy(check, name)]
+        sampled = [_sampled(check) for check in self.sampled]
+        verdict = "PASSED: nothing differs beyond the stated tolerance."
+        if not self.passed:
+            verdict = "FAILED: the output differs by more than rounding or chance explains."
+        parts = [
+            head,
+            "\n".join(["Greedy, token by token:", *greedy]),
+            "\n".join([f"Sampled at temperature {self.temperature:g}, two tokens in a row:", *sampled]),
+            *self.notes,
+            verdict,
+            _LIMITS,
+        ]
+        return "\n\n".join(parts)
+
+
+def _greedy(check: GreedyCheck, name: Callable[[int], str]) -> list[str]:
+    same = check.prompts - len(check.divergences)
+    compared = "" if check.drafter == "none" else f", {same} of {check.prompts} replies the same as without drafts"
+    lines = [
+        f"  {check.drafter}: {check.tokens} tokens{compared}; the furthest from the target's first choice fell short "
+        f"by {check.worst_deficit:.4f} logits (tolerance {check.tolerance:g}){_mark(check.passed)}"
+    ]
+    return [*lines, *(f"    {_divergence(each, name)}" for each in check.divergences)]
+
+
+def _divergence(each: Divergence, name: Callable[[int], str]) -> str:
+    plain, other = (repr(name(token)) if token is not None else "the end" for token in (each.plain, each.speculative))
+    return (
+        f"{each.prompt}: {other} instead of {plain} after {each.position} tokens, "
+        f"where the target's first two choices are {each.top2_gap:.4f} logits apart"
+    )
+
+
+def _sampled(check: SampledCheck) -> str:
+    if not check.result.degrees:
+        return f"  {check.drafter}, {check.context}: one outcome only, so nothing can be said"
+    return (
+        f"  {check.drafter}, {check.context}: {check.samples} samples, {check.accepted} of {check.tested} tested drafts"
+        f" accepted, chi-square {check.result.statistic:.1f} with {check.result.degrees} degrees of freedom, "
+        f"p = {check.result.p_value:.3g} (alarm below {check.threshold:.2g}){_mark(check.passed)}"
+    )
+
+
+def _mark(passed: bool) -> str:
+    return "" if passed else "  <-- differs"
