@@ -1,0 +1,87 @@
+"""The installed program with the real default model, in a terminal, as a person uses it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.store import Store, StoredMessage
+from engine import Finished, Round, from_json
+from tests.terminal import Terminal
+
+pytestmark = pytest.mark.model
+
+SPECCHAT = Path(sys.executable).with_name("specchat")
+QUIT = "\x11"  # ctrl+q
+CHATS = "\x02"  # ctrl+b
+HIDE_REJECTED = "\x12"  # ctrl+r
+DOWN = "\x1b[B"
+ENTER = "\r"
+
+
+@pytest.fixture
+def home(tmp_path: Path, default_model: Path) -> Path:
+    """A home of its own, in which only the model is there already."""
+    (tmp_path / "models").symlink_to(default_model.parent)
+    return tmp_path
+
+
+def stored(home: Path) -> list[StoredMessage]:
+    """The messages of the newest chat, as another program sees them."""
+    with Store(home / "data" / "specchat.db") as store:
+        assert store.notice is None
+        chats = store.chats()
+        return store.messages(chats[0].id) if chats else []
+
+
+def test_a_question_is_answered_on_the_screen_and_kept(home: Path) -> None:
+    with Terminal(SPECCHAT, SPECCHAT_HOME=str(home)) as terminal:
+        terminal.wait_for("Ask anything", 20)
+        terminal.type("What is the capital of France")  # the model is still loading
+        terminal.wait_for("What is the capital of France", 20)
+        terminal.type("?")
+        terminal.wait_for("What is the capital of France?", 20)
+        terminal.type(ENTER)
+        terminal.wait_for("Paris", 120)
+        terminal.wait(lambda _: stored(home)[1].finish_reason == "eos", 30, "end of the reply")
+        assert "Traceback" not in terminal.text
+        assert terminal.leave(QUIT) == 0
+    prompt, reply = stored(home)
+    assert prompt.content == "What is the capital of France?"
+    assert "Paris" in reply.content
+    events = [from_json(line) for line in reply.events]
+    assert reply.content == "".join(event.text for event in events if isinstance(event, Round)) + events[-1].tail
+    assert isinstance(events[-1], Finished)
+
+
+def test_a_reply_cut_short_by_a_kill_is_there_afterwards(home: Path) -> None:
+    def grown(_: Terminal) -> bool:
+        messages = stored(home)
+        return len(messages) == 2 and len(messages[1].content) > 100
+
+    question = "Write a very long story about a lighthouse keeper."
+    with Terminal(SPECCHAT, "--max-tokens", 2000, columns=80, rows=24, SPECCHAT_HOME=str(home)) as terminal:
+        terminal.wait_for("Ask anything", 20)
+        terminal.type(question)
+        terminal.wait_for(question, 20)
+        terminal.type(ENTER)
+        terminal.wait(grown, 180, "stored reply of 100 characters")
+        terminal.kill()
+
+    prompt, reply = stored(home)
+    assert prompt.content == question
+    assert reply.finish_reason is None
+    with Terminal(SPECCHAT, columns=80, rows=24, SPECCHAT_HOME=str(home)) as terminal:
+        terminal.wait_for("Ask anything", 20)
+        terminal.type(CHATS)
+        terminal.wait_for("Write a very long", 30)
+        terminal.type(DOWN)
+        terminal.type(ENTER)
+        terminal.wait_for("interrupted", 30)
+        terminal.type(HIDE_REJECTED)
+        terminal.wait_for(" ".join(reply.content.split())[:60], 30)
+        assert question in terminal.words
+        assert terminal.leave(QUIT) == 0
+    assert stored(home) == [prompt, reply]
