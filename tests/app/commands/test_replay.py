@@ -8,15 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.command import command
+from tests.app.commands.command import command
 
-TRACE = Path(__file__).parents[2] / "assets" / "traces" / "chat.jsonl"
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the user's is read or written."""
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
+TRACE = Path(__file__).parents[3] / "assets" / "traces" / "chat.jsonl"
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

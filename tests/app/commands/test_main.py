@@ -9,17 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.command import command
+from tests.app.commands.command import command
 
 SPECCHAT = Path(sys.executable).with_name("specchat")
 HEAVY = ("torch", "transformers", "tokenizers", "textual", "pydantic", "rich", "typer")
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nothing of the user's is read or written."""
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 @pytest.mark.parametrize(
