@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from app.commands import models, options
+from app.commands.bench import bench
+from app.commands.verify import verify
 from app.errors import UsageError
 
 app = typer.Typer(
@@ -140,3 +142,7 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
     from app.commands.replay import open_replay
 
     raise typer.Exit(open_replay(file))
+
+
+app.command()(bench)
+app.command()(verify)

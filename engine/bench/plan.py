@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from engine.assembly import MAX_GAMMA
 from engine.errors import EngineError
 from engine.events import Ready
+from engine.request import Sampling
 
 AUTO = None
 """The γ that lets the engine choose."""
@@ -57,6 +58,8 @@ class Plan:
         for name, values in (("batch", self.batches), ("passes", (self.passes,))):
             if min(values) < 1:
                 raise EngineError(f"{name} is {min(values)}: it must be at least 1")
+        for temperature in self.temperatures:
+            Sampling(temperature=temperature)  # it says itself what it cannot be
         if self.max_tokens < 2:
             raise EngineError(f"max-tokens is {self.max_tokens}: a timed reply needs at least 2")
 

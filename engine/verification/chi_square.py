@@ -1,4 +1,4 @@
-"""Pearson's χ² of counted outcomes against expected ones."""
+"""Pearson's χ² of counted outcomes against expected ones; what is too rare for it by its own Poisson tail."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class ChiSquare:
 
     statistic: float
     degrees: int
-    """Of freedom: categories less one; 0 where everything had to be pooled and nothing can be said."""
+    """Of freedom: categories less one; 0 where one outcome is all but certain, or all are rare."""
     p_value: float
-    """The chance of a statistic at least this large if the sample does come from the distribution."""
+    """The chance of a sample at least this far off if it does come from the distribution."""
 
 
 def chi_square(sample: Iterable[Outcome], probabilities: Mapping[Outcome, float]) -> ChiSquare:
@@ -39,18 +39,28 @@ def chi_square(sample: Iterable[Outcome], probabilities: Mapping[Outcome, float]
         total += 1
     expected = {outcome: total * p for outcome, p in probabilities.items() if total * p >= LEAST_EXPECTED}
     cells = [(counts.get(outcome, 0), often) for outcome, often in expected.items()]
-    pooled = total - sum(often for _, often in cells)
+    others, pooled = total - sum(count for count, _ in cells), max(0.0, total - sum(expected.values()))
+    surprise = 1.0
     if pooled >= LEAST_EXPECTED:
-        cells.append((total - sum(count for count, _ in cells), pooled))
-    elif cells:  # too little for a category of its own: it joins the rarest one
-        rarest = min(range(len(cells)), key=lambda i: cells[i][1])
-        others = total - sum(count for count, _ in cells)
-        cells[rarest] = (cells[rarest][0] + others, cells[rarest][1] + pooled)
+        cells.append((others, pooled))
+    else:  # too rare for a category of its own, but not to be forgotten: the target may never say such a thing
+        surprise = _at_least(others, pooled)
     degrees = max(0, len(cells) - 1)
-    if not degrees:
-        return ChiSquare(0.0, 0, 1.0)
-    statistic = sum((count - often) ** 2 / often for count, often in cells)
-    return ChiSquare(statistic, degrees, _tail(statistic, degrees))
+    # Given how many fell outside, those inside are spread as their own probabilities say.
+    scale = sum(count for count, _ in cells) / sum(often for _, often in cells) if cells else 1.0
+    statistic = sum((count - often * scale) ** 2 / (often * scale) for count, often in cells if scale)
+    chance = _tail(statistic, degrees) if degrees and scale else 1.0
+    # Two looks at one sample: the smaller p-value counts twice.
+    return ChiSquare(statistic, degrees, min(1.0, 2 * min(chance, surprise)) if surprise < 1 else chance)
+
+
+def _at_least(count: int, expected: float) -> float:
+    """The chance of at least so many rare events where `expected` are expected (Poisson)."""
+    if count == 0:
+        return 1.0
+    if expected == 0:
+        return 0.0
+    return float(torch.special.gammainc(torch.tensor(float(count)).double(), torch.tensor(expected).double()))
 
 
 def _tail(statistic: float, degrees: int) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from engine.assembly import Assemble, Assembly, assemble
+from engine.assembly import Assembly, assemble
 from engine.bench.plan import NONE, Plan, Variant, parse_gamma
 from engine.bench.prompts import SETS, Prompt, load_prompts
 from engine.bench.runner import reply, request, run_pass, run_requests
@@ -106,15 +106,11 @@ class _Evidence:
     notes: list[str]
 
 
-def run(
-    options: Options, say: Say, how: Assemble = assemble, reload: Callable[[], LoadedModel] | None = None
-) -> Verification:
+def run(options: Options, say: Say) -> Verification:
     """Check everything that the options ask for.
 
     Args:
         say: told in one line how far it is.
-        how: where the engine gets its models.
-        reload: where the reference gets the target; by default from where the engine's came.
 
     Raises:
         EngineError: bad options, or models that cannot be had, loaded or run.
@@ -128,19 +124,19 @@ def run(
         slots=SLOTS,
         context=_PROMPT_ROOM + options.max_tokens,
     )
-    evidence = _gather(options, config, how, say)
+    evidence = _gather(options, config, say)
     gc.collect()  # the engine's models are let go before the target is loaded once more
     if evidence.ready.device == "cuda":
         torch.cuda.empty_cache()
     say("loading the target once more, as the reference")
-    return _judge(options, evidence, reload() if reload else _reload(config, evidence.ready))
+    return _judge(options, evidence, _reload(config, evidence.ready))
 
 
-def _gather(options: Options, config: EngineConfig, how: Assemble, say: Say) -> _Evidence:
+def _gather(options: Options, config: EngineConfig, say: Say) -> _Evidence:
     made: list[Assembly] = []
 
     def keep(config: EngineConfig, progress: Progress) -> Assembly:
-        made.append(how(config, progress))
+        made.append(assemble(config, progress))
         return made[0]
 
     plan = Plan(gammas=(parse_gamma(options.gamma),), max_tokens=max(2, options.max_tokens))
@@ -152,6 +148,8 @@ def _gather(options: Options, config: EngineConfig, how: Assemble, say: Say) -> 
         ready = engine.wait_ready()
         tokenizer = made[0].model.tokenizer
         variants = plan.variants(options.drafters, ready)
+        if variants == [NONE]:
+            raise EngineError("nothing drafts here, so there is nothing to verify: name a drafter and a gamma above 0")
         prompts = [
             (f"{each.name} {number}", encode(Request("verify", messages=prompt.messages), tokenizer))
             for each in sets

@@ -18,7 +18,7 @@ What this shows: with temperature 0, whether each drafter leaves the reply as it
 token emitted is the target's own first choice as transformers computes it, up to rounding; with sampling, whether two
 tokens in a row are drawn with the target's probabilities, drafts accepted and corrected included.
 What it cannot show: that no other prompt differs. A sample bounds an error, it does not exclude it: an error far
-smaller than 1 / sqrt(samples) goes unseen. With nothing wrong, one run in {1 / FALSE_ALARM:.0f} still raises an alarm."""
+smaller than 1 / sqrt(samples) goes unseen. With nothing wrong, one run in {1 / FALSE_ALARM:.0f} still fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,6 @@ def _divergence(each: Divergence, name: Callable[[int], str]) -> str:
 
 
 def _sampled(check: SampledCheck) -> str:
-    if not check.result.degrees:
-        return f"  {check.drafter}, {check.context}: one outcome only, so nothing can be said"
     return (
         f"  {check.drafter}, {check.context}: {check.samples} samples, {check.accepted} of {check.tested} tested drafts"
         f" accepted, chi-square {check.result.statistic:.1f} with {check.result.degrees} degrees of freedom, "
