@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -86,7 +86,7 @@ def bench(
     print(report.json() if as_json else report.text())
 
 
-def chosen(given: dict[str, object]) -> dict[str, Any]:
+def chosen(given: Mapping[str, object]) -> dict[str, Any]:
     """The options that were given, lists as tuples; the others keep the engine's defaults."""
     return {name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None}
 

@@ -73,11 +73,11 @@ class Suite:
         ours: dict[Variant, list[Tally]] = defaultdict(list)
         theirs: dict[Peer, list[Pace]] = defaultdict(list)
         self.say(f"{place.prompts}, batch {batch}, temperature {temperature:g}: warming up")
-        brief = min(_WARM_UP_TOKENS, self.plan.max_tokens)
+        first, brief = self._warm_up(prompts, batch)
         for variant in variants:
-            measure(self.engine, variant, prompts[:batch], batch, sampling, brief)
+            measure(self.engine, variant, first, batch, sampling, brief)
         for peer in peers:
-            peer.run(prompts[:batch], batch, temperature, brief)
+            peer.run(first, batch, temperature, brief)
         for number in range(self.plan.passes):
             self.say(f"{place.prompts}, batch {batch}, temperature {temperature:g}: {number + 1}/{self.plan.passes}")
             start = number % len(variants)
@@ -88,3 +88,11 @@ class Suite:
             for peer in peers:
                 theirs[peer].append(peer.run(prompts, batch, temperature, self.plan.max_tokens))
         return ours, theirs
+
+    def _warm_up(self, prompts: Sequence[Prompt], batch: int) -> tuple[Sequence[Prompt], int]:
+        """Prompts and reply length that are run once without being counted."""
+        ready = self.engine.ready
+        if ready is not None and ready.device == "cuda":
+            # Every length of text has its own captured graph: meet them all before anything is timed.
+            return prompts, self.plan.max_tokens
+        return prompts[:batch], min(_WARM_UP_TOKENS, self.plan.max_tokens)

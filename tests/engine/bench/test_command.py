@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -186,7 +187,7 @@ def test_every_variant_takes_its_turn_first(monkeypatch: pytest.MonkeyPatch) -> 
         return None
 
     monkeypatch.setattr(suite, "measure", note)
-    whole = Suite(None, Plan(passes=2), Traffic(1, 1, 1, 1), 1.0, lambda _line: None)  # type: ignore[arg-type]
+    whole = Suite(SimpleNamespace(ready=None), Plan(passes=2), Traffic(1, 1, 1, 1), 1.0, lambda _line: None)  # type: ignore[arg-type]
     with pytest.raises(StopError):
         whole.run([NONE, Variant("ngram", 4)], [PromptSet("s", (Prompt("x"),))])
     assert turns[2:] == ["none", "ngram", "ngram", "none"]
