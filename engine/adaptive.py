@@ -1,0 +1,277 @@
+"""Adaptive γ: how many tokens to draft, and how many of them to verify, so that most tokens come out per second.
+
+Three things are learnt while the engine runs: what a round costs (`engine.costs`), how likely each drafted token is to
+be accepted (`Forecast`, one per request, on priors that outlive it), and the speed reached so far. A token is then
+worth its place in a round if the chance that it is emitted exceeds what it costs at that speed.
+
+Theory: Leviathan et al. 2023. Equation 1 gives the expected tokens of a round for one known α, (1 − α^(γ+1)) / (1 − α);
+here it is 1 + Σᵢ P(the first i drafted tokens are accepted), because α depends on the token and is known only roughly.
+Section 3.5 maximises tokens / time for one round. Over rounds that differ, what counts is Σ tokens / Σ time, and that
+is maximised by maximising tokens − λ·time in every round, λ being the speed that results (Dinkelbach 1967).
+
+The unit of time is the plain round (γ = 0) of the same batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+from operator import mul
+
+from engine.costs import Costs
+
+LIMIT = 16
+"""Longest draft."""
+_LEVELS = (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)
+"""Acceptance rates that a belief is spread over."""
+_POWERS = [[level**n for level in _LEVELS] for n in range(LIMIT + 1)]
+_MISSES = [1 - level for level in _LEVELS]
+_EVEN = [1 / len(_LEVELS)] * len(_LEVELS)
+_POSITIONS = 2
+"""Buckets of a drafter that does not say how sure it is: its first token, and any later one."""
+_SHARE = 0.25
+"""Weight of a token at one position as evidence about the other positions."""
+_HAZARD = 0.01
+"""Chance per round that the text has changed and what is believed of a row is void."""
+_OPEN_MIND = 0.25
+"""Share of every prior that no experience takes away, so that a better text is recognised when it comes."""
+_LEARN = 1 / 400
+"""Weight of one round in the prior for later requests; the first rounds weigh more."""
+_NEVER = 0.01
+"""Chance below which no further token is considered."""
+_MEMORY = 1 / 16
+"""Weight of one round in the speed reached so far."""
+_PROBE = 0.01
+"""Share of the time that may be lost on rounds that are run to learn something."""
+_MOST_SAVED = 2.0
+"""Plain rounds that may be lost at once, at the start or after a long time without a loss."""
+_LEAST_LOSS = 0.1
+"""Price of a plain round that is run for comparison, in plain rounds, where little seems to be lost by it."""
+
+
+class Prior:
+    """What earlier requests have shown about one bucket of one drafter."""
+
+    def __init__(self) -> None:
+        self._learnt = list(_EVEN)
+        self._rounds = 0
+        self.weights = list(_EVEN)
+
+    def learn(self, belief: Sequence[float]) -> None:
+        """Move towards the belief of a row that has just been tested."""
+        self._rounds += 1
+        step = max(_LEARN, 1 / (50 + self._rounds))
+        self._learnt = [a + step * (b - a) for a, b in zip(self._learnt, belief, strict=True)]
+        self.weights = [(1 - _OPEN_MIND) * a + _OPEN_MIND * b for a, b in zip(self._learnt, _EVEN, strict=True)]
+
+
+class Forecast:
+    """One row's chances: for each bucket of tokens a belief over their acceptance rate."""
+
+    def __init__(self, drafter: str, priors: dict[int, Prior], by_position: bool) -> None:
+        self.drafter = drafter
+        self.by_position = by_position
+        """The drafter gives no buckets; a token's bucket is its place in the draft."""
+        self._priors = priors
+        self._beliefs = {bucket: prior.weights for bucket, prior in priors.items()}
+        self._means: dict[int, list[float]] = {}
+
+    def survival(self, buckets: Sequence[int]) -> list[float]:
+        """For i = 1, 2, …: the probability that the first i of these tokens are all accepted.
+
+        Tokens of one bucket share one unknown rate, so the mean is over powers of it, not a power of the mean.
+        The list ends early where the probability does.
+        """
+        seen: dict[int, int] = {}
+        chance = 1.0
+        result: list[float] = []
+        for bucket in self._keys(buckets):
+            n = seen.get(bucket, 0)
+            seen[bucket] = n + 1
+            chance *= self._mean_power(bucket, n + 1) / self._mean_power(bucket, n)
+            if chance < _NEVER:
+                break
+            result.append(chance)
+        return result
+
+    def best_case(self, count: int) -> list[float]:
+        """`survival` of a draft not yet made, at its best: all tokens in the most promising bucket."""
+        best = max(self._beliefs, key=lambda bucket: self._mean_power(bucket, 1))
+        return self.survival([best] * count)
+
+    def observe(self, buckets: Sequence[int], accepted: int) -> None:
+        """Bayes' rule over the tested tokens; what lies behind a rejection, or beyond the draft, tells nothing."""
+        self._means.clear()
+        tested = self._keys(buckets)[: accepted + 1]
+        share = _SHARE if self.by_position else 0.0
+        for bucket, belief in self._beliefs.items():
+            prior = self._priors[bucket]
+            weights = [1.0 if key == bucket else share for key in tested]
+            hits, misses = sum(weights[:accepted]), sum(weights[accepted:])
+            belief = [
+                (b + _HAZARD * (p - b)) * level**hits * miss**misses
+                for b, p, level, miss in zip(belief, prior.weights, _LEVELS, _MISSES, strict=True)
+            ]
+            total = sum(belief)
+            self._beliefs[bucket] = belief = [b / total for b in belief]
+            if bucket in tested:
+                prior.learn(belief)
+
+    def _keys(self, buckets: Sequence[int]) -> Sequence[int]:
+        if self.by_position:
+            return [min(i, _POSITIONS - 1) for i in range(len(buckets))]
+        return buckets
+
+    def _mean_power(self, bucket: int, n: int) -> float:
+        """E[αⁿ] under the belief, worked out once per round."""
+        means = self._means.setdefault(bucket, [1.0])
+        while len(means) <= n:
+            means.append(sum(map(mul, self._beliefs[bucket], _POWERS[len(means)])))
+        return means[n]
+
+
+class AdaptiveGamma:
+    """The controller of one engine. In each round: `choose`, draft, `trim`, verify, `observe`.
+
+    A pass is padded to its longest draft, so a round has one draft length, good for all rows together, and every row
+    uses as much of it as it can. `rows` is always the size of the batch, rows with a γ of their own included.
+    """
+
+    def __init__(self, costs: Costs, limit: int = LIMIT) -> None:
+        self._costs = costs
+        self._limit = min(limit, LIMIT)
+        self._priors: dict[str, dict[int, Prior]] = {}
+        self._speedup = 1.0
+        """λ: tokens per row and plain round of time, of late."""
+        self._saved = _MOST_SAVED
+        """Plain rounds that may be lost on learning something."""
+        self._round = 1.0
+        """Cost of the round under way."""
+
+    def forecast(self, drafter: str, buckets: Sequence[int] = ()) -> Forecast:
+        """Start a row. `buckets` are the grades of confidence that the drafter gives, if it gives any."""
+        keys = buckets or range(_POSITIONS)
+        return Forecast(drafter, self._priors.setdefault(drafter, {key: Prior() for key in keys}), not buckets)
+
+    def choose(self, forecasts: Sequence[Forecast], rooms: Sequence[int], rows: int) -> list[int]:
+        """γ to ask for, per row; 0 for a plain round.
+
+        Args:
+            forecasts: of the rows whose γ is adaptive.
+            rooms: the most that each of them can use.
+            rows: size of the batch.
+        """
+        gammas = [0] * len(forecasts)
+        passes = self._passes(rows)
+        for drafter in dict.fromkeys(f.drafter for f in forecasts):
+            mine = [i for i, f in enumerate(forecasts) if f.drafter == drafter]
+            step = self._draft_step(drafter, rows)
+            chances = [forecasts[i].best_case(min(rooms[i], self._limit)) for i in mine]
+            best, speedup = self._best(chances, [v + step * n for n, v in enumerate(passes)], rows)
+            probe, final = step + passes[1] - passes[0], forecasts[mine[0]].by_position
+            if best == 0 and any(rooms[i] for i in mine) and self._afford(probe, probe if final else step):
+                best = 1
+            elif best and final and self._compare(rows, best, speedup):
+                best = 0
+            for i in mine:
+                gammas[i] = min(best, rooms[i])
+        return gammas
+
+    def trim(
+        self, forecasts: Sequence[Forecast], asked: Sequence[int], proposed: Sequence[Sequence[int]], rows: int
+    ) -> list[int]:
+        """How many of the proposed tokens to verify, per row.
+
+        Only drafters that give buckets are trimmed: the others have said nothing that `choose` did not know.
+
+        Args:
+            forecasts: as for `choose`.
+            asked: what `choose` said.
+            proposed: each token's bucket; anything where the drafter gives none.
+            rows: size of the batch.
+        """
+        passes = self._passes(rows)
+        pairs = list(zip(forecasts, proposed, strict=True))
+        least = max((len(buckets) for forecast, buckets in pairs if forecast.by_position), default=0)
+        chances = [forecast.survival(buckets) for forecast, buckets in pairs if not forecast.by_position]
+        best, speedup = self._best(chances, passes, rows, least)
+        if best == 0 and any(proposed) and self._afford(passes[1] - passes[0], passes[1] - passes[0]):
+            best = 1
+        elif best and not least and self._compare(rows, best, speedup):
+            best = 0
+        kept = [min(best, len(p)) for p in proposed]
+        steps: dict[str, int] = {}
+        for forecast, gamma in zip(forecasts, asked, strict=True):
+            steps[forecast.drafter] = max(gamma, steps.get(forecast.drafter, 0))
+        drafting = sum(n * self._draft_step(drafter, rows) for drafter, n in steps.items())
+        self._round = 1 + drafting + passes[max(kept, default=0)] - passes[0]
+        return kept
+
+    def observe(self, forecasts: Sequence[Forecast], tested: Sequence[Sequence[int]], accepted: Sequence[int]) -> None:
+        """Learn from the round.
+
+        Args:
+            forecasts: as for `choose`.
+            tested: the buckets that `trim` kept.
+            accepted: accepted tokens, per row.
+        """
+        if not forecasts:
+            return
+        for forecast, buckets, count in zip(forecasts, tested, accepted, strict=True):
+            forecast.observe(buckets, count)
+        tokens = 1 + sum(accepted) / len(accepted)
+        self._speedup += _MEMORY * (tokens / self._round - self._speedup)
+        # A probe that succeeds earns the next one: only what is lost in the end counts as lost.
+        self._saved = min(_MOST_SAVED, self._saved + _PROBE * self._round + max(0.0, tokens - self._round))
+
+    def _best(
+        self, chances: Sequence[Sequence[float]], rounds: Sequence[float], rows: int, least: int = 0
+    ) -> tuple[int, float]:
+        """The n ≥ `least` that maximises tokens − λ·time, and the speedup to be expected of it.
+
+        Args:
+            chances: per row, the survival of each token.
+            rounds: the time of a round for each n.
+            rows: size of the batch.
+            least: the draft length that some other row has in any case.
+        """
+        gains = [0.0] * max(map(len, chances), default=0)
+        for row in chances:
+            for i, chance in enumerate(row):
+                gains[i] += chance
+        price = max(1.0, self._speedup) * rows
+        best, best_value, tokens, speedup = least, sum(gains[:least]), 0.0, 1.0
+        for n, gain in enumerate(gains, 1):
+            tokens += gain
+            value = tokens - price * (rounds[n] - rounds[least])
+            if n > least and value > best_value:
+                best, best_value, speedup = n, value, (1 + tokens / rows) / (1 + rounds[n] - rounds[0])
+        return best, speedup
+
+    def _compare(self, rows: int, gamma: int, speedup: float) -> bool:
+        """Whether to run a plain round instead, because the speedup is within the error of the cost table.
+
+        Without this an engine that always drafts would never learn that plain rounds are faster.
+        """
+        if self._costs.doubt(rows, gamma + 1) < log(max(1.0, speedup)):
+            return False
+        lost = max(_LEAST_LOSS, speedup - 1)
+        return self._afford(lost, lost)
+
+    def _afford(self, price: float, now: float) -> bool:
+        """Whether so much has been saved; if so, `now` of it is spent at once."""
+        if self._saved < price:
+            return False
+        self._saved -= now
+        return True
+
+    def _draft_step(self, drafter: str, rows: int) -> float:
+        return self._costs.draft_step(drafter, rows) / self._plain_s(rows)
+
+    def _passes(self, rows: int) -> list[float]:
+        """The passes that verify 0, 1, 2, … drafted tokens."""
+        plain_s = self._plain_s(rows)
+        return [seconds / plain_s for seconds in self._costs.verify_up_to(rows, self._limit + 1)]
+
+    def _plain_s(self, rows: int) -> float:
+        return self._costs.verify(rows, 1) + self._costs.rest(rows)
