@@ -100,8 +100,9 @@ def stored_reply(content: str, reason: str | None, lines: tuple[str, ...]) -> Re
         except ValueError:
             continue
     if reply.text != content:
-        reply.rounds, reply.tail = [], content
+        reply = Reply()
+        reply.tail = content
     if reply.stage is not Stage.ENDED:
         reply.stage = Stage.INTERRUPTED if reason is None else Stage.ENDED
-        reply.reason = None if reason is None else FinishReason(reason)
+        reply.reason = FinishReason(reason) if reason in set(FinishReason) else None
     return reply

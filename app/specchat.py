@@ -35,6 +35,7 @@ from app.store import Chat
 from app.widgets.chat_list import ChatList
 from engine import Died, EngineError, Loading, Notice, Ready, Request
 
+STYLES = Path(__file__).parent / "styles"
 DRAIN_S = 1 / 30
 WRITE_S = 0.25
 """A kill loses what came after the last write: this much at most."""
@@ -45,7 +46,7 @@ class SpecChat(App[None]):
     """Chat with a model and watch it being sped up; or, with a player, watch a recorded trace."""
 
     TITLE = "specchat"
-    CSS_PATH: ClassVar[list[str | Path]] = ["styles/chat.tcss", "styles/dialogs.tcss"]  # type: ignore[assignment]
+    CSS_PATH = [STYLES / "chat.tcss", STYLES / "dialogs.tcss"]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
     ]
@@ -102,7 +103,7 @@ class SpecChat(App[None]):
         self._screen_of_chat = ChatScreen(player)
         self.register_theme(themes.DARK)
         self.register_theme(themes.LIGHT)
-        self.theme = theme if theme in self.available_themes else themes.DARK.name
+        self._begin_with(theme)
 
     def get_default_screen(self) -> ChatScreen:
         """The chat is the first screen and stays below all others."""
@@ -135,7 +136,7 @@ class SpecChat(App[None]):
             self._archive = Archive(session.store, self._store_failed)
         if session.settings is not None:
             settings = session.settings
-            if settings.theme in self.available_themes:
+            if settings.theme in self.available_themes and settings.theme != self.theme:
                 self.theme = settings.theme
             self._show_models(Path(settings.target).name, settings.drafter, settings.gamma)
             self._screen_of_chat.show_rejected(settings.show_rejected)
@@ -271,6 +272,17 @@ class SpecChat(App[None]):
         else:
             self._notice(f"picture saved as {path}")
 
+    def _begin_with(self, theme: str) -> None:
+        """Set the first theme. One of our own is set quietly, so that the first frame is styled only once."""
+        own = theme or themes.DARK.name
+        if own not in (themes.DARK.name, themes.LIGHT.name):
+            self.theme = theme if theme in self.available_themes else themes.DARK.name
+            return
+        self.set_reactive(App.theme, own)
+        self.set_class(self.current_theme.dark, "-dark-mode", update=False)
+        self.set_class(not self.current_theme.dark, "-light-mode", update=False)
+        self.stylesheet.set_variables(self.get_css_variables())
+
     def _store_failed(self, sentence: str) -> None:
         self.post_message(self.StoreFailed(sentence))
 
@@ -293,7 +305,8 @@ class SpecChat(App[None]):
 
     def _fail(self, sentence: str) -> None:
         self._screen_of_chat.show_loading(sentence, failed=True)
-        self._notice(sentence, severity="error")
+        if self._screen_of_chat.conversation.turns:  # else the whole screen says it
+            self._notice(sentence, severity="error")
         self.exchange.fail(sentence)
 
     def _notice(self, sentence: str, severity: SeverityLevel = "information") -> None:

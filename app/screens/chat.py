@@ -41,6 +41,7 @@ class ChatScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "back", key_display="esc"),
         Binding("escape", "stop", "stop", key_display="esc"),
         Binding("space", "pause", "pause"),
         Binding("plus,equals_sign", "faster(1)", "faster", key_display="+"),
@@ -56,18 +57,20 @@ class ChatScreen(Screen[None]):
     ]
 
     def __init__(self, player: Player | None) -> None:
-        super().__init__()
+        # The first frame is styled once: what it shows is said here, not when it is mounted.
+        super().__init__(classes="-empty -pane-chat" + (" -replay" if player else ""))
         self.conversation = Conversation()
         self._player = player
         self._masthead = Masthead(id="masthead")
         self._tabs = PaneTabs(id="tabs")
         self._chats = ChatList(id="chats")
         self._welcome = Welcome(id="welcome")
-        self._transcript = Transcript(id="transcript")
+        self._transcript = Transcript(self.conversation, id="transcript")
         self._composer = Composer(id="composer")
         self._replay_bar = ReplayBar(id="replay")
         self._frame = Vertical(id="ask")
         self._panel = Panel(id="panel")
+        self._failed = False
         self._loading: Loading | str = Loading("import", "starting", None, 0.0)
         self._no_reply = Reply()
         self._updates = 0
@@ -89,14 +92,14 @@ class ChatScreen(Screen[None]):
         yield Static("specchat needs more room:\nplease make the terminal larger", id="too-small")
 
     def on_mount(self) -> None:
-        """The cursor waits in the composer."""
+        """Names on the frames."""
         self._chats.border_title = "chats"
-        self.set_class(self._player is not None, "-replay")
+        self._show_title()
+        self._focus_composer()
         if self._player is not None:
             self._masthead.name_it("specchat replay")
             self._replay_bar.play(self._player)
             self._frame.border_title = visible(self._player.name)
-        self.show(self.conversation)
 
     # What is shown
 
@@ -133,7 +136,7 @@ class ChatScreen(Screen[None]):
 
     def show_loading(self, state: Loading | str, *, failed: bool = False) -> None:
         """How far loading has got, or how it ended."""
-        self._loading = state
+        self._loading, self._failed = state, failed
         self._welcome.show(state, failed=failed)
         self._show_title()
 
@@ -183,7 +186,9 @@ class ChatScreen(Screen[None]):
             return
         title = visible(self.conversation.title)
         self._frame.border_title = title[:60] if title else "new chat"
-        if self.conversation.running:
+        if self._failed:
+            state = "the engine has stopped"
+        elif self.conversation.running:
             state = "answering · esc stops"
         elif isinstance(self._loading, Loading):
             share = "" if self._loading.fraction is None else f" {self._loading.fraction * 100:.0f} %"
@@ -202,15 +207,17 @@ class ChatScreen(Screen[None]):
             return self._player is None
         if action == "pane" and parameters == ("chats",):
             return self._player is None
+        if action == "back":
+            return self._elsewhere
         if action == "stop":
-            elsewhere = not self.has_class("-pane-chat") or isinstance(self.focused, ChatList)
-            return elsewhere or (self._player is None and bool(self.conversation.running or self.conversation.waiting))
+            stoppable = self.conversation.running or self.conversation.waiting
+            return bool(stoppable) and not self._elsewhere and self._player is None
         return True
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
         """Ask the model."""
         self.app.exchange.send(self.conversation, event.text)
-        self._transcript.scroll_end(animate=False)
+        self._transcript.follow()
         self._show_title()
         self.update()
 
@@ -218,12 +225,17 @@ class ChatScreen(Screen[None]):
         """A question mark in an empty composer."""
         self.app.action_help()
 
+    @property
+    def _elsewhere(self) -> bool:
+        return not self.has_class("-pane-chat") or self._chats.has_focus
+
+    def action_back(self) -> None:
+        """From the chats or the panel to the conversation."""
+        self.set_pane("chat")
+        self._focus_composer()
+
     def action_stop(self) -> None:
-        """End the reply and take waiting prompts back; on another pane, go back to the chat."""
-        if not self.has_class("-pane-chat") or isinstance(self.focused, ChatList):
-            self.set_pane("chat")
-            self._focus_composer()
-            return
+        """End the reply, and take waiting prompts back."""
         taken = self.app.exchange.stop(self.conversation)
         if taken and self._player is None:
             self._composer.put("\n\n".join([*taken, self._composer.text] if self._composer.text else taken))

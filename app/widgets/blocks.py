@@ -16,6 +16,8 @@ from app.widgets.token_lines import Piece, TokenLines
 from engine import Fate, FinishReason
 
 INDENT = 2
+QUEUED = " queued "
+"""Prompts leave room for it at their right."""
 Markdown = Callable[[str, int], list[Strip]]
 """Renders Markdown at a width."""
 
@@ -57,7 +59,7 @@ class PromptBlock(Block):
         super().__init__(width)
         self._turn = turn
         self._queued: bool | None = None
-        lines = TokenLines(width - INDENT - 1)
+        lines = TokenLines(width - INDENT - len(QUEUED))
         lines.append([(turn.prompt.strip("\n"), Fate.PLAIN)], 0)
         self._lines = lines.lines
         self.height = len(self._lines) + 1
@@ -77,9 +79,8 @@ class PromptBlock(Block):
         style = look.queued if self._queued else look.prompt
         line = Strip([Segment("▌ ", look.mark), Segment("".join(p.text for p in self._lines[y]), style)])
         line = line.adjust_cell_length(self.width, style)
-        if self._queued and y == len(self._lines) - 1 and line.cell_length > 16:
-            label = Segment(" queued ", look.mark)
-            line = Strip.join([line.crop(0, self.width - 9), Strip([label, Segment(" ", style)])])
+        if self._queued and y == len(self._lines) - 1:
+            line = Strip.join([line.crop(0, self.width - len(QUEUED)), Strip([Segment(QUEUED, look.mark)])])
         return line
 
 

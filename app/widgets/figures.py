@@ -20,9 +20,9 @@ FATES: dict[Fate, str] = {
 
 ENDINGS: dict[FinishReason, str] = {
     FinishReason.EOS: "complete",
-    FinishReason.STOP: "ended by a stop string",
-    FinishReason.LENGTH: "ended at the token limit",
-    FinishReason.CONTEXT: "ended: the context is full",
+    FinishReason.STOP: "stop string",
+    FinishReason.LENGTH: "token limit",
+    FinishReason.CONTEXT: "context full",
     FinishReason.CANCELLED: "stopped",
     FinishReason.ERROR: "failed",
 }

@@ -11,6 +11,10 @@ PANES = ("chat", "chats", "panel")
 class PaneTabs(Static):
     """Three names to click on."""
 
+    def on_mount(self) -> None:
+        """The chat is shown first."""
+        self.show("chat")
+
     def show(self, pane: str) -> None:
         """Mark the pane that is shown."""
         tabs = [

@@ -24,6 +24,9 @@ _UNSPACED = "\u2e80-\u303f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\u
 _CHUNKS = re.compile(f"\n|\t|[^\\S\n\t]+|[{_UNSPACED}]|[^\\s{_UNSPACED}]+")
 
 
+_LINE_END = re.compile(r"\n[ \t]*")
+
+
 class Piece(NamedTuple):
     """A stretch of one token on one line."""
 
@@ -109,8 +112,9 @@ def _shown(text: str, hidden: bool) -> str:
     text = visible(text)
     if not hidden:
         return text
-    text = text.replace("\n", "↵")
-    return "␣" * len(text) if text.isspace() else text  # a refused space would be seen by nobody
+    if not text.strip(" \t"):
+        return "␣" if text else ""  # a refused space would be seen by nobody
+    return _LINE_END.sub("↵", text)
 
 
 def _split(text: str, cells: int, *, force: bool) -> tuple[str, str]:

@@ -36,37 +36,47 @@ class Transcript(ScrollView, can_focus=True):
     show_rejected = reactive(True, init=False)
     markdown = reactive(False, init=False)
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, conversation: Conversation, **options: Any) -> None:
         super().__init__(**options)
-        self.conversation = Conversation()
+        self.conversation = conversation
         self._blocks: list[Block] = []
         self._parts: list[Turn | Reply] = []
         self._tops: list[int] = [0]
         """The first line of each block, then the number of all lines."""
+        self._following = True
+        """Whether the end stays in sight while it moves on; until the user scrolls away from it."""
+        self._moving = False
+        """Whether it is not the user who scrolls."""
         self._look: Look | None = None
 
     def show(self, conversation: Conversation) -> None:
         """Show another conversation, from its end."""
         self.conversation = conversation
+        self._following = True
         self._rebuild()
-        self.scroll_end(animate=False)
+
+    def follow(self) -> None:
+        """Show the end, and stay there."""
+        self._following = True
+        self._keep_end()
 
     def update(self) -> None:
         """Show what has become of the conversation since the last call."""
-        follow = self.is_vertical_scroll_end
         dirty = self._sync_blocks()
-        for block, top in zip(self._blocks, self._tops, strict=False):
+        for number, block in enumerate(self._blocks):
             changed = block.update()
-            if changed is not None:
-                dirty = top + changed if dirty is None else min(dirty, top + changed)
+            if changed is not None and number < len(self._tops):  # new blocks lie below what is dirty already
+                line = self._tops[number] + changed
+                dirty = line if dirty is None else min(dirty, line)
         if dirty is None:
             return
         self._tops = [0, *accumulate(block.height for block in self._blocks)]
         before = self.virtual_size.height
+        self._moving = True
         self.virtual_size = Size(self._width, self._tops[-1])
+        self._moving = False
         self.refresh_lines(dirty, max(before, self._tops[-1]) - dirty + 1)
-        if follow:
-            self.scroll_end(animate=False, immediate=True, x_axis=False)
+        self._keep_end()
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
@@ -101,6 +111,13 @@ class Transcript(ScrollView, can_focus=True):
         """Wrap again if the width has changed."""
         if self._blocks and self._blocks[0].width != self._width and event.size.width:
             self._rebuild()
+        self._keep_end()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Who scrolls to the end follows it; who scrolls away does not."""
+        super().watch_scroll_y(old_value, new_value)
+        if not self._moving:
+            self._following = self.is_vertical_scroll_end
 
     def watch_show_rejected(self) -> None:
         """Wrap again with, or without, what is no part of the text."""
@@ -115,10 +132,24 @@ class Transcript(ScrollView, can_focus=True):
         return min(self.scrollable_content_region.width or 80, LINE_WIDTH)
 
     def _rebuild(self) -> None:
+        """Make all blocks anew; what was at the top of the screen stays there."""
+        top = self.scroll_offset.y
+        block = min(bisect_right(self._tops, top), len(self._blocks)) - 1
+        below = top - self._tops[block]
         self._blocks, self._parts = [], []
         self._tops = [0]
         self.update()
         self.refresh()
+        if not self._following and 0 <= block < len(self._blocks):
+            line = self._tops[block] + min(below, self._blocks[block].height - 1)
+            self.scroll_to(y=line, animate=False, immediate=True, force=True)
+
+    def _keep_end(self) -> None:
+        if self._following:
+            self._moving = True
+            # Forced: the scrollbar that would allow it is there only after the next layout.
+            self.scroll_end(animate=False, immediate=True, force=True, x_axis=False)
+            self._moving = False
 
     def _sync_blocks(self) -> int | None:
         """One block for each prompt and each reply; the line from which on blocks came or went, or None."""

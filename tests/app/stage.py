@@ -1,0 +1,105 @@
+"""The app on a recorded engine and a store in a temporary folder, driven step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from textual.pilot import Pilot
+from textual.widgets import Input, TextArea
+from textual.worker import WorkerCancelled
+
+from app.screens.chat import PANEL_EVERY
+from app.session import Session
+from app.settings import Settings
+from app.specchat import SpecChat
+from app.store import Store
+from tests.app.recorded import RecordedEngine, trace
+
+NOW = 2_000_000.0
+QUESTION = "What should I see in Lisbon in two days? Answer with a short list."
+FOLLOW_UP = "The list again, with one more place at the end."
+
+Step = Callable[["Stage", Pilot[None]], Awaitable[None]]
+
+
+class Stage:
+    """One app and everything around it."""
+
+    def __init__(self, folder: Path, *, name: str = "chat", theme: str = "", **settings: object) -> None:
+        self.engine = RecordedEngine(trace(name))
+        self.clock = NOW
+        self.database = folder / "specchat.db"
+        self.store = Store(self.database, now=lambda: self.clock)
+        self.settings = Settings(theme=theme, **settings)  # type: ignore[arg-type]
+        self.app = SpecChat(
+            lambda: Session(self.engine, self.settings, self.store),
+            theme=theme,
+            pictures=folder,
+            now=lambda: self.clock,
+        )
+        self.app.animation_level = "none"
+
+    def chats(self, *titles: str) -> None:
+        """Chats of the days before, the last one newest."""
+        for number, title in enumerate(titles):
+            self.clock = NOW - (len(titles) - number) * 90_000
+            self.store.create_chat(title)
+        self.clock = NOW
+
+    async def settle(self, pilot: Pilot[None]) -> None:
+        """Wait until everything that has been said is on screen."""
+        for _ in range(2):
+            with suppress(WorkerCancelled):  # a newer one took its place
+                for worker in self.app.workers:
+                    if worker.group != "rename":  # that one waits for a title
+                        await worker.wait()
+            await pilot.pause()
+            for _ in range(PANEL_EVERY):
+                self.app.pump()
+        for field in self.app.screen.query("TextArea, Input").results(TextArea | Input):  # type: ignore[arg-type]
+            field.cursor_blink = False
+        await pilot.pause()
+
+    async def ready(self, pilot: Pilot[None]) -> None:
+        """Load the models."""
+        await self.settle(pilot)
+        self.engine.become_ready()
+        await self.settle(pilot)
+
+    async def send(self, pilot: Pilot[None], text: str = QUESTION) -> None:
+        """Put a prompt into the composer and send it."""
+        self.app.screen.query_one(TextArea).load_text(text)
+        await pilot.press("enter")
+        await self.settle(pilot)
+
+    async def answer(self, pilot: Pilot[None], count: int | None = None, text: str = QUESTION) -> None:
+        """Send a prompt, and let the engine give this many events (or all) of the reply."""
+        await self.send(pilot, text)
+        self.engine.give(count)
+        await self.settle(pilot)
+
+    async def press(self, pilot: Pilot[None], *keys: str) -> None:
+        """Press keys, and wait for what they do."""
+        await pilot.press(*keys)
+        await self.settle(pilot)
+
+
+def run(stage: Stage, step: Step, *keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
+    """For `snap_compare`: do the step, then press the keys."""
+
+    async def before(pilot: Pilot[None]) -> None:
+        await step(stage, pilot)
+        if keys:
+            await stage.press(pilot, *keys)
+
+    return before
+
+
+def lines_of(stage: Stage) -> Sequence[str]:
+    """The lines of the conversation as they stand."""
+    from app.widgets.transcript import Transcript
+
+    transcript = stage.app.screen.query_one(Transcript)
+    return [transcript.render_line(y).text.rstrip() for y in range(transcript.size.height)]
