@@ -9,6 +9,11 @@ from engine.errors import EngineError
 
 ROLES = ("system", "user", "assistant")
 
+MAX_GAMMA = 16
+"""Longest draft."""
+DEFAULT_GAMMA = 4
+"""Draft length where it may not adapt."""
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -43,17 +48,57 @@ class Sampling:
     """Drop tokens less likely than this share of the most likely one; 0 drops none."""
     seed: int | None = None
     """None draws one."""
+    repetition_penalty: float = 1.0
+    """Divides the positive logits and multiplies the negative ones of tokens in the prompt or the reply (Keskar et al.
+    2019, "CTRL", section 4.1, as transformers has it); 1 is off."""
+    presence_penalty: float = 0.0
+    """Is taken from the logits of tokens in the reply so far, once (as OpenAI has it); 0 is off."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Pairs of a token id and what is added to its logit, before any penalty."""
+    lenience: float = 1.0
+    """Below 1 more drafted tokens are accepted than is exact (Leviathan et al. 2023, Appendix A.5); 1 is lossless."""
 
     def __post_init__(self) -> None:
         _check(0 <= self.temperature < inf, f"temperature is {self.temperature:g}: it must be 0 (greedy) or more")
         _check(self.top_k >= 0, f"top-k is {self.top_k}: it must be 0 (off) or more")
         _check(0 < self.top_p <= 1, f"top-p is {self.top_p:g}: it must be above 0 and at most 1")
         _check(0 <= self.min_p < 1, f"min-p is {self.min_p:g}: it must be at least 0 and below 1")
+        penalty, presence, lenience = self.repetition_penalty, self.presence_penalty, self.lenience
+        _check(0 < penalty < inf, f"repetition-penalty is {penalty:g}: it must be above 0 (1 is off)")
+        _check(-2 <= presence <= 2, f"presence-penalty is {presence:g}: it must be from -2 to 2 (0 is off)")
+        _check(0 < lenience <= 1, f"lenience is {lenience:g}: it must be above 0 and at most 1 (lossless)")
+        for token, bias in self.logit_bias:
+            _check(token >= 0, f"logit-bias names token {token}: token ids start at 0")
+            _check(-100 <= bias <= 100, f"logit-bias of token {token} is {bias:g}: it must be from -100 to 100")
+        tokens = [token for token, _ in self.logit_bias]
+        for token in tokens if len(set(tokens)) < len(tokens) else ():
+            _check(tokens.count(token) == 1, f"logit-bias names token {token} more than once: give each token one bias")
 
     @property
     def greedy(self) -> bool:
         """Whether the standardised distribution has one token only."""
         return self.temperature == 0 or self.top_k == 1
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the reply is distributed as the target's own, whatever the drafter."""
+        return self.lenience == 1
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed (bias, penalties) before they are standardised."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or bool(self.logit_bias)
+
+    def check_vocabulary(self, size: int) -> None:
+        """Check what can be known only beside a model with so many tokens.
+
+        Raises:
+            EngineError: a bias is for a token beyond them.
+        """
+        for token, _ in self.logit_bias:
+            _check(
+                token < size, f"logit-bias names token {token} and the model has {size} tokens: choose one below that"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +118,12 @@ class Request:
     prompt_ids: tuple[int, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
     drafter: str = "ngram"
-    gamma: int = 4
-    """Draft length asked for each round; 0 means no drafting."""
+    gamma: int | None = None
+    """Draft length asked for each round, 0 (no drafting) to `MAX_GAMMA`; None adapts it to what pays.
+
+    A sampled reply with a seed does not adapt, as that follows the clock and would not repeat: its γ is
+    `DEFAULT_GAMMA`.
+    """
     max_tokens: int = 1024
     stop: tuple[str, ...] = ()
     """The reply ends before the first of these strings to appear in it."""
@@ -84,7 +133,8 @@ class Request:
     def __post_init__(self) -> None:
         kinds = bool(self.messages) + (self.prompt is not None) + bool(self.prompt_ids)
         _check(kinds == 1, "the request has no prompt: give it messages, a prompt or prompt_ids, and only one of them")
-        _check(self.gamma >= 0, f"gamma is {self.gamma}: it must be 0 (no drafting) or more")
+        gamma = self.gamma or 0
+        _check(0 <= gamma <= MAX_GAMMA, f"gamma is {gamma}: it must be from 0 (no drafting) to {MAX_GAMMA}")
         _check(self.max_tokens >= 1, f"max-tokens is {self.max_tokens}: it must be at least 1")
         _check(all(self.stop), "a stop string is empty: it would end every reply before its first token")
         _check(self.detail >= 0, f"detail is {self.detail}: it must be 0 (off) or more")

@@ -155,7 +155,10 @@ def _typed(hint: Any, value: Any) -> Any:
     if get_origin(hint) is tuple:
         if type(value) is not list:
             raise TypeError(f"{value!r} is no list")
-        return tuple(_typed(get_args(hint)[0], item) for item in value)
+        first, *others = get_args(hint)
+        if others == [...]:
+            return tuple(_typed(first, item) for item in value)
+        return tuple(_typed(each, item) for each, item in zip((first, *others), value, strict=True))
     if issubclass(hint, StrEnum):
         return hint(value)
     if is_dataclass(hint):

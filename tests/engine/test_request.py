@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine import EngineError, Message, Request, Sampling
+from engine import EngineError, Message, Request, Sampling, from_json, to_json
 
 HELLO = (Message("user", "Hello"),)
 
@@ -19,6 +19,9 @@ HELLO = (Message("user", "Hello"),)
         ("top_k", [-1]),
         ("top_p", [0.0, -0.5, 1.01, nan]),
         ("min_p", [-0.1, 1.0, nan]),
+        ("repetition_penalty", [0.0, -1.0, inf, nan]),
+        ("presence_penalty", [-2.1, 2.1, nan]),
+        ("lenience", [0.0, -0.5, 1.01, nan]),
     ],
 )
 def test_sampling_out_of_range_is_refused_by_name(name: str, values: list[float]) -> None:
@@ -30,6 +33,52 @@ def test_sampling_out_of_range_is_refused_by_name(name: str, values: list[float]
 def test_sampling_at_its_limits_is_accepted() -> None:
     assert Sampling(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0).greedy
     assert not Sampling(temperature=100.0, top_k=1 << 40, top_p=1e-9, min_p=0.999, seed=-1).greedy
+
+
+@pytest.mark.parametrize(
+    ("bias", "sentence"),
+    [
+        (((-1, 0.5),), "logit-bias names token -1: token ids start at 0"),
+        (((5, nan),), "logit-bias of token 5 is nan: it must be from -100 to 100"),
+        (((5, 101.0),), "logit-bias of token 5 is 101: it must be from -100 to 100"),
+        (((5, 1.0), (6, 1.0), (5, 2.0)), "logit-bias names token 5 more than once: give each token one bias"),
+    ],
+)
+def test_a_bias_out_of_range_is_refused(bias: tuple[tuple[int, float], ...], sentence: str) -> None:
+    with pytest.raises(EngineError) as error:
+        Sampling(logit_bias=bias)
+    assert str(error.value) == sentence
+
+
+def test_a_bias_beyond_the_vocabulary_is_refused_where_it_is_known() -> None:
+    sampling = Sampling(logit_bias=((99, 1.0), (100, 1.0)))
+    sampling.check_vocabulary(101)
+    with pytest.raises(
+        EngineError, match=r"^logit-bias names token 100 and the model has 100 tokens: choose one below"
+    ):
+        sampling.check_vocabulary(100)
+
+
+def test_what_changes_logits_and_what_is_lossless() -> None:
+    assert not Sampling(temperature=0.7, top_k=5, lenience=0.5).adjusts
+    assert all(
+        s.adjusts and s.lossless
+        for s in (Sampling(repetition_penalty=1.1), Sampling(presence_penalty=-1), Sampling(logit_bias=((0, 1.0),)))
+    )
+    assert not Sampling(lenience=0.99).lossless
+
+
+def test_a_request_with_every_setting_comes_back_from_a_trace() -> None:
+    sampling = Sampling(0.7, 40, 0.9, 0.05, 7, 1.1, 0.5, ((5, -100.0), (7, 2.5)), 0.5)
+    request = Request("r", HELLO, sampling=sampling)
+    read = from_json(to_json(request))
+    assert read == request
+    assert hash(read) == hash(request)
+    for damaged in ("[[5, -100.0, 1], [7, 2.5]]", "[[5]]", '[["5", 1.0]]', "[5, 1.0]", "[[5, 1000.0]]", "null"):
+        line = to_json(request).replace("[[5, -100.0], [7, 2.5]]", damaged)
+        assert line != to_json(request)
+        with pytest.raises(ValueError, match="not a record"):
+            from_json(line)
 
 
 def test_the_most_likely_token_alone_is_greedy_at_any_temperature() -> None:
