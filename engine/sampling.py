@@ -1,21 +1,34 @@
 """From logits to the standardised distribution, and from a distribution to a token.
 
 Every way of sampling is sampling from an adjusted distribution (Leviathan et al. 2023, section 2.2): this module makes
-that distribution, for the target and for drafters alike, so p and q always went through the same steps.
+that distribution, for the target and for drafters alike, so p and q always went through the same steps. What depends
+on the context (`engine.penalties`) has been done to the logits before they come here.
+
+Every result of a row is the same bits whatever rows are beside it: no sum here may be split by the size of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine.request import Sampling
 
-# On the CPU sorting a whole vocabulary costs more than a small model's pass; nearly every nucleus lies in the head.
-_HEAD = 1024
+_COLDEST = 1e-30
+"""Lower temperatures would divide float32 logits to infinity; here already only ties share."""
+_BLOCK = 64
+"""Entries of a vocabulary that are summed or compared first, where it is cheaper to do so in two steps."""
+_HEAD = 256
+"""On the CPU filters look at so many of the largest logits first: nearly every nucleus lies there."""
+_NECK = 4096
+"""Where the head is too short, so many are sorted before all are."""
+_GROUP = 32
+"""Logits of which the largest is found first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,34 +36,57 @@ class SamplingRows:
     """The sampling settings of a batch as tensors [B], with what no row asks for known on the host."""
 
     greedy: Tensor
+    """bool."""
     temperature: Tensor
+    """float32; 1 for greedy rows."""
     top_k: Tensor
+    """int64; 1 for greedy rows, 0 where off."""
     top_p: Tensor
+    """float64; 1 where off."""
     min_p: Tensor
+    """float64; 0 where off."""
+    lenience: Tensor | None
+    """float64; None where every row's is 1."""
     all_greedy: bool
+    any_greedy: bool
+    all_filtered: bool
+    """Whether every row that is not greedy uses top-k, top-p or min-p."""
+    all_top_k: bool
+    """Whether every row that is not greedy uses top-k."""
     max_top_k: int
-    """Largest top-k of the rows; 0 where no row uses it."""
+    """Largest top-k of the rows that are not greedy; 0 where none uses it."""
     any_top_p: bool
     any_min_p: bool
+    lenient_greedy: bool
+    """Whether a greedy row is lenient."""
 
     @classmethod
     def of(cls, settings: Sequence[Sampling], device: torch.device) -> SamplingRows:
         """The settings of one batch, row by row."""
-        numbers = torch.tensor(
-            [[float(s.greedy), 1.0 if s.greedy else s.temperature, s.top_k, s.top_p, s.min_p] for s in settings],
-            dtype=torch.float64,
-        ).to(device, non_blocking=True)
+        numbers = torch.tensor([_numbers(s) for s in settings], dtype=torch.float64).to(device, non_blocking=True)
+        free = [s for s in settings if not s.greedy]
         return cls(
             greedy=numbers[:, 0] > 0,
             temperature=numbers[:, 1].float(),
             top_k=numbers[:, 2].long(),
-            top_p=numbers[:, 3].float(),
-            min_p=numbers[:, 4].float(),
-            all_greedy=all(s.greedy for s in settings),
-            max_top_k=max((s.top_k for s in settings if not s.greedy), default=0),
-            any_top_p=any(s.top_p < 1 for s in settings if not s.greedy),
-            any_min_p=any(s.min_p > 0 for s in settings if not s.greedy),
+            top_p=numbers[:, 3],
+            min_p=numbers[:, 4],
+            lenience=None if all(s.lossless for s in settings) else numbers[:, 5],
+            all_greedy=not free,
+            any_greedy=len(free) < len(settings),
+            all_filtered=all(s.top_k > 0 or s.top_p < 1 or s.min_p > 0 for s in free),
+            all_top_k=all(s.top_k > 0 for s in free),
+            max_top_k=min(max((s.top_k for s in free), default=0), 1 << 31),
+            any_top_p=any(s.top_p < 1 for s in free),
+            any_min_p=any(s.min_p > 0 for s in free),
+            lenient_greedy=any(s.greedy and not s.lossless for s in settings),
         )
+
+
+def _numbers(s: Sampling) -> tuple[float, ...]:
+    if s.greedy:
+        return 1.0, 1.0, 1, 1.0, 0.0, s.lenience
+    return 0.0, max(s.temperature, _COLDEST), min(s.top_k, 1 << 31), s.top_p, s.min_p, s.lenience
 
 
 def standardise(logits: Tensor, rows: SamplingRows) -> Tensor:
@@ -59,28 +95,46 @@ def standardise(logits: Tensor, rows: SamplingRows) -> Tensor:
     Each filter is a threshold on the logits, so tokens that tie at the edge are kept together and the result does not
     depend on a sort's order. A greedy row is one-hot at its most likely token (the first, if several tie).
 
+    Where logits are not numbers (`broken`) that position's distribution is NaN; no other is touched.
+
     Args:
-        logits: [B, T, V], any float dtype.
+        logits: [B, T, V], any float dtype; with what `engine.penalties` adds, where a row asks for it.
         rows: settings, B of them.
 
     Returns:
         Probabilities [B, T, V], float32, each [V] summing to 1.
     """
-    logits = logits.float()
     if rows.all_greedy:
-        return one_hot(logits.argmax(-1), logits.shape[-1])
-    scaled = logits / rows.temperature[:, None, None]
-    if rows.max_top_k:
-        scaled = scaled.masked_fill(scaled < _top_k_threshold(scaled, rows), -torch.inf)
-    if rows.any_top_p:
-        scaled = scaled.masked_fill(scaled < _top_p_threshold(scaled, rows), -torch.inf)
-    if rows.any_min_p:
-        edge = scaled.amax(-1, keepdim=True) + rows.min_p.log()[:, None, None]
-        scaled = scaled.masked_fill(scaled < edge, -torch.inf)
-    probabilities = scaled.softmax(-1)
-    if not rows.greedy.is_cuda and not bool(rows.greedy.any()):
+        return one_hot(most_likely(logits), logits.shape[-1])
+    scaled = logits.to(torch.float32, copy=True).div_(rows.temperature[:, None, None])
+    if not (rows.max_top_k or rows.any_top_p or rows.any_min_p):
+        probabilities = scaled.softmax(-1)
+    elif scaled.is_cuda:
+        probabilities = _filtered(scaled.flatten(0, 1), _Filters.of(rows, scaled.shape[1])).view(scaled.shape)
+    else:
+        filters = _Filters.of(rows, scaled.shape[1])
+        probabilities = _filtered_by_head(scaled.flatten(0, 1), filters, rows.all_filtered).view(scaled.shape)
+    if not rows.any_greedy:
         return probabilities
-    return torch.where(rows.greedy[:, None, None], one_hot(logits.argmax(-1), logits.shape[-1]), probabilities)
+    return torch.where(rows.greedy[:, None, None], one_hot(most_likely(logits), logits.shape[-1]), probabilities)
+
+
+def most_likely(logits: Tensor) -> Tensor:
+    """The tokens [...] with the largest of the logits [..., V]: the first of several, the first NaN if there is one.
+
+    The same as `argmax`, which on a CPU takes several times as long as finding the largest value does.
+    """
+    if logits.is_cuda or logits.shape[-1] % _BLOCK:
+        return logits.argmax(-1) if logits.is_cuda else logits.float().argmax(-1)
+    blocks = logits.reshape(*logits.shape[:-1], -1, _BLOCK)
+    block = blocks.amax(-1).argmax(-1, keepdim=True)
+    inside = blocks.gather(-2, block[..., None].expand(*block.shape, _BLOCK)).squeeze(-2).argmax(-1)
+    return block.squeeze(-1) * _BLOCK + inside
+
+
+def broken(logits: Tensor) -> Tensor:
+    """Which rows [B] of the logits [B, T, V] are no distribution somewhere: a NaN, an infinity, or nothing possible."""
+    return logits.amax(-1).isfinite().logical_not_().any(-1)
 
 
 def one_hot(tokens: Tensor, vocabulary: int) -> Tensor:
@@ -92,6 +146,8 @@ def one_hot(tokens: Tensor, vocabulary: int) -> Tensor:
 def draw(weights: Tensor, u: Tensor) -> Tensor:
     """The tokens that uniforms pick from distributions, by inversion of the cumulative sum in float64.
 
+    First the block of the vocabulary is found, then the token in it; the order of tokens is that of their ids.
+
     Args:
         weights: [B, V], not negative; need not sum to 1.
         u: [B], float64 in [0, 1).
@@ -99,36 +155,173 @@ def draw(weights: Tensor, u: Tensor) -> Tensor:
     Returns:
         Token ids [B], int64; never a token of weight 0 where any weight is positive.
     """
-    cumulative = weights.double().cumsum(-1)
+    blocks = _blocks(weights)
+    cumulative = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
+    block, rest = _locate(cumulative, u * cumulative[:, -1])
+    rows = torch.arange(len(block), device=block.device)
+    inside, _ = _locate(blocks[rows, block].double().cumsum(-1), rest)
+    return (block * _BLOCK + inside).clamp_(max=weights.shape[-1] - 1)
+
+
+def _locate(cumulative: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
+    """The first entries of cumulative sums [B, n] above the points [B], and how far into those entries they lie."""
     total = cumulative[:, -1]
-    # Rounding must not lift u * total to the total itself, which no token lies above.
-    point = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, point[:, None], right=True).squeeze(-1).clamp_(max=weights.shape[-1] - 1)
+    # Rounding must not lift a point to the total itself, which no entry lies above.
+    point = torch.minimum(point, torch.nextafter(total, torch.zeros_like(total)))
+    index = torch.searchsorted(cumulative, point[:, None], right=True).clamp_(max=cumulative.shape[-1] - 1)
+    before = cumulative.gather(-1, (index - 1).clamp_(min=0)).masked_fill_(index == 0, 0.0)
+    return index.squeeze(-1), point - before.squeeze(-1)
 
 
-def _top_k_threshold(scaled: Tensor, rows: SamplingRows) -> Tensor:
-    """The k-th largest logit, [B, T, 1]; -inf for rows without top-k."""
-    k = min(rows.max_top_k, scaled.shape[-1])
-    head = scaled.topk(k).values
-    index = (rows.top_k.clamp(1, k) - 1)[:, None, None].expand(-1, scaled.shape[1], 1)
-    return head.gather(-1, index).masked_fill((rows.top_k == 0)[:, None, None], -torch.inf)
+def _blocks(weights: Tensor) -> Tensor:
+    """Weights [..., V] as [..., n, block], filled up with zeros."""
+    missing = -weights.shape[-1] % _BLOCK
+    whole = torch.nn.functional.pad(weights, (0, missing)) if missing else weights
+    return whole.reshape(*weights.shape[:-1], -1, _BLOCK)
 
 
-def _top_p_threshold(scaled: Tensor, rows: SamplingRows) -> Tensor:
-    """The smallest logit of the smallest set that reaches top-p, [B, T, 1]; -inf for rows without top-p."""
+class _Filters(NamedTuple):
+    """The filters of N positions, [N, 1] each."""
+
+    top_k: Tensor
+    top_p: Tensor
+    log_min_p: Tensor
+    any_top_k: bool
+    any_top_p: bool
+    any_min_p: bool
+    all_top_k: bool
+    """Whether top-p, where it is used, is always a share of what top-k leaves."""
+    max_top_k: int
+    """At least 1."""
+
+    @classmethod
+    def of(cls, rows: SamplingRows, positions: int) -> _Filters:
+        """Those of a batch with so many positions per row."""
+        top_k, top_p, log_min_p = (
+            t.repeat_interleave(positions)[:, None] for t in (rows.top_k, rows.top_p, rows.min_p.log().float())
+        )
+        return cls(
+            top_k,
+            top_p,
+            log_min_p,
+            rows.max_top_k > 0 or rows.any_greedy,
+            rows.any_top_p,
+            rows.any_min_p,
+            rows.all_top_k or not rows.any_top_p,
+            max(rows.max_top_k, 1),
+        )
+
+    def at(self, index: Tensor) -> _Filters:
+        """Those of some positions."""
+        return self._replace(top_k=self.top_k[index], top_p=self.top_p[index], log_min_p=self.log_min_p[index])
+
+
+def _filtered_by_head(scaled: Tensor, filters: _Filters, all_filtered: bool) -> Tensor:
+    """`_filtered` on the CPU: from the largest logits alone, for positions where what is kept lies among them.
+
+    Which way a position goes is decided by its own logits and settings.
+    """
+    values, tokens = _head(scaled)
+    kept = values >= _edge(values, _shares(scaled, values, filters), filters)
+    if filters.any_min_p:
+        kept &= values - values[:, :1] >= filters.log_min_p
+    # What is not a number comes first, and stays, so that the position is seen to be broken.
+    kept |= ~(values < torch.inf)
+    probabilities = torch.zeros_like(scaled).scatter_(-1, tokens, values.where(kept, -torch.inf).softmax(-1))
+    if values.shape[-1] == scaled.shape[-1]:
+        return probabilities
+    beyond = kept[:, -1]
+    if not all_filtered:
+        plain = ((filters.top_k == 0) & (filters.top_p >= 1) & filters.log_min_p.isneginf()).squeeze(-1)
+        beyond &= ~plain
+        probabilities[plain] = scaled[plain].softmax(-1)
+    if bool(beyond.any()):
+        probabilities[beyond] = _filtered(scaled[beyond], filters.at(beyond))
+    return probabilities
+
+
+def _head(scaled: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logits of each position of [N, V], in descending order, and their tokens: [N, head] each.
+
+    They lie in the groups with the largest maxima, so few logits have to be sorted.
+    """
     size = scaled.shape[-1]
-    top_p = rows.top_p[:, None, None]
-    normaliser = scaled.logsumexp(-1, keepdim=True)
-    if size > _HEAD and not scaled.is_cuda:
-        head = scaled.topk(_HEAD).values
-        if not bool(((head - normaliser).exp().sum(-1, keepdim=True) < top_p).any()):
-            return _nucleus_edge(head, normaliser, top_p)
-    return _nucleus_edge(scaled.sort(-1, descending=True).values, normaliser, top_p)
+    groups = size // _GROUP
+    if groups < 2 * _HEAD:
+        values, tokens = scaled.topk(min(_HEAD, size))
+        return values, tokens
+    maxima = scaled[:, : groups * _GROUP].reshape(-1, _GROUP, groups).amax(-2)
+    first = maxima.topk(_HEAD, sorted=False).indices
+    tokens = (first[:, None] + torch.arange(0, groups * _GROUP, groups)[:, None]).flatten(1)
+    if groups * _GROUP < size:
+        tokens = torch.cat([tokens, torch.arange(groups * _GROUP, size).expand(len(tokens), -1)], 1)
+    values, places = scaled.gather(-1, tokens).topk(_HEAD)
+    return values, tokens.gather(-1, places)
 
 
-def _nucleus_edge(ordered: Tensor, normaliser: Tensor, top_p: Tensor) -> Tensor:
-    """The last of the descending logits [B, T, n] whose predecessors have less than top-p of probability."""
-    probabilities = (ordered - normaliser).exp()
-    before = probabilities.cumsum(-1) - probabilities
-    last = ((before < top_p).sum(-1, keepdim=True) - 1).clamp_(min=0)
-    return ordered.gather(-1, last).masked_fill(top_p >= 1, -torch.inf)
+def _filtered(scaled: Tensor, filters: _Filters) -> Tensor:
+    """Probabilities [N, V] of logits [N, V] after the filters."""
+    above = ~(scaled < torch.inf)
+    if filters.any_top_k or filters.any_top_p:
+        above |= scaled >= (_edge_by_torch if scaled.is_cuda else _edge_by_numpy)(scaled, filters)
+        if filters.any_min_p:
+            above &= scaled - scaled.amax(-1, keepdim=True) >= filters.log_min_p
+    else:
+        above |= scaled - scaled.amax(-1, keepdim=True) >= filters.log_min_p
+    return scaled.where(above, -torch.inf).softmax(-1)
+
+
+def _edge_by_torch(scaled: Tensor, filters: _Filters) -> Tensor:
+    """`_edge` of whole positions [N, V]."""
+    if filters.all_top_k:
+        values = scaled.topk(min(filters.max_top_k, scaled.shape[-1])).values
+    else:
+        values = scaled.sort(-1, descending=True).values
+    return _edge(values, _shares(scaled, values, filters), filters)
+
+
+def _edge_by_numpy(scaled: Tensor, filters: _Filters) -> Tensor:
+    """The same on the CPU, by numpy, whose sort of values alone is many times as fast as torch's on a CPU."""
+    size = scaled.shape[-1]
+    array = scaled.numpy()
+    if size > _NECK:
+        array = np.partition(array, size - _NECK)[:, -_NECK:]
+    values = torch.from_numpy(np.sort(array)[:, ::-1].copy())
+    edge = _edge(values, _shares(scaled, values, filters), filters)
+    short = (values[:, -1:] >= edge) & ~edge.isneginf()
+    if values.shape[-1] < size and bool(short.any()):
+        index = short.squeeze(-1)
+        scaled, filters = scaled[index], filters.at(index)
+        values = torch.from_numpy(np.sort(scaled.numpy())[:, ::-1].copy())
+        edge[index] = _edge(values, _shares(scaled, values, filters), filters)
+    return edge
+
+
+def _shares(scaled: Tensor, values: Tensor, filters: _Filters) -> Tensor:
+    """Probabilities [N, n] of the largest logits [N, n] of logits [N, V]; up to a factor where top-k comes first."""
+    shares = (values - values[:, :1]).exp()
+    if filters.all_top_k:
+        return shares
+    return shares * scaled.softmax(-1).amax(-1, keepdim=True).masked_fill_(filters.top_k > 0, 1.0)
+
+
+def _edge(values: Tensor, shares: Tensor, filters: _Filters) -> Tensor:
+    """The smallest logit that top-k and top-p keep, [N, 1]; -inf where neither is used.
+
+    Args:
+        values: the largest logits [N, n], in descending order.
+        shares: their probabilities [N, n].
+        filters: of the N positions; what they ask beyond n is answered with the n-th logit.
+    """
+    edge = torch.full_like(values[:, :1], -torch.inf)
+    if filters.any_top_k:
+        last = filters.top_k.clamp(1, values.shape[-1]) - 1
+        edge = values.gather(-1, last).masked_fill_(filters.top_k == 0, -torch.inf)
+    if filters.any_top_p:
+        mass = shares.double().masked_fill_(values < edge, 0.0)
+        cumulative = mass.cumsum(-1)
+        enough = filters.top_p * torch.where(filters.top_k > 0, cumulative[:, -1:], 1.0)
+        last = ((cumulative - mass < enough).sum(-1, keepdim=True) - 1).clamp_(min=0)
+        nucleus = values.gather(-1, last).masked_fill_(filters.top_p >= 1, -torch.inf)
+        edge = torch.maximum(edge, nucleus)
+    return edge
