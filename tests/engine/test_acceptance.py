@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.acceptance import accept, accept_greedy
+from engine.acceptance import Verdict, accept, accept_greedy, near_best
 from engine.draws import Stream, uniforms
 from engine.request import Sampling
-from engine.sampling import SamplingRows, draw, one_hot, standardise
+from engine.sampling import SamplingRows, draw, most_likely, one_hot, standardise
 from tests.engine.chi_square import z_score
 
 V = 8
@@ -156,3 +156,182 @@ def test_chunked_and_whole_batches_agree() -> None:
     torch.manual_seed(7)
     p, q = torch.rand(3, 16).softmax(-1), torch.rand(2, 16).softmax(-1)
     assert torch.equal(sample(p, q, 3_000, 3_000), sample(p, q, 3_000, 7))
+
+
+# ---- lenience
+
+
+POINTS = 10_000
+
+
+def outcome(p: Tensor, q: Tensor, lenience: float) -> Tensor:
+    """The distribution [V] of one position's token, by the measure of the draws with which `accept` gives each.
+
+    Each token is drafted with its q. As u decides on acceptance alone and u_last on the last token alone, a grid over
+    each is enough: the middles of `POINTS` intervals.
+    """
+    size = p.numel()
+    grid = (torch.arange(POINTS, dtype=torch.float64) + 0.5) / POINTS
+    refused = torch.ones(POINTS, dtype=torch.float64) - 2.0**-53
+    out = torch.zeros(size, dtype=torch.float64)
+
+    def judge(token: int, u: Tensor) -> Verdict:
+        drafted, length = torch.full((POINTS, 1), token), torch.ones(POINTS, dtype=torch.long)
+        rows = torch.full((POINTS,), lenience, dtype=torch.float64)
+        return accept(p.expand(POINTS, 2, -1), drafted, length, u[:, None], grid, q.expand(POINTS, 1, -1), rows)
+
+    for token in range(size):
+        kept = judge(token, grid).accepted.double().mean()
+        out[token] += q[token].double() * kept
+        if kept < 1:
+            verdict = judge(token, refused)
+            assert not verdict.accepted.any()
+            out += q[token].double() * (1 - kept) * torch.bincount(verdict.last, minlength=size) / POINTS
+    return out
+
+
+# p, q and what must come out at l = 1/2, in sixteenths; thresholds p / (l q) and residuals fall between grid points
+BY_HAND = {
+    # 0 is over-drafted (kept with 4 / (8 / 2) = 1), nothing is refused: q comes out
+    "all within p / l": ([4, 4, 4, 4], [8, 4, 2, 2], [8, 4, 2, 2]),
+    # 0 is kept with 2 / (8 / 2) = 1/2; the refused 4/16 go to 1 and 2, which lack 2 and 4, in that ratio
+    "beyond p / l": ([2, 6, 8, 0], [8, 4, 4, 0], [4, 4 + 4 / 3, 4 + 8 / 3, 0]),
+    # a token that the target cannot say stays unsaid
+    "impossible": ([0, 8, 8, 0], [4, 4, 8, 0], [0, 8, 8, 0]),
+}
+
+
+@pytest.mark.parametrize("case", BY_HAND.values(), ids=BY_HAND.keys())
+def test_lenient_sampling_by_hand(case: tuple[list[float], list[float], list[float]]) -> None:
+    p, q, wanted = (torch.tensor(numbers) / 16 for numbers in case)
+    torch.testing.assert_close(outcome(p, q, 0.5), wanted.double(), rtol=0, atol=2 / POINTS)
+
+
+@pytest.mark.parametrize("lenience", [1.0, 0.7, 0.3, 0.05])
+def test_no_token_comes_out_more_likely_than_p_over_l(lenience: float) -> None:
+    """The guarantee of Appendix A.5, and that no other residual comes nearer to p."""
+    torch.manual_seed(8)
+    for sharpness in (0.5, 1.5, 3.0):
+        p, q = ((torch.randn(5) * sharpness).softmax(-1) for _ in range(2))
+        got = outcome(p, q, lenience)
+        assert (got <= p.double() / lenience + 2 / POINTS).all()
+        torch.testing.assert_close(got.sum(), torch.ones((), dtype=torch.float64))
+        # Exactly: what is accepted, and the refused rest in proportion to what p has over q.
+        accepted = torch.minimum(p.double() / lenience, q.double())
+        over = (p.double() - q.double()).clamp(min=0)
+        exact = accepted + (1 - accepted.sum()) * over / over.sum()
+        torch.testing.assert_close(got, exact, rtol=0, atol=2 / POINTS)
+        assert (exact <= p.double() / lenience * (1 + 1e-6)).all()
+        # Distance from p: no more than acceptance alone puts beyond p.
+        excess = (accepted - p.double()).clamp(min=0).sum()
+        torch.testing.assert_close((exact - p.double()).clamp(min=0).sum(), excess, rtol=0, atol=1e-6)
+        if lenience == 1:
+            torch.testing.assert_close(exact, p.double(), rtol=0, atol=1e-6)
+
+
+def test_beta_is_the_lenient_acceptance_rate() -> None:
+    """Appendix A.5: α = Σ min(p / l, q)."""
+    torch.manual_seed(9)
+    p, q = torch.rand(3, 3, V).softmax(-1), (torch.rand(3, 2, V) * 3).softmax(-1)
+    drafted = torch.randint(V, (3, 2))
+    lenience = torch.tensor([0.5, 1.0, 0.9], dtype=torch.float64)
+    args = drafted, torch.full((3,), 2), torch.rand(3, 2).double(), torch.rand(3).double()
+    beta = accept(p, *args, q, lenience).beta
+    for b in range(3):
+        torch.testing.assert_close(beta[b], torch.minimum(p[b, :2] / lenience[b].float(), q[b]).sum(-1))
+    dense, sparse = accept(p, *args, one_hot(drafted, V), lenience), accept(p, *args, None, lenience)
+    for name in ("accepted", "last", "p", "q", "beta"):
+        torch.testing.assert_close(getattr(dense, name), getattr(sparse, name))
+
+
+def test_rows_without_lenience_are_judged_as_if_there_were_none() -> None:
+    torch.manual_seed(10)
+    p, q = (torch.randn(50, 4, V) * 2).softmax(-1), (torch.randn(50, 3, V) * 2).softmax(-1)
+    args = torch.randint(V, (50, 3)), torch.full((50,), 3), torch.rand(50, 3).double(), torch.rand(50).double()
+    lenience = torch.where(torch.arange(50) % 2 == 0, 1.0, 0.3).double()
+    strict, mixed = accept(p, *args, q), accept(p, *args, q, lenience)
+    for name in ("accepted", "last", "p", "q", "beta"):
+        assert torch.equal(getattr(strict, name)[::2], getattr(mixed, name)[::2])
+    assert mixed.accepted[1::2].sum() > strict.accepted[1::2].sum()
+    settings = [Sampling(temperature=1.0, lenience=1.0), Sampling()]
+    assert SamplingRows.of(settings, torch.device("cpu")).lenience is None
+
+
+@pytest.mark.parametrize("other", [None, Sampling(temperature=0.9)], ids=["all greedy", "beside a sampling row"])
+def test_lenient_greedy_accepts_what_is_nearly_the_best(other: Sampling | None) -> None:
+    """p(x) ≥ l max(p), p at temperature 1; a refused token is corrected to the best one."""
+    p = torch.tensor([0.5, 0.25, 0.24, 0.01])
+    logits = (p.log() + 3).expand(2, 3, -1)
+    #      drafted, l       accepted, last
+    table = [
+        ([0, 1], 0.5, 2, 0),
+        ([1, 2], 0.49, 1, 0),
+        ([1, 2], 0.48, 2, 0),
+        ([2, 0], 0.5, 0, 0),
+        ([3, 0], 0.02, 2, 0),
+        ([3, 0], 0.021, 0, 0),
+        ([0, 1], 1.0, 1, 0),
+    ]
+    for tokens, lenience, accepted, last in table:
+        # Just inside where the ratio is meant to be met: float32 logits hold it to seven digits.
+        settings = [Sampling(lenience=lenience * (1 - 1e-6) if lenience < 1 else 1.0)] + ([other] if other else [])
+        rows = SamplingRows.of(settings, torch.device("cpu"))
+        batch = logits[: len(settings)]
+        drafted, lengths = torch.tensor([tokens] * len(settings)), torch.full((len(settings),), 2)
+        near = near_best(batch, drafted, rows)
+        if other:
+            u = torch.full((2, 2), 0.999, dtype=torch.float64), torch.tensor([0.3, 0.3], dtype=torch.float64)
+            verdict = accept(standardise(batch, rows), drafted, lengths, *u, None, rows.lenience, near)
+        else:
+            verdict = accept_greedy(most_likely(batch), drafted, lengths, near)
+        assert (verdict.accepted[0].item(), verdict.last[0].item()) == (accepted, last), (tokens, lenience)
+        assert verdict.p[0].tolist() == [float(token == 0) for token in tokens]
+        assert verdict.beta[0, :accepted].tolist() == [1.0] * accepted
+
+
+def test_strict_greedy_refuses_a_token_that_ties_with_the_best() -> None:
+    logits = torch.tensor([[[1.0, 1.0, 0.0], [1.0, 1.0, 0.0]]]).expand(2, -1, -1)
+    rows = SamplingRows.of([Sampling(), Sampling(lenience=0.999)], torch.device("cpu"))
+    near = near_best(logits, torch.tensor([[1], [1]]), rows)
+    assert near is not None
+    verdict = accept_greedy(most_likely(logits), torch.tensor([[1], [1]]), torch.tensor([1, 1]), near)
+    assert verdict.accepted.tolist() == [0, 1]
+    assert near_best(logits, torch.tensor([[1], [1]]), SamplingRows.of([Sampling()] * 2, torch.device("cpu"))) is None
+
+
+def test_a_broken_row_spoils_no_other_verdict() -> None:
+    torch.manual_seed(11)
+    p, q = torch.rand(3, 4, 100).softmax(-1), torch.rand(3, 3, 100).softmax(-1)
+    args = torch.randint(100, (3, 3)), torch.full((3,), 3), torch.rand(3, 3).double(), torch.rand(3).double()
+    whole = accept(p, *args, q)
+    p[1] = torch.nan
+    broken = accept(p, *args, q)
+    for name in ("accepted", "last", "p", "q", "beta"):
+        assert torch.equal(getattr(broken, name)[::2], getattr(whole, name)[::2])
+    assert 0 <= broken.last[1] < 100
+
+
+def test_equal_distributions_leave_nothing_to_refuse() -> None:
+    """u next to 1, and p = q at every float: u q < p must hold, or the residual would be empty."""
+    p = torch.tensor([[[0.5, 0.25, 0.125, 0.125]] * 2, [[1 / 3, 1 / 3, 1 / 3, 1e-38]] * 2, [[1e-45, 1.0, 0, 0]] * 2])
+    for token in range(2):
+        u = torch.full((3, 1), 1 - 2.0**-53, dtype=torch.float64)
+        verdict = accept(
+            p, torch.full((3, 1), token), torch.ones(3, dtype=torch.long), u, torch.zeros(3).double(), p[:, :1].clone()
+        )
+        assert verdict.accepted.tolist() == [1, 1, 1]
+
+
+def test_a_residual_of_nothing_is_the_target_itself() -> None:
+    """q above p everywhere, which only rounding can bring about."""
+    p = torch.tensor([[[0.2, 0.3, 0.4999999]] * 2])
+    q = torch.tensor([[[0.2000001, 0.3, 0.5]]])
+    verdict = accept(
+        p,
+        torch.tensor([[0]]),
+        torch.tensor([1]),
+        torch.tensor([[1 - 2.0**-53]]).double(),
+        torch.tensor([0.4]).double(),
+        q,
+    )
+    assert (verdict.accepted.item(), verdict.last.item()) == (0, 1)
