@@ -19,8 +19,9 @@ from math import log
 from operator import mul
 
 from engine.costs import Costs
+from engine.request import MAX_GAMMA
 
-LIMIT = 16
+LIMIT = MAX_GAMMA
 """Longest draft."""
 _LEVELS = (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)
 """Acceptance rates that a belief is spread over."""

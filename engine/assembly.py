@@ -17,12 +17,14 @@ from engine.drafters.none import NoDrafter
 from engine.errors import EngineError
 from engine.loading import LoadedModel, load_model, pick_device, pick_dtype
 from engine.model_store import ModelStore
+from engine.penalties import Penalties
 from engine.progress import Progress
+from engine.request import MAX_GAMMA
 from engine.resolve import resolve
 from engine.vocabulary import check_vocabularies
 
-MAX_GAMMA = 16
-"""Longest draft; the caches keep as many columns spare for the padding of shorter drafts beside it."""
+_OVERHANG = MAX_GAMMA + 1
+"""Columns kept spare beyond the context, for the padding of short drafts beside long ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Assembly:
     draft: LoadedModel | None
     drafters: dict[str, Drafter]
     """By name, best first."""
+    penalties: Penalties
     weight_bytes: int
     cache_bytes: int
     notices: tuple[str, ...]
@@ -72,21 +75,23 @@ def put_together(config: EngineConfig, model: LoadedModel, draft: LoadedModel | 
     limit = min(config.context, model.context, draft.context if draft else model.context)
     for slots, context in _sizes(config.slots, limit):
         try:
-            target = CachedModel(model.model, slots, context, MAX_GAMMA + 1)
-            cached = CachedModel(draft.model, slots, context, MAX_GAMMA + 1) if draft else None
+            target = CachedModel(model.model, slots, context, _OVERHANG)
+            cached = CachedModel(draft.model, slots, context, _OVERHANG) if draft else None
             break
         except EngineError as error:
             shortage = error
     else:
         raise shortage
+    penalties = Penalties(target.cache.slots, context, target.device)
     drafters: list[Drafter] = [NGramDrafter(), NoDrafter()]
     if cached is not None:
-        drafters.insert(0, ModelDrafter(cached, model.vocab_size, config.prefill_chunk))
+        drafters.insert(0, ModelDrafter(cached, penalties, model.vocab_size, config.prefill_chunk))
     return Assembly(
         model=model,
         target=target,
         draft=draft,
         drafters={drafter.name: drafter for drafter in drafters},
+        penalties=penalties,
         weight_bytes=model.weight_bytes + (draft.weight_bytes if draft else 0),
         cache_bytes=target.cache.bytes + (cached.cache.bytes if cached else 0),
         notices=tuple(_notices(model, draft, (slots, context) != (config.slots, limit) and (slots, context))),

@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 import torch
 
-from engine.assembly import MAX_GAMMA, Assemble, warm_up
+from engine.assembly import Assemble, warm_up
 from engine.commands import Cancel, Close, Command, Submit
 from engine.commit import commit, record
 from engine.config import EngineConfig
+from engine.drafting import Drafting
 from engine.draws import fresh_seed
 from engine.errors import EngineError
 from engine.events import Admitted, Finished, FinishReason, Loading, Notice, Prefilled, Ready
@@ -84,7 +85,9 @@ class Loop:
 
     def _load(self, assemble: Assemble) -> None:
         made = assemble(self._config, self._say_loading)
-        self._model, self._target, self._drafters = made.model, made.target, made.drafters
+        self._model, self._target = made.model, made.target
+        self._penalties = made.penalties
+        self._drafting = Drafting(made.drafters, made.target.context, self._drop_drafter)
         self._scheduler = Scheduler(made.target.cache.slots)
         self._say_loading("warm-up", "warming up", None)
         warm_up(made.target)
@@ -146,10 +149,11 @@ class Loop:
 
     def _start(self, submitted: Submit) -> None:
         request = submitted.request
-        if request.drafter not in self._drafters:
-            raise EngineError(f"drafter {request.drafter!r} is not known: choose one of {', '.join(self._drafters)}")
-        if request.gamma > MAX_GAMMA:
-            raise EngineError(f"gamma is {request.gamma}: it must be at most {MAX_GAMMA}")
+        if request.drafter not in self._drafting.drafters:
+            raise EngineError(
+                f"drafter {request.drafter!r} is not known: choose one of {', '.join(self._drafting.drafters)}"
+            )
+        request.sampling.check_vocabulary(self._model.vocab_size)
         prompt = encode(request, self._model.tokenizer)
         if len(prompt) >= self._target.context:
             raise EngineError(
@@ -169,11 +173,11 @@ class Loop:
             cached=place.length,
             seed=fresh_seed() if request.sampling.seed is None else request.sampling.seed,
             text=ReplyText(self._model.tokenizer, request.stop),
-            drafter=request.drafter if request.gamma else "none",
+            drafter="none" if request.gamma == 0 else request.drafter,
             admitted_at=now,
         )
         self._scheduler.admit(row)
-        self._drafters[row.drafter].admit(row)
+        self._drafting.admit(row)
         row.outbox.put(Admitted(request.request_id, len(prompt), place.length, now - submitted.at, now))
 
     def _refuse(self, submitted: Submit, reason: FinishReason, message: str) -> None:
@@ -197,9 +201,15 @@ class Loop:
         rows = [row for row in self._scheduler.rows if row.prefilled]
         if not rows:
             return
-        outcomes, timing = run_round(self._target, rows, self._drafters, self._drop_drafter)
+        plan, outcomes, timing = run_round(self._target, rows, self._drafting, self._penalties)
+        self._drafting.learn(rows, plan, outcomes, timing.draft, timing.verify, self._rest(timing))
         for row, outcome in zip(rows, outcomes, strict=True):
             self._conclude(row, outcome, timing, len(rows))
+
+    @staticmethod
+    def _rest(timing: Timing) -> float:
+        """What the round has taken so far beside draft and verification."""
+        return time.perf_counter() - timing.started - timing.draft - timing.verify
 
     def _make_room(self) -> None:
         """The device is out of memory: the youngest request gives way, the others go on."""
@@ -215,8 +225,7 @@ class Loop:
             self._finish(row, FinishReason.ERROR, message, keep=False)
             return
         added, pieces, reason = commit(row, outcome, self._model.eos_ids, self._target.context)
-        self._drafters[row.drafter].observe(row, added)
-        rest = time.perf_counter() - timing.started - timing.draft - timing.verify
+        self._drafting.observe(row, added)
         row.outbox.put(
             record(
                 row,
@@ -226,7 +235,7 @@ class Loop:
                 at=self._clock(),
                 draft_s=timing.draft,
                 verify_s=timing.verify,
-                rest_s=rest,
+                rest_s=self._rest(timing),
                 rows=rows,
             )
         )
@@ -237,10 +246,9 @@ class Loop:
     def _drop_drafter(self, row: Row, error: Exception) -> None:
         text = f"the {row.drafter} drafter failed ({error}): this reply goes on without drafts"
         row.outbox.put(Notice(row.request.request_id, text, self._clock()))
-        self._drafters[row.drafter].release(row)
-        row.drafter = "none"
+        self._drafting.give_up(row)
 
     def _finish(self, row: Row, reason: FinishReason, message: str = "", *, keep: bool = True) -> None:
-        self._drafters[row.drafter].release(row)
+        self._drafting.release(row)
         self._scheduler.retire(row, keep=keep)
         row.outbox.put(Finished(row.request.request_id, reason, row.text.tail(), message, self._clock()))

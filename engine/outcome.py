@@ -12,6 +12,7 @@ from torch import Tensor
 
 from engine.acceptance import Verdict
 from engine.drafters.proposal import Proposal
+from engine.sampling import broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,9 @@ def to_host(
         details: what `engine.detail.pack` made, int32 [B, γ+1, n], or None.
     """
     rows, gamma = proposal.tokens.shape
-    broken = logits.amax((1, 2)).isnan()
-    whole = torch.cat([verdict.accepted[:, None], verdict.last[:, None], broken[:, None], proposal.tokens], dim=1)
+    whole = torch.cat(
+        [verdict.accepted[:, None], verdict.last[:, None], broken(logits)[:, None], proposal.tokens], dim=1
+    )
     real = torch.cat([verdict.p, verdict.q, verdict.beta], dim=1).float()
     parts = [whole.int(), real.view(torch.int32)]
     if details is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.outbox import Outbox
-from engine.request import Request
+from engine.request import DEFAULT_GAMMA, MAX_GAMMA, Request
 from engine.text import ReplyText
 
 
@@ -38,8 +38,20 @@ class Row:
         """Whether the row is ready for a round."""
         return self.cached == len(self.tokens) - 1
 
+    @property
+    def adaptive(self) -> bool:
+        """Whether γ is chosen round by round.
+
+        Not where a seed is to repeat a sampled reply: what is chosen follows the clock.
+        """
+        request = self.request
+        repeatable = request.sampling.seed is not None and not request.sampling.greedy
+        return request.gamma is None and self.drafter != "none" and not repeatable
+
     def draft_room(self, context: int) -> int:
         """Tokens worth drafting: what was asked for, less what the context or the token limit would cut off."""
-        return max(
-            0, min(self.request.gamma, context - len(self.tokens) - 1, self.request.max_tokens - self.emitted - 1)
-        )
+        if self.drafter == "none":
+            return 0
+        free = MAX_GAMMA if self.adaptive else DEFAULT_GAMMA
+        asked = free if self.request.gamma is None else self.request.gamma
+        return max(0, min(asked, context - len(self.tokens) - 1, self.request.max_tokens - self.emitted - 1))

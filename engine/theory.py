@@ -20,7 +20,7 @@ def expected_tokens(alpha: float, gamma: float) -> float:
     _check(alpha, gamma)
     if alpha == 1:
         return gamma + 1
-    return (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    return float((1 - alpha ** (gamma + 1)) / (1 - alpha))
 
 
 def speedup(alpha: float, gamma: float, c: float) -> float:

@@ -161,7 +161,7 @@ def _typed(hint: Any, value: Any) -> Any:
         return tuple(_typed(each, item) for each, item in zip((first, *others), value, strict=True))
     if issubclass(hint, StrEnum):
         return hint(value)
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         return _record(hint, value)
     return hint(*(_typed(each, item) for each, item in zip(_hints(hint).values(), value, strict=True)))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.assembly import MAX_GAMMA
 from engine.errors import EngineError
 from engine.events import Ready
-from engine.request import Sampling
+from engine.request import MAX_GAMMA, Sampling
 
 AUTO = None
 """The γ that lets the engine choose."""

@@ -23,12 +23,28 @@ class Draft:
     """Tokens drafted per row."""
     q: Tensor | None = None
     """The distributions [B, γ, V], float32, the tokens were drawn from; None where every token was certain."""
+    buckets: list[list[int]] | None = None
+    """How sure the drafter is of each token, as one of its `Drafter.buckets`; None if it cannot tell."""
+
+    def shortened(self, lengths: Sequence[int | None]) -> Draft:
+        """The same draft with at most so many tokens per row; None leaves a row as it is."""
+        kept = [n if limit is None else min(n, limit) for n, limit in zip(self.lengths, lengths, strict=True)]
+        if kept == self.lengths:
+            return self
+        tokens = self.tokens
+        if isinstance(tokens, list):
+            tokens = [row[:n] for row, n in zip(tokens, kept, strict=True)]
+        return Draft(tokens, kept, self.q, self.buckets)
 
 
 class Drafter(Protocol):
     """One way of drafting, for any number of rows."""
 
     name: str
+
+    @property
+    def buckets(self) -> Sequence[int]:
+        """Grades of confidence it may give its tokens; none if it gives none."""
 
     def admit(self, row: Row) -> None:
         """A row starts; its prompt is in `row.tokens`."""

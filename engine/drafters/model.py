@@ -10,8 +10,9 @@ from torch import Tensor
 from engine.cached_model import CachedModel
 from engine.drafters.base import Draft
 from engine.draws import Stream, uniforms
+from engine.penalties import Penalties
 from engine.row import Row
-from engine.sampling import SamplingRows, draw, standardise
+from engine.sampling import SamplingRows, draw, most_likely, standardise
 from engine.scheduler import common_prefix
 
 _LEAD = 2
@@ -26,14 +27,17 @@ class ModelDrafter:
 
     Args:
         model: the draft model, with as many slots and columns as the target.
+        penalties: shared with the target, so that p and q know the same context.
         vocabulary: V, the size of the target's distributions; what the draft has beyond it is never drafted.
         chunk: prompt tokens fed in one pass.
     """
 
     name = "model"
+    buckets = ()
 
-    def __init__(self, model: CachedModel, vocabulary: int, chunk: int) -> None:
+    def __init__(self, model: CachedModel, penalties: Penalties, vocabulary: int, chunk: int) -> None:
         self._model = model
+        self._penalties = penalties
         self._vocabulary = vocabulary
         self._chunk = chunk
         self._content: list[list[int]] = [[] for _ in range(model.cache.slots)]
@@ -90,20 +94,23 @@ class ModelDrafter:
         slots = [row.slot for row in rows]
         starts = [len(row.tokens) - lead for row in rows]
         fed = torch.tensor([row.tokens[-lead:] for row in rows], device=self._model.device)
-        tokens: list[Tensor] = []
+        adjustment = self._penalties.of(rows)
+        tokens = torch.empty(len(rows), 0, dtype=torch.long, device=self._model.device)
         distributions: list[Tensor] = []
         for step in range(steps):
             logits = self._fit(self._model.forward(fed, slots, starts)[:, -1:])
+            if adjustment is not None:
+                logits = adjustment.apply(logits, tokens, first=step)
             if settings.all_greedy:
-                token = logits[:, 0].argmax(-1)
+                token = most_likely(logits)[:, 0]
             else:
                 q = standardise(logits, settings)[:, 0]
                 distributions.append(q)
                 token = draw(q, u[:, step])
-            tokens.append(token)
             starts = [start + fed.shape[1] for start in starts]
             fed = token[:, None]
-        return torch.stack(tokens, 1), torch.stack(distributions, 1) if distributions else None
+            tokens = torch.cat([tokens, fed], dim=1)
+        return tokens, torch.stack(distributions, 1) if distributions else None
 
     def _fit(self, logits: Tensor) -> Tensor:
         """Logits over the target's vocabulary: padding tails differ between models of one family."""

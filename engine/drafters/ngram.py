@@ -40,34 +40,36 @@ class NGramPredictor:
                     self._best[context] = token
             self._history.append(token)
 
-    def predict(self, count: int) -> list[int]:
-        """Up to `count` tokens, each predicted from the history and the ones predicted before it."""
+    def predict(self, count: int) -> tuple[list[int], list[int]]:
+        """Up to `count` tokens, each predicted from the history and the ones predicted before it.
+
+        Returns:
+            The tokens, and the order (2 to 4) of the n-gram each came from.
+        """
         context = self._recent()
-        predicted: list[int] = []
-        while len(predicted) < count:
-            token = self._continuation(context)
-            if token is None:
+        tokens: list[int] = []
+        orders: list[int] = []
+        while len(tokens) < count:
+            length = next((n for n in range(len(context), 0, -1) if context[-n:] in self._best), None)
+            if length is None:
                 break
-            predicted.append(token)
+            token = self._best[context[-length:]]
+            tokens.append(token)
+            orders.append(length + 1)
             context = (*context, token)[1 - MAX_ORDER :]
-        return predicted
+        return tokens, orders
 
     def _recent(self) -> tuple[int, ...]:
         history = self._history
         return tuple(history[i] for i in range(-min(MAX_ORDER - 1, len(history)), 0))
-
-    def _continuation(self, context: tuple[int, ...]) -> int | None:
-        for start in range(len(context)):
-            token = self._best.get(context[start:])
-            if token is not None:
-                return token
-        return None
 
 
 class NGramDrafter:
     """One predictor per row."""
 
     name = "ngram"
+    buckets = tuple(range(2, MAX_ORDER + 1))
+    """The order of the n-gram: the longer the context, the surer."""
 
     def __init__(self) -> None:
         self._predictors: dict[str, NGramPredictor] = {}
@@ -79,10 +81,11 @@ class NGramDrafter:
 
     def propose(self, rows: Sequence[Row], gammas: Sequence[int]) -> Draft:
         """The chained predictions of each row."""
-        tokens = [
+        predictions = [
             self._predictors[row.request.request_id].predict(gamma) for row, gamma in zip(rows, gammas, strict=True)
         ]
-        return Draft(tokens, [len(t) for t in tokens])
+        tokens = [tokens for tokens, _ in predictions]
+        return Draft(tokens, [len(t) for t in tokens], buckets=[orders for _, orders in predictions])
 
     def observe(self, row: Row, emitted: Sequence[int]) -> None:
         """Count the new tokens."""

@@ -12,6 +12,7 @@ class NoDrafter:
     """Baseline decoding: one token per target pass."""
 
     name = "none"
+    buckets = ()
 
     def admit(self, row: Row) -> None:
         """Nothing to prepare."""

@@ -33,7 +33,8 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
     """
     if len(drafts) == 1 and drafts[0][0] == list(range(rows)):
         draft = drafts[0][1]
-        return Proposal(_tensor(draft, device), draft.lengths, draft.q)
+        tokens = _tensor(draft, device)
+        return Proposal(tokens, draft.lengths, None if draft.q is None else draft.q[:, : tokens.shape[1]])
     lengths = [0] * rows
     tokens = torch.zeros(rows, max((max(d.lengths) for _, d in drafts), default=0), dtype=torch.long, device=device)
     vocabulary = next((d.q.shape[-1] for _, d in drafts if d.q is not None), None)
@@ -43,7 +44,7 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
         index = torch.tensor(mine, device=device)
         tokens[index, : part.shape[1]] = part
         if q is not None and vocabulary is not None:
-            q[index, : part.shape[1]] = one_hot(part, vocabulary) if draft.q is None else draft.q
+            q[index, : part.shape[1]] = one_hot(part, vocabulary) if draft.q is None else draft.q[:, : part.shape[1]]
         for i, length in zip(mine, draft.lengths, strict=True):
             lengths[i] = length
     return Proposal(tokens, lengths, q)

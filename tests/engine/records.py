@@ -142,7 +142,7 @@ messages = st.builds(Message, st.sampled_from(["system", "user", "assistant"]), 
 limits = {
     "sampling": samplings,
     "drafter": texts,
-    "gamma": counts,
+    "gamma": st.none() | st.integers(0, 16),
     "max_tokens": st.integers(1, 1 << 20),
     "stop": st.lists(texts.filter(bool), max_size=2).map(tuple),
     "detail": counts,

@@ -55,7 +55,7 @@ def test_a_reply_has_its_events_in_order_and_adds_up(engine: Engine, sampling: S
         assert r.position == position
         position += len(r.emitted)
         assert r.tested == len(r.q) == len(r.u) == len(r.beta)
-        assert r.accepted <= r.tested <= len(r.drafted) <= r.gamma
+        assert r.accepted <= r.tested <= len(r.drafted) <= r.gamma <= 16
         assert all(u * q < p for u, p, q in zip(r.u[: r.accepted], r.p, r.q, strict=False))
         assert min(r.draft_s, r.verify_s, r.rest_s) >= 0
         if r.last_fate is Fate.CORRECTION:
@@ -218,10 +218,9 @@ def test_a_long_prompt_does_not_stall_a_running_row_for_longer_than_a_chunk() ->
     [
         (Request("r", prompt_ids=(97,) * 256), "256 tokens"),
         (ask("hi", drafter="oracle"), "drafter 'oracle' is not known"),
-        (ask("hi", gamma=17), "gamma is 17"),
         (Request("r", prompt=""), "the prompt is empty"),
     ],
-    ids=["too long", "drafter", "gamma", "empty"],
+    ids=["too long", "drafter", "empty"],
 )
 def test_bad_requests_fail_with_a_sentence_and_the_engine_goes_on(
     engine: Engine, request_: Request, words: str
@@ -331,3 +330,51 @@ def test_a_cache_that_does_not_fit_is_made_smaller_and_the_user_told(monkeypatch
         assert ready.cache_bytes < 200_000
         notices = [event for event in engine.outbox.drain() if isinstance(event, Notice)]
         assert f"room for {ready.slots} replies" in notices[0].text
+
+
+ADJUSTED = {
+    "repetition": Sampling(repetition_penalty=1.5),
+    "presence": Sampling(temperature=1.0, seed=8, presence_penalty=1.0),
+    "bias": Sampling(logit_bias=((97, 5.0), (98, -5.0))),
+}
+
+
+@pytest.mark.parametrize("sampling", ADJUSTED.values(), ids=ADJUSTED.keys())
+def test_penalties_and_bias_are_those_of_decoding_one_by_one(sampling: Sampling) -> None:
+    """A model drafting for itself is accepted throughout only if p and q are penalised in the same context."""
+    target = tiny_model()
+    with tiny_engine(target, draft=target) as engine:
+        events = list(engine.stream(ask("abcabc", drafter="model", gamma=4, max_tokens=40, sampling=sampling)))
+        rounds = [event for event in events if isinstance(event, Round)]
+        assert all(r.accepted == r.tested for r in rounds)
+        if sampling.greedy:
+            plain = ids_of(list(engine.stream(ask("abcabc", drafter="none", max_tokens=40, sampling=sampling))))
+            untouched = ids_of(list(engine.stream(ask("abcabc", drafter="none", max_tokens=40))))
+            assert ids_of(events) == plain != untouched
+
+
+def test_a_bias_for_a_token_that_is_not_there_is_refused(engine: Engine) -> None:
+    (finished,) = list(engine.stream(ask("hi", sampling=Sampling(logit_bias=((1000, 1.0),)))))
+    assert finished.reason is FinishReason.ERROR
+    assert "names token 1000 and the model has 260" in finished.message
+
+
+def test_lenience_accepts_more_and_none_of_it_is_free() -> None:
+    with tiny_engine(draft=tiny_model(seed=9, hidden=16)) as engine:
+        accepted = []
+        for lenience in (1.0, 0.1, 0.001):
+            sampling = Sampling(temperature=1.0, seed=2, lenience=lenience)
+            events = list(engine.stream(ask("abc", drafter="model", gamma=4, max_tokens=80, sampling=sampling)))
+            rounds = [event for event in events if isinstance(event, Round)]
+            accepted.append(sum(r.accepted for r in rounds) / sum(r.tested for r in rounds))
+        assert accepted[0] < accepted[1] < accepted[2]
+
+
+def test_gamma_adapts_to_what_is_accepted() -> None:
+    target = tiny_model()
+    with tiny_engine(target, draft=target) as engine:
+        good = [e for e in engine.stream(ask("hello", drafter="model", max_tokens=120)) if isinstance(e, Round)]
+    with tiny_engine(target, draft=tiny_model(seed=9, hidden=16)) as engine:
+        bad = [e for e in engine.stream(ask("hello", drafter="model", max_tokens=120)) if isinstance(e, Round)]
+    assert sum(r.gamma == 0 for r in bad) > len(bad) / 2
+    assert max(r.gamma for r in good) > 0

@@ -1,0 +1,141 @@
+"""The drafting side of a round: how long each row's draft is to be, who makes it, and what was learnt from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.adaptive import AdaptiveGamma, Forecast
+from engine.costs import Costs
+from engine.drafters.base import Draft, Drafter
+from engine.drafters.proposal import Proposal, merge
+from engine.outcome import Outcome
+from engine.row import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be verified in a round, and how it came about."""
+
+    proposal: Proposal
+    gammas: list[int]
+    """Draft length asked for, per row."""
+    adaptive: list[int]
+    """Rows (by index) whose γ is chosen by the controller."""
+    buckets: list[list[int]]
+    """How sure the drafter was of each token to be verified, per adaptive row."""
+    drafter: str | None
+    """The one that drafted; None if none or several did."""
+
+
+class Drafting:
+    """All drafters of an engine behind one door, with the controller of γ.
+
+    Args:
+        drafters: by name.
+        context: tokens a row can hold.
+        on_fault: called with a row whose drafter raised; the row goes on without drafts.
+    """
+
+    def __init__(
+        self, drafters: Mapping[str, Drafter], context: int, on_fault: Callable[[Row, Exception], None]
+    ) -> None:
+        self.drafters = drafters
+        self._context = context
+        self._on_fault = on_fault
+        self._costs = Costs()
+        self._controller = AdaptiveGamma(self._costs)
+        self._forecasts: dict[str, Forecast] = {}
+
+    def admit(self, row: Row) -> None:
+        """A row starts."""
+        drafter = self.drafters[row.drafter]
+        drafter.admit(row)
+        if row.adaptive:
+            self._forecasts[row.request.request_id] = self._controller.forecast(drafter.name, drafter.buckets)
+
+    def release(self, row: Row) -> None:
+        """A row has ended."""
+        self.drafters[row.drafter].release(row)
+        self._forecasts.pop(row.request.request_id, None)
+
+    def give_up(self, row: Row) -> None:
+        """A row goes on without drafts."""
+        self.release(row)
+        row.drafter = "none"
+        self.admit(row)
+
+    def plan(self, rows: Sequence[Row], device: torch.device) -> Plan:
+        """Draft for every row, as one batch on the device."""
+        gammas = [row.draft_room(self._context) for row in rows]
+        adaptive = [i for i, row in enumerate(rows) if row.adaptive]
+        forecasts = [self._forecasts[rows[i].request.request_id] for i in adaptive]
+        if adaptive:
+            chosen = self._controller.choose(forecasts, [gammas[i] for i in adaptive], len(rows))
+            for i, gamma in zip(adaptive, chosen, strict=True):
+                gammas[i] = gamma
+        drafts = self._propose(rows, gammas)
+        buckets: list[list[int]] = [[] for _ in adaptive]
+        adaptive = [i for i in adaptive if rows[i].adaptive]  # a drafter may just have failed
+        if adaptive:
+            forecasts = [self._forecasts[rows[i].request.request_id] for i in adaptive]
+            proposed = _by_row(drafts, len(rows))
+            kept = self._controller.trim(
+                forecasts, [gammas[i] for i in adaptive], [proposed[i] for i in adaptive], len(rows)
+            )
+            lengths = dict(zip(adaptive, kept, strict=True))
+            drafts = [(mine, draft.shortened([lengths.get(i) for i in mine])) for mine, draft in drafts]
+            buckets = [proposed[i][: lengths[i]] for i in adaptive]
+        names = {rows[mine[0]].drafter for mine, _ in drafts}
+        return Plan(
+            merge(drafts, len(rows), device), gammas, adaptive, buckets, names.pop() if len(names) == 1 else None
+        )
+
+    def learn(
+        self,
+        rows: Sequence[Row],
+        plan: Plan,
+        outcomes: Sequence[Outcome],
+        draft_s: float,
+        verify_s: float,
+        rest_s: float,
+    ) -> None:
+        """What the round has shown about costs and acceptance. Times are seconds."""
+        width = plan.proposal.tokens.shape[1] + 1
+        # A row's first draft may have read the whole prompt: that says nothing about a draft step.
+        drafter = None if any(row.rounds == 0 for row in rows) else plan.drafter
+        self._costs.observe(len(rows), width, drafter, max(plan.gammas), draft_s, verify_s, rest_s)
+        if plan.adaptive:
+            forecasts = [self._forecasts[rows[i].request.request_id] for i in plan.adaptive]
+            self._controller.observe(forecasts, plan.buckets, [outcomes[i].accepted for i in plan.adaptive])
+
+    def observe(self, row: Row, emitted: Sequence[int]) -> None:
+        """A round has added `emitted` to `row.tokens`."""
+        self.drafters[row.drafter].observe(row, emitted)
+
+    def _propose(self, rows: Sequence[Row], gammas: Sequence[int]) -> list[tuple[list[int], Draft]]:
+        """Each drafter's draft, with the rows (by index) it is for."""
+        drafts = []
+        for name in dict.fromkeys(row.drafter for row in rows):
+            mine = [i for i, row in enumerate(rows) if row.drafter == name and gammas[i] > 0]
+            if not mine:
+                continue
+            try:
+                draft = self.drafters[name].propose([rows[i] for i in mine], [gammas[i] for i in mine])
+            except Exception as error:  # a drafter is a plug: whatever it raises, the target goes on alone
+                for i in mine:
+                    self._on_fault(rows[i], error)
+                continue
+            drafts.append((mine, draft))
+        return drafts
+
+
+def _by_row(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> list[list[int]]:
+    """The bucket of each drafted token, per row of the batch; 0 where the drafter gives none."""
+    buckets: list[list[int]] = [[] for _ in range(rows)]
+    for mine, draft in drafts:
+        for k, i in enumerate(mine):
+            buckets[i] = [0] * draft.lengths[k] if draft.buckets is None else draft.buckets[k]
+    return buckets
