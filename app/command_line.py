@@ -45,6 +45,7 @@ def execute(arguments: Sequence[str]) -> int:
 def chat(
     ctx: typer.Context,
     target: options.Target = None,
+    draft: options.Draft = None,
     drafter: options.Drafter = None,
     gamma: options.Gamma = None,
     temperature: options.Temperature = None,
@@ -52,6 +53,9 @@ def chat(
     top_p: options.TopP = None,
     min_p: options.MinP = None,
     seed: options.Seed = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
+    lenience: options.Lenience = None,
     max_tokens: options.MaxTokens = None,
     context: options.Context = None,
     dtype: options.Dtype = None,
@@ -62,6 +66,7 @@ def chat(
     """Without a command: chat. The commands' own options go behind them."""
     given = {
         "target": target,
+        "draft": draft,
         "drafter": drafter,
         "gamma": gamma,
         "temperature": temperature,
@@ -69,6 +74,9 @@ def chat(
         "top_p": top_p,
         "min_p": min_p,
         "seed": seed,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "lenience": lenience,
         "max_tokens": max_tokens,
         "context": context,
         "dtype": dtype,
@@ -95,6 +103,7 @@ def chat(
 def ask(
     question: Annotated[str | None, typer.Argument(help="The question; text on stdin is added behind it.")] = None,
     target: options.Target = None,
+    draft: options.Draft = None,
     drafter: options.Drafter = None,
     gamma: options.Gamma = None,
     temperature: options.Temperature = None,
@@ -102,6 +111,9 @@ def ask(
     top_p: options.TopP = None,
     min_p: options.MinP = None,
     seed: options.Seed = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
+    lenience: options.Lenience = None,
     max_tokens: options.MaxTokens = None,
     context: options.Context = None,
     dtype: options.Dtype = None,
@@ -116,6 +128,7 @@ def ask(
     """Ask one question and print the reply as it comes."""
     given = {
         "target": target,
+        "draft": draft,
         "drafter": drafter,
         "gamma": gamma,
         "temperature": temperature,
@@ -123,6 +136,9 @@ def ask(
         "top_p": top_p,
         "min_p": min_p,
         "seed": seed,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "lenience": lenience,
         "max_tokens": max_tokens,
         "context": context,
         "dtype": dtype,

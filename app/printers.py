@@ -8,7 +8,7 @@ from io import TextIOWrapper
 from typing import Protocol, TextIO
 
 from app.sanitize import visible
-from app.settings import Settings
+from app.settings import AUTO, Settings
 from engine import Admitted, Fate, Finished, Ready, Round, Statistics
 
 _EMITTED = frozenset(Fate) - {Fate.REJECTED, Fate.DISCARDED}
@@ -127,8 +127,9 @@ class JsonPrinter:
             "tokens_per_second": figures.tokens_per_second,
             "time_to_first_token_s": figures.time_to_first_token_s,
             "seconds": figures.seconds,
-            "drafter": self._settings.drafter,
-            "gamma": self._settings.gamma,
+            "drafter": self._settings.chosen_drafter,
+            "gamma": AUTO if self._settings.gamma is None else self._settings.gamma,
+            "lossless": self._settings.sampling().lossless,
             "device": self._ready.device,
             "dtype": self._ready.dtype,
         }

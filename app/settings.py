@@ -16,8 +16,9 @@ from app.errors import SettingsError
 from app.toml_file import TomlFile
 from engine import EngineConfig, EngineError, Message, Request, Sampling
 
-DRAFTERS = ("none", "ngram")
+DRAFTERS = ("auto", "none", "ngram", "model")
 PREFIX = "SPECCHAT_"
+AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,21 @@ class Settings:
 
     target: str = "smollm2-135m"
     """A preset, a hub id, a folder of safetensors, or a GGUF file."""
-    drafter: str = "ngram"
-    gamma: int = 4
-    """Draft length asked for each round."""
+    draft: str = ""
+    """A draft model, named as the target is; empty for none."""
+    drafter: str = "auto"
+    """What proposes tokens; auto is the draft model where there is one, else the n-gram."""
+    gamma: int | None = None
+    """Draft length asked for each round; None, written auto, adapts it."""
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    lenience: float = 1.0
+    """Below 1 more drafts are accepted than is exact."""
     max_tokens: int = 1024
     context: int = 4096
     """Tokens a chat may have in all, prompt and reply together."""
@@ -53,6 +61,8 @@ class Settings:
             raise SettingsError("target is empty: name a preset, a hub id, a folder or a GGUF file")
         if self.drafter not in DRAFTERS:
             raise SettingsError(f"drafter {self.drafter!r} is not known: choose one of {', '.join(DRAFTERS)}")
+        if self.drafter == "model" and not self.draft:
+            raise SettingsError("drafter model needs a draft model: name one with --draft")
         try:
             self.request("settings", (Message("user", "?"),))
             self.engine_config(Path())
@@ -61,7 +71,23 @@ class Settings:
 
     def sampling(self) -> Sampling:
         """How replies are sampled."""
-        return Sampling(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
+        return Sampling(
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.seed,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            lenience=self.lenience,
+        )
+
+    @property
+    def chosen_drafter(self) -> str:
+        """The drafter by name, auto resolved."""
+        if self.drafter != "auto":
+            return self.drafter
+        return "model" if self.draft else "ngram"
 
     def request(self, request_id: str, messages: tuple[Message, ...], stop: tuple[str, ...] = ()) -> Request:
         """A request for the next turn of a conversation."""
@@ -69,7 +95,7 @@ class Settings:
             request_id,
             messages,
             sampling=self.sampling(),
-            drafter=self.drafter,
+            drafter=self.chosen_drafter,
             gamma=self.gamma,
             max_tokens=self.max_tokens,
             stop=stop,
@@ -77,7 +103,14 @@ class Settings:
 
     def engine_config(self, models: Path) -> EngineConfig:
         """The set-up of an engine for these settings; `models` is the folder of local models."""
-        return EngineConfig(self.target, models, device=self.device, dtype=self.dtype, context=self.context)
+        return EngineConfig(
+            self.target,
+            models,
+            draft=self.draft or None,
+            device=self.device,
+            dtype=self.dtype,
+            context=self.context,
+        )
 
 
 _KINDS = {field.name: field.type for field in fields(Settings)}
@@ -154,15 +187,19 @@ def _stored(path: Path) -> tuple[dict[str, Any], str | None]:
 def _typed(name: str, value: object) -> Any:
     """The value, if its type fits the field; whole numbers also fit where fractions are allowed."""
     kind = _KINDS[name]
+    if name == "gamma" and value == AUTO:
+        return None
     if kind == "float" and type(value) is int and abs(value) < 1 << 53:
         return float(value)
     if type(value).__name__ != str(kind).split(" ", 1)[0]:
-        raise SettingsError(f"{name} is {value!r}: it must be {_WORDS.get(str(kind), 'true or false')}")
+        raise SettingsError(f"{name} is {value!r}: it must be {_words(name)}")
     return value
 
 
 def _parsed(name: str, text: str) -> Any:
     """The value of a variable, from its text."""
+    if name == "gamma" and text == AUTO:
+        return None
     try:
         match _KINDS[name]:
             case "bool":
@@ -172,6 +209,10 @@ def _parsed(name: str, text: str) -> Any:
             case "int" | "int | None":
                 return int(text)
     except (KeyError, ValueError):
-        words = _WORDS.get(str(_KINDS[name]), "true or false")
-        raise SettingsError(f"{PREFIX}{name.upper()} is {text!r}: it must be {words}") from None
+        raise SettingsError(f"{PREFIX}{name.upper()} is {text!r}: it must be {_words(name)}") from None
     return text
+
+
+def _words(name: str) -> str:
+    words = _WORDS.get(str(_KINDS[name]), "true or false")
+    return f"{words} or {AUTO}" if name == "gamma" else words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,8 +12,25 @@ from app.errors import UsageError
 Target = Annotated[
     str | None, typer.Option("--target", metavar="MODEL", help="A preset, a hub id, a folder or a GGUF file.")
 ]
-Drafter = Annotated[str | None, typer.Option("--drafter", metavar="none|ngram", help="What proposes tokens.")]
-Gamma = Annotated[int | None, typer.Option("--gamma", metavar="N", help="Tokens to draft each round.")]
+Draft = Annotated[str | None, typer.Option("--draft", metavar="MODEL", help="A smaller model that drafts.")]
+Drafter = Annotated[
+    str | None,
+    typer.Option("--drafter", metavar="auto|none|ngram|model", help="What proposes tokens.", show_default=False),
+]
+
+
+def _gamma(text: str) -> int | str:
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither a whole number nor auto") from None
+
+
+Gamma = Annotated[
+    Any, typer.Option("--gamma", metavar="N|auto", parser=_gamma, help="Tokens to draft each round; auto adapts.")
+]
 Temperature = Annotated[float | None, typer.Option("--temperature", metavar="T", help="0 is greedy.")]
 TopK = Annotated[int | None, typer.Option("--top-k", metavar="N", help="Keep the N likeliest tokens; 0 keeps all.")]
 TopP = Annotated[float | None, typer.Option("--top-p", metavar="P", help="Keep the likeliest tokens that make up P.")]
@@ -21,6 +38,16 @@ MinP = Annotated[
     float | None, typer.Option("--min-p", metavar="P", help="Drop tokens below this share of the likeliest.")
 ]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Repeat the same random draws.")]
+RepetitionPenalty = Annotated[
+    float | None, typer.Option("--repetition-penalty", metavar="F", help="Above 1: what was said is less likely.")
+]
+PresencePenalty = Annotated[
+    float | None, typer.Option("--presence-penalty", metavar="F", help="Above 0: the same, for the reply alone.")
+]
+Lenience = Annotated[
+    float | None,
+    typer.Option("--lenience", metavar="L", help="Below 1: faster, and no longer the target's exact distribution."),
+]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", metavar="N", help="End the reply after N tokens.")]
 Context = Annotated[int | None, typer.Option("--context", metavar="N", help="Tokens of prompt and reply together.")]
 Dtype = Annotated[
@@ -35,6 +62,10 @@ def check(options: Mapping[str, object]) -> None:
     Raises:
         UsageError: they do.
     """
-    gamma = options.get("gamma")
-    if options.get("drafter") == "none" and gamma:
-        raise UsageError(f"--gamma {gamma} contradicts --drafter none, which drafts nothing: leave one of them out")
+    gamma, draft = options.get("gamma"), options.get("draft")
+    if options.get("drafter") == "none":
+        for name, value in (("gamma", gamma), ("draft", draft)):
+            if value:
+                raise UsageError(
+                    f"--{name} {value} contradicts --drafter none, which drafts nothing: leave one of them out"
+                )
