@@ -26,7 +26,7 @@ class Stage(StrEnum):
 class Reply:
     """What came of one request."""
 
-    def __init__(self, request_id: str = "", *, drafter: str = "", gamma: int = 0) -> None:
+    def __init__(self, request_id: str = "", *, drafter: str = "", gamma: int | None = 0) -> None:
         self.request_id = request_id
         self.drafter = drafter
         self.gamma = gamma

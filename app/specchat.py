@@ -96,7 +96,8 @@ class SpecChat(App[None]):
         self._now = now
         self._archive: Archive | None = None
         self._deleted: list[Chat] = []
-        self._models = ("", "", 0)
+        self._target = ""
+        self._drafting: tuple[str, int | None, bool] = ("", 0, True)
         """Target, drafter and γ as last shown."""
         self._listed = 0
         """`Exchange.changes` when the list of chats was last shown."""
@@ -138,7 +139,10 @@ class SpecChat(App[None]):
             settings = session.settings
             if settings.theme in self.available_themes and settings.theme != self.theme:
                 self.theme = settings.theme
-            self._show_models(Path(settings.target).name, settings.drafter, settings.gamma)
+            sampling = settings.sampling()
+            self._show_models(
+                Path(settings.target).name, settings.chosen_drafter, settings.gamma, lossless=sampling.lossless
+            )
             self._screen_of_chat.show_rejected(settings.show_rejected)
         for sentence in session.notices:
             self._notice(sentence, severity="warning")
@@ -164,7 +168,7 @@ class SpecChat(App[None]):
                 case Died():
                     self._fail(record.message)
                 case Request():
-                    self._show_models(self._models[0], record.drafter, record.gamma)
+                    self._show_models(self._target, record.drafter, record.gamma, lossless=record.sampling.lossless)
                     self.exchange.follow(self._screen_of_chat.conversation, record)
         self._screen_of_chat.update()
         if self.exchange.changes != self._listed:
@@ -295,13 +299,18 @@ class SpecChat(App[None]):
             self.post_message(ChatList.DeleteWanted(self._screen_of_chat.conversation.chat))
 
     def _become_ready(self, ready: Ready) -> None:
-        self._show_models(ready.target, *self._models[1:])
+        self._target = ready.target
+        self._show_drafting()
         self._screen_of_chat.show_ready(ready)
         self.exchange.ready()
 
-    def _show_models(self, target: str, drafter: str, gamma: int) -> None:
-        self._models = (target, drafter, gamma)
-        self._screen_of_chat.show_models(target, drafter, gamma)
+    def _show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool) -> None:
+        self._target, self._drafting = target, (drafter, gamma, lossless)
+        self._show_drafting()
+
+    def _show_drafting(self) -> None:
+        drafter, gamma, lossless = self._drafting
+        self._screen_of_chat.show_models(self._target, drafter, gamma, lossless=lossless)
 
     def _fail(self, sentence: str) -> None:
         self._screen_of_chat.show_loading(sentence, failed=True)

@@ -140,10 +140,10 @@ class ChatScreen(Screen[None]):
         self._welcome.show(state, failed=failed)
         self._show_title()
 
-    def show_models(self, target: str, drafter: str, gamma: int) -> None:
+    def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
         """Who answers, and who drafts."""
         self._no_reply.drafter, self._no_reply.gamma = drafter, gamma
-        self._masthead.show_models(target, drafter, gamma)
+        self._masthead.show_models(target, drafter, gamma, lossless=lossless)
 
     def show_ready(self, ready: Ready) -> None:
         """The models are loaded."""

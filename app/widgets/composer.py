@@ -17,7 +17,7 @@ class Composer(TextArea):
     """Enter sends."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "send", priority=True),
+        Binding("enter", "send", "send"),
         Binding("ctrl+j,shift+enter,alt+enter", "newline", "new line", key_display="^j", show=False),
         Binding("up", "earlier", "Earlier prompt", show=False),
         Binding("down", "later", "Later prompt", show=False),
@@ -54,8 +54,12 @@ class Composer(TextArea):
         self.move_cursor(self.document.end)
 
     def on_key(self, event: Key) -> None:
-        """A question mark that begins a prompt asks for help instead."""
-        if event.character == "?" and not self.text:
+        """Enter sends, in its turn behind the keys before it; a question mark that begins a prompt asks for help."""
+        if event.key == "enter":
+            event.prevent_default()
+            event.stop()
+            self.action_send()
+        elif event.character == "?" and not self.text:
             event.prevent_default()
             event.stop()
             self.post_message(self.HelpWanted())

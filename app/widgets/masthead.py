@@ -26,10 +26,13 @@ class Masthead(Horizontal):
         """What this is: the program, or a replay."""
         self.query_one("#name", Static).update(f" {name} ")
 
-    def show_models(self, target: str, drafter: str, gamma: int) -> None:
-        """Target, and who drafts for it how much."""
-        draft = Content.assemble(f"{drafter}", (f"  γ {gamma}", "dim")) if drafter and gamma else Content("no drafts")
-        self.query_one("#models", Static).update(Content.assemble((target, "bold"), (" ◂ ", "dim"), draft))
+    def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
+        """Target, and who drafts for it how much; γ is None where it adapts."""
+        drafts = drafter not in ("", "none") and gamma != 0
+        length = "auto" if gamma is None else gamma
+        draft = Content.assemble(drafter, (f"  γ {length}", "dim")) if drafts else Content("no drafts")
+        warning = Content("") if lossless else Content.assemble("  ", (" not lossless ", "reverse"))
+        self.query_one("#models", Static).update(Content.assemble((target, "bold"), (" ◂ ", "dim"), draft, warning))
 
     def show_machine(self, ready: Ready) -> None:
         """Where the models run."""

@@ -34,6 +34,11 @@ class Card(Widget):
         self.ready: Ready | None = None
 
     @property
+    def rows(self) -> int:
+        """Lines that come and go with the figures; when their number changes, what is below moves."""
+        return 0
+
+    @property
     def _statistics(self) -> Statistics:
         return self.reply.statistics
 
@@ -59,6 +64,11 @@ class Card(Widget):
 
 class Acceptance(Card):
     """Accepted / tested, in all and by draft position, and τ."""
+
+    @property
+    def rows(self) -> int:
+        """A bar for each draft position."""
+        return min(len(self._statistics.position_tested), POSITIONS)
 
     def render(self) -> Text:
         """The figures of the reply."""
@@ -106,7 +116,8 @@ class SetUp(Card):
     def render(self) -> Text:
         """The set-up of the reply."""
         s, ready = self._statistics, self.ready
-        gamma = f"{self.reply.drafter} · γ {self.reply.gamma}" if self.reply.gamma else self.reply.drafter
+        length = "auto" if self.reply.gamma is None else self.reply.gamma
+        gamma = f"{self.reply.drafter} · γ {length}" if self.reply.drafter != "none" else "none"
         prompt = f"{s.prompt_tokens} tok, {s.reused_tokens} reused" if s.prompt_tokens else NOTHING
         rows = [self._row("drafter", gamma or NOTHING)]
         if ready is None:
@@ -142,8 +153,9 @@ class Panel(Container):
     def show(self, reply: Reply) -> None:
         """Show the figures of this reply; called again when they have changed."""
         for card in self._cards:
+            before = card.rows
             card.reply = reply
-            card.refresh(layout=isinstance(card, Acceptance))
+            card.refresh(layout=card.rows != before)
 
     def show_machine(self, ready: Ready) -> None:
         """Show what was loaded, and where."""

@@ -58,7 +58,8 @@ def test_options_win_over_variables_over_the_file_over_defaults(written: Path, m
         ("show_rejected", "false", False),
         ("show_rejected", "1", True),
         ("theme", "", ""),
-        ("gamma", "", 4),
+        ("gamma", "", None),
+        ("gamma", "auto", None),
     ],
 )
 def test_variables_are_read_by_type(
@@ -77,7 +78,7 @@ def test_variables_are_read_by_type(
         ("seed", "1.5", "SPECCHAT_SEED is '1.5': it must be a whole number"),
         ("top_p", "high", "SPECCHAT_TOP_P is 'high': it must be a number"),
         ("show_rejected", "maybe", "SPECCHAT_SHOW_REJECTED is 'maybe': it must be true or false"),
-        ("gamma", "-1", "gamma is -1: it must be 0"),
+        ("gamma", "-1", "gamma is -1: it must be from 0"),
         ("temperature", "nan", "temperature is nan"),
     ],
 )
@@ -227,7 +228,7 @@ def test_a_folder_that_cannot_be_made_is_said_in_one_sentence(tmp_path: Path) ->
 valid = st.builds(
     Settings,
     target=st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip),
-    gamma=st.integers(0, 100),
+    gamma=st.none() | st.integers(0, 16),
     temperature=st.floats(0, 10),
     top_k=st.integers(0, 1 << 40),
     top_p=st.floats(0, 1, exclude_min=True),

@@ -24,7 +24,7 @@ from engine import (
 from tests.app.commands.command import Done, command
 
 KEYS = ["text", "token_ids", "prompt_tokens", "finish_reason", "rounds", "tested", "accepted", "mean_emitted_length"]
-KEYS += ["tokens_per_second", "time_to_first_token_s", "seconds", "drafter", "gamma", "device", "dtype"]
+KEYS += ["tokens_per_second", "time_to_first_token_s", "seconds", "drafter", "gamma", "lossless", "device", "dtype"]
 
 
 def test_json_is_one_object_whose_figures_agree(ask: Callable[..., Done]) -> None:
@@ -39,7 +39,12 @@ def test_json_is_one_object_whose_figures_agree(ask: Callable[..., Done]) -> Non
     assert values["mean_emitted_length"] == pytest.approx(60 / values["rounds"])
     assert values["tokens_per_second"] == pytest.approx(60 / values["seconds"])
     assert values["time_to_first_token_s"] > 0
-    assert (values["drafter"], values["gamma"], values["device"], values["dtype"]) == ("ngram", 4, "cpu", "float32")
+    assert (values["drafter"], values["gamma"], values["device"], values["dtype"]) == (
+        "ngram",
+        "auto",
+        "cpu",
+        "float32",
+    )
 
 
 def test_json_is_ascii_whatever_the_model_said(ask: Callable[..., Done]) -> None:
