@@ -30,7 +30,7 @@ def record(engine: Engine, name: str, turns: tuple[str, ...], sampling: Sampling
         trace.write(engine.wait_ready())
         for number, text in enumerate(turns):
             messages.append(Message("user", text))
-            request = Request(f"{name}-{number}", tuple(messages), sampling=sampling, max_tokens=160)
+            request = Request(f"{name}-{number}", tuple(messages), sampling=sampling, gamma=4, max_tokens=160)
             trace.write(request)
             reply = ""
             for event in engine.stream(request):
