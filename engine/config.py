@@ -33,12 +33,14 @@ class EngineConfig:
     """Requests that can run at once; each has its own row of the KV cache."""
     context: int = 4096
     """Tokens per slot, prompt and reply together; the model's own limit if that is lower."""
+    queue: int = 1024
+    """Requests that may wait for a slot; one more is refused."""
     prefill_chunk: int = 256
     """A prompt enters the cache in chunks of this many tokens, so that running rows never wait longer than one."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise EngineError(f"dtype {self.dtype!r} is not known: choose one of {', '.join(DTYPES)}")
-        for name, value in (("slots", self.slots), ("context", self.context), ("prefill chunk", self.prefill_chunk)):
-            if value < 1:
-                raise EngineError(f"{name} is {value}: it must be at least 1")
+        for name in ("slots", "context", "queue", "prefill_chunk"):
+            if (value := getattr(self, name)) < 1:
+                raise EngineError(f"{name.replace('_', ' ')} is {value}: it must be at least 1")

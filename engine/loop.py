@@ -125,11 +125,18 @@ class Loop:
                 return
             idle = False
             if isinstance(command, Submit):
-                self._scheduler.waiting.append(command)
+                self._enqueue(command)
             elif isinstance(command, Cancel):
                 self._cancel(command.request_id)
             elif isinstance(command, Close):
                 self._closed = True
+
+    def _enqueue(self, submitted: Submit) -> None:
+        if len(self._scheduler.waiting) < self._config.queue:
+            self._scheduler.waiting.append(submitted)
+            return
+        message = f"{self._config.queue} requests are waiting already: try again when some have finished"
+        self._refuse(submitted, FinishReason.ERROR, message)
 
     def _cancel(self, request_id: str) -> None:
         for row in self._scheduler.rows:

@@ -31,11 +31,13 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def tiny_model(seed: int = 0, hidden: int = 32, layers: int = 2, sharpness: float = 12.0) -> LoadedModel:
+def tiny_model(
+    seed: int = 0, hidden: int = 32, layers: int = 2, sharpness: float = 12.0, width: int = VOCABULARY
+) -> LoadedModel:
     """A Llama of random weights in float32; `sharpness` spreads its logits so that its choices are clear."""
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=width,
         hidden_size=hidden,
         intermediate_size=2 * hidden,
         num_hidden_layers=layers,
@@ -53,7 +55,7 @@ def tiny_model(seed: int = 0, hidden: int = 32, layers: int = 2, sharpness: floa
         name="tiny",
         eos_ids=frozenset({EOS}),
         context=512,
-        vocab_size=VOCABULARY,
+        vocab_size=width,
         weight_bytes=weight_bytes,
         has_chat_template=True,
     )
@@ -61,14 +63,19 @@ def tiny_model(seed: int = 0, hidden: int = 32, layers: int = 2, sharpness: floa
 
 @contextmanager
 def tiny_engine(
-    target: LoadedModel | None = None, draft: LoadedModel | None = None, slots: int = 4, chunk: int = 32
+    target: LoadedModel | None = None,
+    draft: LoadedModel | None = None,
+    slots: int = 4,
+    chunk: int = 32,
+    queue: int = 1024,
 ) -> Iterator[Engine]:
     """A running engine on tiny models."""
 
     def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
         return put_together(config, target or tiny_model(), draft)
 
-    engine = Engine(EngineConfig("tiny", Path(), slots=slots, context=256, prefill_chunk=chunk), assemble)
+    config = EngineConfig("tiny", Path(), slots=slots, context=256, queue=queue, prefill_chunk=chunk)
+    engine = Engine(config, assemble)
     engine.start()
     engine.wait_ready(60)
     try:
