@@ -46,10 +46,10 @@ def test_a_correct_engine_passes(pair: dict[str, str]) -> None:
 
 
 def test_accepting_what_should_be_refused_is_found(pair: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def lax(best: Tensor, drafted: Tensor, lengths: Tensor) -> Verdict:
+    def lax(best: Tensor, drafted: Tensor, lengths: Tensor, near: Tensor | None) -> Verdict:
         best = best.clone()
         best[:, :-1] = drafted
-        return accept_greedy(best, drafted, lengths)
+        return accept_greedy(best, drafted, lengths, near)
 
     monkeypatch.setattr("engine.round.accept_greedy", lax)
     found = verified(pair)
