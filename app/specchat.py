@@ -24,6 +24,7 @@ from app import themes
 from app.archive import Archive
 from app.errors import AppError
 from app.exchange import Exchange
+from app.offers import offers
 from app.picture import write_new
 from app.player import Player
 from app.sanitize import visible
@@ -240,26 +241,13 @@ class SpecChat(App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the palette offers."""
-        if screen is not self._screen_of_chat:
-            return
-        chat = self._screen_of_chat
-        if self._player is None:
-            yield SystemCommand("New chat", "Begin an empty chat", chat.action_new_chat)
-            yield SystemCommand("Chats", "Show or fold the list of chats", lambda: chat.action_pane("chats"))
-            if chat.conversation.chat is not None:
-                yield SystemCommand("Rename chat", "Give this chat another title", self._rename_this)
-                yield SystemCommand("Delete chat", "Take this chat off the list", self._delete_this)
-            if self._deleted:
-                yield SystemCommand("Undo delete", "Bring the last deleted chat back", self.action_undo_delete)
-            if chat.conversation.running:
-                yield SystemCommand("Stop", "End the reply and keep its text", chat.action_stop)
-        yield SystemCommand("Panel", "Show or fold the speculation panel", lambda: chat.action_pane("panel"))
-        yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", chat.action_rejected)
-        yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", chat.action_markdown)
-        yield SystemCommand("Save picture", "Save the screen as an SVG file", self.action_save_picture)
-        yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
-        yield SystemCommand("Help", "Keys, and the definition of every figure", self.action_help)
-        yield SystemCommand("Quit", "Everything is stored", self.exit)
+        if screen is self._screen_of_chat:
+            yield from offers(self, self._screen_of_chat, replaying=self._player is not None)
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether a deleted chat can be brought back."""
+        return bool(self._deleted)
 
     def action_help(self) -> None:
         """Keys, fates, figures."""
@@ -289,14 +277,6 @@ class SpecChat(App[None]):
 
     def _store_failed(self, sentence: str) -> None:
         self.post_message(self.StoreFailed(sentence))
-
-    def _rename_this(self) -> None:
-        if self._screen_of_chat.conversation.chat is not None:
-            self.post_message(ChatList.RenameWanted(self._screen_of_chat.conversation.chat))
-
-    def _delete_this(self) -> None:
-        if self._screen_of_chat.conversation.chat is not None:
-            self.post_message(ChatList.DeleteWanted(self._screen_of_chat.conversation.chat))
 
     def _become_ready(self, ready: Ready) -> None:
         self._target = ready.target

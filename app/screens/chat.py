@@ -30,8 +30,8 @@ from engine import Loading, Ready
 if TYPE_CHECKING:
     from app.specchat import SpecChat
 
-PANEL_EVERY = 3
-"""The panel is drawn again with every third update of the conversation: ten times a second."""
+PANEL_EVERY = 6
+"""The panel is drawn again with every sixth update of the conversation, five times a second: figures are to be read."""
 
 
 class ChatScreen(Screen[None]):
@@ -109,9 +109,7 @@ class ChatScreen(Screen[None]):
         self._transcript.show(conversation)
         if self._player is None:
             self._composer.remember([turn.prompt for turn in conversation.turns])
-            self._composer.focus()
-        else:
-            self._transcript.focus()
+        self._focus_composer()
         self.set_pane("chat")
         self._panel_state = None
         self.update()

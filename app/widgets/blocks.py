@@ -15,7 +15,9 @@ from app.widgets.look import Look
 from app.widgets.token_lines import Piece, TokenLines
 from engine import Fate, FinishReason
 
-INDENT = 2
+INDENT = 4
+"""Empty cells at the left of every text; a prompt has its mark there."""
+MARK = "▌ "
 QUEUED = " queued "
 """Prompts leave room for it at their right."""
 Markdown = Callable[[str, int], list[Strip]]
@@ -77,7 +79,9 @@ class PromptBlock(Block):
         if y == len(self._lines):
             return Strip([])
         style = look.queued if self._queued else look.prompt
-        line = Strip([Segment("▌ ", look.mark), Segment("".join(p.text for p in self._lines[y]), style)])
+        margin = Segment(" " * (INDENT - len(MARK)), look.base)
+        text = "".join(piece.text for piece in self._lines[y])
+        line = Strip([margin, Segment(MARK, look.mark), Segment(text, style)])
         line = line.adjust_cell_length(self.width, style)
         if self._queued and y == len(self._lines) - 1:
             line = Strip.join([line.crop(0, self.width - len(QUEUED)), Strip([Segment(QUEUED, look.mark)])])

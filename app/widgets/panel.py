@@ -32,11 +32,22 @@ class Card(Widget):
         self.border_title = title
         self.reply = Reply()
         self.ready: Ready | None = None
+        self._shown: list[Text] = []
 
-    @property
-    def rows(self) -> int:
-        """Lines that come and go with the figures; when their number changes, what is below moves."""
-        return 0
+    def rows(self) -> list[Text]:
+        """The lines, as the figures now are."""
+        raise NotImplementedError
+
+    def show(self, reply: Reply) -> None:
+        """Draw again what has changed; only a new number of lines moves what is below."""
+        self.reply = reply
+        before, self._shown = self._shown, self.rows()
+        if self._shown != before:
+            self.refresh(layout=len(self._shown) != len(before))
+
+    def render(self) -> Text:
+        """The lines at the present width."""
+        return Text("\n", no_wrap=True, overflow="crop").join(self.rows())
 
     @property
     def _statistics(self) -> Statistics:
@@ -65,12 +76,7 @@ class Card(Widget):
 class Acceptance(Card):
     """Accepted / tested, in all and by draft position, and τ."""
 
-    @property
-    def rows(self) -> int:
-        """A bar for each draft position."""
-        return min(len(self._statistics.position_tested), POSITIONS)
-
-    def render(self) -> Text:
+    def rows(self) -> list[Text]:
         """The figures of the reply."""
         s = self._statistics
         counts = f"{s.accepted} accepted of {s.tested} tested"
@@ -90,30 +96,28 @@ class Acceptance(Card):
             lines.append(Text.assemble((f"{number} ", self._style("label")), bar, " ", tested))
         if not s.per_position:
             lines.append(Text(NOTHING, self._style("empty")))
-        return Text("\n", no_wrap=True, overflow="crop").join(lines)
+        return lines
 
 
 class Speed(Card):
     """Tokens per second, now and over the reply, and the wait for the first token."""
 
-    def render(self) -> Text:
+    def rows(self) -> list[Text]:
         """The figures of the reply."""
         s = self._statistics
         over = f"{rate(s.tokens_per_second)} tok/s" if s.rounds else NOTHING
-        return Text("\n", no_wrap=True, overflow="crop").join(
-            [
-                self._figure(rate(s.recent_tokens_per_second), "tok/s now"),
-                Text(sparkline(self.reply.speeds, self._inner) or " ", self._style("spark")),
-                self._row("reply", over),
-                self._row("first token", duration(s.time_to_first_token_s)),
-            ]
-        )
+        return [
+            self._figure(rate(s.recent_tokens_per_second), "tok/s now"),
+            Text(sparkline(self.reply.speeds, self._inner) or " ", self._style("spark")),
+            self._row("reply", over),
+            self._row("first token", duration(s.time_to_first_token_s)),
+        ]
 
 
 class SetUp(Card):
     """The models, the machine, the prompt."""
 
-    def render(self) -> Text:
+    def rows(self) -> list[Text]:
         """The set-up of the reply."""
         s, ready = self._statistics, self.ready
         length = "auto" if self.reply.gamma is None else self.reply.gamma
@@ -132,7 +136,7 @@ class SetUp(Card):
                 self._row("cache", f"{size(ready.cache_bytes)} · {ready.slots}×{ready.context}"),
             ]
         rows.append(self._row("prompt", prompt))
-        return Text("\n", no_wrap=True, overflow="crop").join(rows)
+        return rows
 
 
 class Panel(Container):
@@ -153,9 +157,7 @@ class Panel(Container):
     def show(self, reply: Reply) -> None:
         """Show the figures of this reply; called again when they have changed."""
         for card in self._cards:
-            before = card.rows
-            card.reply = reply
-            card.refresh(layout=card.rows != before)
+            card.show(reply)
 
     def show_machine(self, ready: Ready) -> None:
         """Show what was loaded, and where."""

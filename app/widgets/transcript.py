@@ -8,19 +8,24 @@ from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Resize
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
+from textual.widget import Widget
 
 from app.conversation import Conversation, Turn
 from app.reply import Reply
 from app.widgets.blocks import Block, PromptBlock, ReplyBlock
 from app.widgets.look import PART_CLASSES, TOKEN_CLASSES, Look, look_of
 
-LINE_WIDTH = 100
+LINE_WIDTH = 104
 """Longer lines are hard to read."""
+FOLLOW_EVERY = 3
+"""Scrolling draws all lines and the scrollbar: the end is followed with every third update, ten times a second."""
+TOP = 1
+"""Empty lines above the first prompt."""
 
 
 class Transcript(ScrollView, can_focus=True):
@@ -41,12 +46,15 @@ class Transcript(ScrollView, can_focus=True):
         self.conversation = conversation
         self._blocks: list[Block] = []
         self._parts: list[Turn | Reply] = []
-        self._tops: list[int] = [0]
+        self._tops: list[int] = [TOP]
         """The first line of each block, then the number of all lines."""
         self._following = True
         """Whether the end stays in sight while it moves on; until the user scrolls away from it."""
         self._moving = False
         """Whether it is not the user who scrolls."""
+        self._updates = 0
+        self._behind = False
+        """Whether the end has moved on since it was last brought into sight."""
         self._look: Look | None = None
 
     def show(self, conversation: Conversation) -> None:
@@ -68,15 +76,37 @@ class Transcript(ScrollView, can_focus=True):
             if changed is not None and number < len(self._tops):  # new blocks lie below what is dirty already
                 line = self._tops[number] + changed
                 dirty = line if dirty is None else min(dirty, line)
-        if dirty is None:
-            return
-        self._tops = [0, *accumulate(block.height for block in self._blocks)]
-        before = self.virtual_size.height
-        self._moving = True
-        self.virtual_size = Size(self._width, self._tops[-1])
-        self._moving = False
-        self.refresh_lines(dirty, max(before, self._tops[-1]) - dirty + 1)
+        if dirty is not None:
+            before = self._tops[-1]
+            self._tops = list(accumulate((block.height for block in self._blocks), initial=TOP))
+            self.refresh_lines(dirty, max(before, self._tops[-1]) - dirty + 1)
+            self._behind = True
+        self._updates += 1
+        if self._behind and self._updates % FOLLOW_EVERY == 0:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Say how much there is to scroll through by now, and keep the end in sight."""
+        self._behind = False
+        self._resize_content(Size(self._width, self._tops[-1]))
         self._keep_end()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Hand lines out as they were drawn before, and with them what Textual has worked out about them.
+
+        Its own way makes a new strip of each line whenever the view scrolls, which costs more than all else here.
+        The widget can have no border and no padding for that.
+        """
+        _base, background = self.background_colors
+        filters = self.app.get_line_filters()
+        strips = []
+        for y in crop.line_range:
+            strip = self.render_line(y)
+            for line_filter in filters:
+                strip = strip.apply_filter(line_filter, background)
+            strips.append(strip)
+        first, last = crop.column_span
+        return strips if (first, last) == (0, self.size.width) else [strip.crop(first, last) for strip in strips]
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
@@ -129,7 +159,7 @@ class Transcript(ScrollView, can_focus=True):
 
     @property
     def _width(self) -> int:
-        return min(self.scrollable_content_region.width or 80, LINE_WIDTH)
+        return min((self.scrollable_content_region.width or 80) - 1, LINE_WIDTH)
 
     def _rebuild(self) -> None:
         """Make all blocks anew; what was at the top of the screen stays there."""
@@ -137,12 +167,28 @@ class Transcript(ScrollView, can_focus=True):
         block = min(bisect_right(self._tops, top), len(self._blocks)) - 1
         below = top - self._tops[block]
         self._blocks, self._parts = [], []
-        self._tops = [0]
+        self._tops = [TOP]
         self.update()
         self.refresh()
+        self._catch_up()
         if not self._following and 0 <= block < len(self._blocks):
             line = self._tops[block] + min(below, self._blocks[block].height - 1)
             self.scroll_to(y=line, animate=False, immediate=True, force=True)
+
+    def _resize_content(self, size: Size) -> None:
+        """Tell how much there is to scroll through.
+
+        Textual lays the whole screen out anew for that; only a scrollbar that comes or goes is worth it. Without
+        this, each new line of a reply would cost as much as thirty drawn ones.
+        """
+        room = self.container_size.height
+        self._moving = True
+        if (self.virtual_size.height > room) is (size.height > room):
+            self.set_reactive(Widget.virtual_size, size)
+            self._scroll_update(size)
+        else:
+            self.virtual_size = size
+        self._moving = False
 
     def _keep_end(self) -> None:
         if self._following:
@@ -179,7 +225,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def _line(self, line: int, look: Look) -> Strip:
         block = bisect_right(self._tops, line) - 1
-        if block >= len(self._blocks):
+        if not 0 <= block < len(self._blocks):
             return Strip([])
         return self._blocks[block].strip(line - self._tops[block], look)
 

@@ -87,8 +87,8 @@ async def test_only_the_last_lines_are_drawn_again(stage: Stage, monkeypatch: py
         monkeypatch.setattr(transcript, "refresh", lambda *regions_, **_: regions.extend(regions_))
         reply.add(round_of(accepted=0, tested=0, last="more", fate=Fate.PLAIN, number=20))
         transcript.update()
-        # The prompt and an empty line, twenty lines, then the one that grew.
-        assert [region.y for region in regions] == [2 + 20]
+        # An empty line, the prompt, an empty line, twenty lines, then the one that grew.
+        assert [region.y for region in regions] == [3 + 20]
         transcript.update()
         assert len(regions) == 1
 
@@ -131,9 +131,9 @@ async def test_selected_text_is_copied(stage: Stage) -> None:
         transcript, _reply = shown(stage, round_of(accepted=0, tested=0, last="some words\nand more", fate=Fate.PLAIN))
         await stage.settle(pilot)
         left, top = transcript.content_region.offset
-        await pilot.mouse_down(offset=(left + 2, top + 2))
-        await pilot.hover(offset=(left + 6, top + 2))
-        await pilot.mouse_up(offset=(left + 6, top + 2))
+        await pilot.mouse_down(offset=(left + 4, top + 3))
+        await pilot.hover(offset=(left + 8, top + 3))
+        await pilot.mouse_up(offset=(left + 8, top + 3))
         await stage.settle(pilot)
         assert stage.app.screen.get_selected_text() in ("some", "some ")
         await stage.press(pilot, "ctrl+c")

@@ -1,0 +1,44 @@
+"""What the command palette offers, for the state the app is in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from textual.app import SystemCommand
+
+from app.screens.chat import ChatScreen
+from app.widgets.chat_list import ChatList
+
+if TYPE_CHECKING:
+    from app.specchat import SpecChat
+
+
+def offers(app: SpecChat, screen: ChatScreen, *, replaying: bool) -> Iterator[SystemCommand]:
+    """The commands that would do something now."""
+    if not replaying:
+        yield from _of_chats(app, screen)
+    yield SystemCommand("Panel", "Show or fold the speculation panel", lambda: screen.action_pane("panel"))
+    yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", screen.action_rejected)
+    yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)
+    yield SystemCommand("Save picture", "Save the screen as an SVG file", app.action_save_picture)
+    yield SystemCommand("Theme", "Change the colours", app.action_change_theme)
+    yield SystemCommand("Help", "Keys, and the definition of every figure", app.action_help)
+    yield SystemCommand("Quit", "Everything is stored", app.exit)
+
+
+def _of_chats(app: SpecChat, screen: ChatScreen) -> Iterator[SystemCommand]:
+    chat = screen.conversation.chat
+    yield SystemCommand("New chat", "Begin an empty chat", screen.action_new_chat)
+    yield SystemCommand("Chats", "Show or fold the list of chats", lambda: screen.action_pane("chats"))
+    if chat is not None:
+        yield SystemCommand(
+            "Rename chat", "Give this chat another title", lambda: app.post_message(ChatList.RenameWanted(chat))
+        )
+        yield SystemCommand(
+            "Delete chat", "Take this chat off the list", lambda: app.post_message(ChatList.DeleteWanted(chat))
+        )
+    if app.can_undo:
+        yield SystemCommand("Undo delete", "Bring the last deleted chat back", app.action_undo_delete)
+    if screen.conversation.running:
+        yield SystemCommand("Stop", "End the reply and keep its text", screen.action_stop)
