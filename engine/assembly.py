@@ -83,7 +83,8 @@ def put_together(config: EngineConfig, model: LoadedModel, draft: LoadedModel | 
     else:
         raise shortage
     penalties = Penalties(target.cache.slots, context, target.device)
-    drafters: list[Drafter] = [NGramDrafter(), NoDrafter()]
+    never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
+    drafters: list[Drafter] = [NGramDrafter(model.eos_ids, never), NoDrafter()]
     if cached is not None:
         drafters.insert(0, ModelDrafter(cached, penalties, model.vocab_size, config.prefill_chunk))
     return Assembly(

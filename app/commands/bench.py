@@ -47,7 +47,7 @@ def bench(
         int | None, typer.Option("--passes", metavar="N", help="Times are medians over so many passes.")
     ] = None,
     peer: Annotated[
-        list[str] | None, typer.Option("--peer", metavar="transformers|llama.cpp", help="May be repeated.")
+        list[str] | None, typer.Option("--peer", metavar="loop|transformers|llama.cpp", help="May be repeated.")
     ] = None,
     crossover: Annotated[bool, typer.Option("--crossover", help="Grow the batch until drafting stops paying.")] = False,
     synthetic: Annotated[

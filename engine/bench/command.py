@@ -13,6 +13,7 @@ import torch
 from engine.assembly import Assemble, Assembly, assemble
 from engine.bench.crossover import Crossover, find_crossover
 from engine.bench.llama_cpp_peer import LlamaCppPeer, llama_cpp_refusal
+from engine.bench.loop_peer import LoopPeer
 from engine.bench.pace import Peer
 from engine.bench.plan import AUTO, BASELINE, NONE, Plan, Variant, parse_gamma
 from engine.bench.prompts import SETS, PromptSet, load_prompts
@@ -32,7 +33,7 @@ from engine.request import Request
 from engine.resolve import resolve
 from engine.text import encode
 
-PEERS = ("transformers", "llama.cpp")
+PEERS = ("loop", "transformers", "llama.cpp")
 DEFAULT_SHAPES = "llama-3.2-3b/llama-3.2-1b"
 LARGEST_BATCH = 32
 """That `--crossover` tries, unless a larger one is named."""
@@ -198,6 +199,8 @@ def _peers(
     # A peer cannot be told "auto" in a way that means the same: it gets the fixed draft lengths.
     gammas = sorted({v.gamma for v in variants if v.drafter != BASELINE and v.gamma is not AUTO})
     peers: list[Peer] = []
+    if "loop" in options.peers:
+        peers.append(LoopPeer(made.model, made.target.cache.slots, made.target.context))
     if "transformers" in options.peers:
         peers += _transformers_peers(config, made, gammas)
     if "llama.cpp" in options.peers:

@@ -8,7 +8,7 @@ continuations of a context the most frequent is taken, the latest seen if severa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from engine.drafters.base import Draft
 from engine.row import Row
@@ -20,9 +20,16 @@ MAX_HISTORY = 512
 
 
 class NGramPredictor:
-    """The tables of one request."""
+    """The tables of one request.
 
-    def __init__(self) -> None:
+    Args:
+        ends: tokens behind which nothing is drafted: the reply would be over.
+        never: tokens that are not drafted: turn marks of the chat template, which stand in prompts, not in replies.
+    """
+
+    def __init__(self, ends: Collection[int] = (), never: Collection[int] = ()) -> None:
+        self._ends = ends
+        self._never = never
         self._history: deque[int] = deque(maxlen=MAX_HISTORY)
         self._counts: dict[tuple[int, ...], dict[int, int]] = {}
         self._best: dict[tuple[int, ...], int] = {}
@@ -54,8 +61,12 @@ class NGramPredictor:
             if length is None:
                 break
             token = self._best[context[-length:]]
+            if token in self._never:
+                break
             tokens.append(token)
             orders.append(length + 1)
+            if token in self._ends:
+                break
             context = (*context, token)[1 - MAX_ORDER :]
         return tokens, orders
 
@@ -65,18 +76,20 @@ class NGramPredictor:
 
 
 class NGramDrafter:
-    """One predictor per row."""
+    """One predictor per row; the arguments are those of `NGramPredictor`."""
 
     name = "ngram"
     buckets = tuple(range(2, MAX_ORDER + 1))
     """The order of the n-gram: the longer the context, the surer."""
 
-    def __init__(self) -> None:
+    def __init__(self, ends: Collection[int] = (), never: Collection[int] = ()) -> None:
+        self._ends = ends
+        self._never = never
         self._predictors: dict[str, NGramPredictor] = {}
 
     def admit(self, row: Row) -> None:
         """Seed the tables with the prompt."""
-        predictor = self._predictors[row.request.request_id] = NGramPredictor()
+        predictor = self._predictors[row.request.request_id] = NGramPredictor(self._ends, self._never)
         predictor.update(row.tokens)
 
     def propose(self, rows: Sequence[Row], gammas: Sequence[int]) -> Draft:

@@ -65,3 +65,11 @@ def test_counts_outlive_the_window_of_contexts() -> None:
 
 def test_each_token_comes_with_the_order_of_its_ngram() -> None:
     assert predictor(1, 2, 3, 4, 5, 1).predict(4) == ([2, 3, 4, 5], [2, 3, 4, 4])
+
+
+def test_nothing_is_drafted_behind_an_end_and_turn_marks_never() -> None:
+    made = NGramPredictor(ends={3}, never={4})
+    made.update([1, 2, 3, 5, 6, 4, 7, 1])
+    assert drafted(made, 8) == [2, 3]
+    made.update([5])
+    assert drafted(made, 8) == [6]
