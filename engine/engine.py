@@ -93,10 +93,7 @@ class Engine:
     def stream(self, request: Request) -> Iterator[Event]:
         """Ask for a reply and yield its events as they come, `Finished` last.
 
-        Closing the iterator early cancels the request.
-
-        Raises:
-            EngineError: the engine died.
+        Closing the iterator early cancels the request. An engine that dies ends it with `FinishReason.ERROR`.
         """
         outbox = Outbox()
         self.submit(request, outbox)

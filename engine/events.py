@@ -80,7 +80,8 @@ class Round:
 
     `drafted[:accepted]` and then `last` were emitted. If `accepted < len(p)`, `drafted[accepted]` was rejected and
     everything behind it discarded. `p`, `q`, `u` and `beta` hold one value per *tested* token: p(x) and q(x) under
-    the standardised distributions, the uniform draw u (accepted iff u·q < p), and β = Σ min(p, q).
+    the standardised distributions, the uniform draw u (accepted iff u·q < p; with a lenience l, iff u·l·q < p), and
+    β = Σ min(p, q).
     """
 
     request_id: str

@@ -164,9 +164,12 @@ class ChatScreen(Screen[None]):
             self.conversation.chat = replace(chat, title=title)
 
     def leave(self, chat: Chat) -> None:
-        """A chat is gone."""
+        """A chat is gone; who deleted it in the list stays there, where it can be undone."""
         if self.conversation.chat and self.conversation.chat.id == chat.id:
+            in_list = self._chats.has_focus
             self.show(Conversation())
+            if in_list:
+                self.action_tab("chats")
 
     def set_pane(self, pane: str) -> None:
         """On a narrow screen: show the chat, the chats or the panel."""

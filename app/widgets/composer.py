@@ -12,13 +12,16 @@ from textual.widgets import TextArea
 
 from app.sanitize import clean_prompt
 
+_NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
+_IN_TURN = ("enter", *_NEWLINES)
+
 
 class Composer(TextArea):
     """Enter sends."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "send"),
-        Binding("ctrl+j,shift+enter,alt+enter", "newline", "new line", key_display="^j", show=False),
+        Binding(",".join(_NEWLINES), "newline", "new line", key_display="^j", show=False),
         Binding("up", "earlier", "Earlier prompt", show=False),
         Binding("down", "later", "Later prompt", show=False),
         Binding("pageup", "screen.scroll(-1)", "Scroll up", show=False),
@@ -54,11 +57,17 @@ class Composer(TextArea):
         self.move_cursor(self.document.end)
 
     def on_key(self, event: Key) -> None:
-        """Enter sends, in its turn behind the keys before it; a question mark that begins a prompt asks for help."""
-        if event.key == "enter":
+        """Enter sends and ^j breaks the line, in their turn: as bindings they would overtake keys typed just before.
+
+        A question mark that begins a prompt asks for help.
+        """
+        if event.key in _IN_TURN:
             event.prevent_default()
             event.stop()
-            self.action_send()
+            if event.key == "enter":
+                self.action_send()
+            else:
+                self.action_newline()
         elif event.character == "?" and not self.text:
             event.prevent_default()
             event.stop()

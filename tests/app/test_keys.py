@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.events import Key
 from textual.widgets import Input
 
 from app.conversation import Conversation
@@ -206,6 +207,27 @@ async def test_deleting_the_open_chat_leaves_it(stage: Stage) -> None:
         await stage.press(pilot, "ctrl+b", "home", "d")
         assert stage.engine.cancelled
         assert not conversation(stage).turns
+
+
+async def test_deleting_the_open_chat_in_the_list_can_be_undone_there(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        await stage.press(pilot, "ctrl+b", "d")
+        assert widget(stage, ChatList).has_focus
+        assert len(stage.store.chats()) == 2
+        await stage.press(pilot, "u")
+        assert len(stage.store.chats()) == 3
+        assert widget(stage, Composer).text == ""
+
+
+async def test_keys_in_one_burst_keep_their_order(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        for key, character in (("a", "a"), ("ctrl+j", "\n"), ("b", "b"), ("question_mark", "?"), ("enter", "\r")):
+            stage.app.post_message(Key(key, character))
+        await stage.settle(pilot)
+        assert [request.messages[-1].content for request in stage.engine.submitted] == ["a\nb?"]
 
 
 async def test_chats_and_panel_fold(stage: Stage) -> None:
