@@ -80,6 +80,9 @@ def accept(
 
 def accept_greedy(best: Tensor, drafted: Tensor, lengths: Tensor, near: Tensor | None = None) -> Verdict:
     """`accept` where every p is one-hot at `best` [B, γ+1] and every draft certain: keep while they agree."""
+    if not drafted.shape[1]:
+        nothing = torch.empty(drafted.shape, device=best.device)
+        return Verdict(lengths, best[:, 0], nothing, nothing, nothing)
     agrees = best[:, :-1] == drafted
     kept = agrees if near is None else agrees | near
     accepted = _leading(kept, lengths)

@@ -40,6 +40,8 @@ def uniforms(seeds: Sequence[int], rounds: Sequence[int], stream: Stream, count:
         stream: what the draws are for.
         count: draws per row, below 65,536.
     """
+    if count == 0:
+        return np.empty((len(seeds), 0))
     with np.errstate(over="ignore"):
         seed = np.array([s & 0xFFFFFFFFFFFFFFFF for s in seeds], dtype=np.uint64)
         key = _mix(_mix(seed + _GOLDEN) + np.uint64(stream) * _GOLDEN)

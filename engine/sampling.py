@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -62,7 +63,12 @@ class SamplingRows:
 
     @classmethod
     def of(cls, settings: Sequence[Sampling], device: torch.device) -> SamplingRows:
-        """The settings of one batch, row by row."""
+        """The settings of one batch, row by row; the same batch gets the same tensors again."""
+        return cls._of(tuple(settings), device)
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def _of(cls, settings: tuple[Sampling, ...], device: torch.device) -> SamplingRows:
         numbers = torch.tensor([_numbers(s) for s in settings], dtype=torch.float64).to(device, non_blocking=True)
         free = [s for s in settings if not s.greedy]
         return cls(
