@@ -31,7 +31,7 @@ class Masthead(Horizontal):
         drafts = drafter not in ("", "none") and gamma != 0
         length = "auto" if gamma is None else gamma
         draft = Content.assemble(drafter, (f"  γ {length}", "dim")) if drafts else Content("no drafts")
-        warning = Content("") if lossless else Content.assemble("  ", (" not lossless ", "reverse"))
+        warning = Content("") if lossless else Content.assemble("  ", (" lossy ", "reverse"))
         self.query_one("#models", Static).update(Content.assemble((target, "bold"), (" ◂ ", "dim"), draft, warning))
 
     def show_machine(self, ready: Ready) -> None:
