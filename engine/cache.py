@@ -58,7 +58,7 @@ class Pass:
 
     Args:
         cache: the slots.
-        slots: the slot of each row [B], as host integers and (for more than one row) as a tensor on the device.
+        slots: the slot of each row [B], on the host.
         starts: the first position each row writes, on the host.
         positions: positions the pass writes [B, T], on the device.
     """
@@ -70,13 +70,11 @@ class Pass:
         self._start = starts[0] if len(starts) == 1 else None
         self._positions = positions
         self._length = max(starts) + positions.shape[1]
-        first, count = slots[0], len(slots)
+        index = torch.tensor(slots, device=positions.device)
+        self._row_index = index[:, None]
         # Neighbouring slots are read where they are; scattered ones have to be gathered.
-        self._together = list(slots) == list(range(first, first + count))
-        self._rows: slice | Tensor = (
-            slice(first, first + count) if self._together else torch.tensor(slots, device=positions.device)
-        )
-        self._row_index = torch.tensor(slots, device=positions.device)[:, None]
+        together = list(slots) == list(range(slots[0], slots[0] + len(slots)))
+        self._rows: slice | Tensor = slice(slots[0], slots[0] + len(slots)) if together else index
 
     @property
     def length(self) -> int:
