@@ -10,6 +10,7 @@ import typer
 
 from app.commands import models, options
 from app.commands.bench import bench
+from app.commands.distill import distill
 from app.commands.verify import verify
 from app.errors import UsageError
 
@@ -162,3 +163,4 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
 
 app.command()(bench)
 app.command()(verify)
+app.command()(distill)

@@ -16,7 +16,7 @@ from app.errors import SettingsError
 from app.toml_file import TomlFile
 from engine import EngineConfig, EngineError, Message, Request, Sampling
 
-DRAFTERS = ("auto", "none", "ngram", "model")
+DRAFTERS = ("auto", "none", "ngram", "head", "model")
 PREFIX = "SPECCHAT_"
 AUTO = "auto"
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from engine.adaptive import AdaptiveGamma, Forecast
 from engine.costs import Costs
@@ -110,6 +111,15 @@ class Drafting:
         if plan.adaptive:
             forecasts = [self._forecasts[rows[i].request.request_id] for i in plan.adaptive]
             self._controller.observe(forecasts, plan.buckets, [outcomes[i].accepted for i in plan.adaptive])
+
+    def absorb(self, rows: Sequence[Row], tapped: Tensor | None) -> None:
+        """The target has read tokens of these rows, from `Row.cached` on; what it hands out goes to who drafts."""
+        if tapped is None:
+            return
+        for name in dict.fromkeys(row.drafter for row in rows):
+            mine = [i for i, row in enumerate(rows) if row.drafter == name]
+            part = tapped if len(mine) == len(rows) else tapped[torch.tensor(mine, device=tapped.device)]
+            self.drafters[name].absorb([rows[i] for i in mine], part)
 
     def observe(self, row: Row, emitted: Sequence[int]) -> None:
         """A round has added `emitted` to `row.tokens`."""
