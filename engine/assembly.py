@@ -12,6 +12,7 @@ import torch
 from engine.cached_model import CachedModel
 from engine.config import EngineConfig
 from engine.drafters.base import Drafter
+from engine.drafters.combined import CombinedDrafter
 from engine.drafters.head import HeadDrafter
 from engine.drafters.model import ModelDrafter
 from engine.drafters.ngram import NGramDrafter
@@ -102,11 +103,12 @@ def put_together(
         raise shortage
     penalties = Penalties(target.cache.slots, context, target.device)
     never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
-    drafters: list[Drafter] = [NGramDrafter(model.eos_ids, never), NoDrafter()]
+    ngram = NGramDrafter(model.eos_ids, never)
+    drafters: list[Drafter] = [ngram, NoDrafter()]
     cache_bytes = target.cache.bytes + (cached.cache.bytes if cached else 0)
     if head is not None:
         drafter = HeadDrafter(head.head, head.vocabulary, target, penalties)
-        drafters.insert(0, drafter)
+        drafters = [CombinedDrafter(drafter, ngram, target.device), drafter, *drafters]
         cache_bytes += drafter.bytes
     if cached is not None:
         drafters.insert(0, ModelDrafter(cached, penalties, model.vocab_size, config.prefill_chunk))

@@ -12,7 +12,9 @@ from engine.adaptive import AdaptiveGamma, Forecast
 from engine.costs import Costs
 from engine.drafters.base import Draft, Drafter
 from engine.drafters.proposal import Proposal, merge
+from engine.errors import EngineError
 from engine.outcome import Outcome
+from engine.request import AUTO
 from engine.row import Row
 
 
@@ -49,6 +51,19 @@ class Drafting:
         self._costs = Costs()
         self._controller = AdaptiveGamma(self._costs)
         self._forecasts: dict[str, Forecast] = {}
+
+    def named(self, name: str) -> str:
+        """The drafter that a request asks for; the best one for auto.
+
+        Raises:
+            EngineError: there is none of that name.
+        """
+        if name == AUTO:
+            return next(iter(self.drafters))
+        if name in self.drafters:
+            return name
+        hint = {"model": " (it needs --draft)", "head": " (make one with specchat distill)"}.get(name, "")
+        raise EngineError(f"drafter {name!r} is not there{hint}: choose one of auto, {', '.join(self.drafters)}")
 
     def admit(self, row: Row) -> None:
         """A row starts."""

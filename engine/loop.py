@@ -156,10 +156,7 @@ class Loop:
 
     def _start(self, submitted: Submit) -> None:
         request = submitted.request
-        if request.drafter not in self._drafting.drafters:
-            raise EngineError(
-                f"drafter {request.drafter!r} is not known: choose one of {', '.join(self._drafting.drafters)}"
-            )
+        drafter = self._drafting.named(request.drafter)
         request.sampling.check_vocabulary(self._model.vocab_size)
         prompt = encode(request, self._model.tokenizer)
         if len(prompt) >= self._target.context:
@@ -180,7 +177,7 @@ class Loop:
             cached=place.length,
             seed=fresh_seed() if request.sampling.seed is None else request.sampling.seed,
             text=ReplyText(self._model.tokenizer, request.stop),
-            drafter="none" if request.gamma == 0 else request.drafter,
+            drafter="none" if request.gamma == 0 else drafter,
             admitted_at=now,
         )
         self._scheduler.admit(row)
