@@ -25,8 +25,18 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Adjust:
+    """Draft otherwise for a request from the next round on. Which tokens may come, and how likely, stays the same."""
+
+    request_id: str
+    drafter: str
+    gamma: int | None
+    """As `Request.gamma`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End the thread."""
 
 
-Command = Submit | Cancel | Close
+Command = Submit | Cancel | Adjust | Close

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -65,6 +65,13 @@ class Drafting:
         """A row goes on without drafts."""
         self.release(row)
         row.drafter = "none"
+        self.admit(row)
+
+    def change(self, row: Row, drafter: str, gamma: int | None) -> None:
+        """A row drafts otherwise from its next round on."""
+        self.release(row)
+        row.request = replace(row.request, drafter=drafter, gamma=gamma)
+        row.drafter = "none" if gamma == 0 else drafter
         self.admit(row)
 
     def plan(self, rows: Sequence[Row], device: torch.device) -> Plan:

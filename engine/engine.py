@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from engine.commands import Cancel, Close, Command, Submit
+from engine.commands import Adjust, Cancel, Close, Command, Submit
 from engine.config import EngineConfig
-from engine.errors import EngineError
+from engine.errors import EngineError, unknown_drafter
 from engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from engine.outbox import Outbox
-from engine.request import Request
+from engine.request import Request, check_gamma
 
 if TYPE_CHECKING:
     from engine.assembly import Assemble
@@ -70,6 +70,19 @@ class Engine:
     def cancel(self, request_id: str) -> None:
         """End a request within one round. Unknown ids are ignored: the request may just have finished."""
         self._commands.put(Cancel(request_id))
+
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        """Draft otherwise for a request, running or waiting, from its next round on; unknown ids are ignored.
+
+        This is exact: whatever drafts, the reply is distributed as the target's own, and a greedy one is the same.
+
+        Raises:
+            EngineError: γ is out of range, or the loaded models have no such drafter.
+        """
+        check_gamma(gamma)
+        if self.ready is not None and drafter not in self.ready.drafters:
+            raise EngineError(unknown_drafter(drafter, self.ready.drafters))
+        self._commands.put(Adjust(request_id, drafter, gamma))
 
     def close(self, timeout: float | None = 5.0) -> None:
         """End every request and the thread; waits up to `timeout` seconds for it."""

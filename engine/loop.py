@@ -8,16 +8,17 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
 from engine.assembly import Assemble, warm_up
-from engine.commands import Cancel, Close, Command, Submit
+from engine.commands import Adjust, Cancel, Close, Command, Submit
 from engine.commit import commit, record
 from engine.config import EngineConfig
 from engine.drafting import Drafting
 from engine.draws import fresh_seed
-from engine.errors import EngineError
+from engine.errors import EngineError, unknown_drafter
 from engine.events import Admitted, Finished, FinishReason, Loading, Notice, Prefilled, Ready
 from engine.outbox import Outbox
 from engine.outcome import Outcome
@@ -128,6 +129,8 @@ class Loop:
                 self._enqueue(command)
             elif isinstance(command, Cancel):
                 self._cancel(command.request_id)
+            elif isinstance(command, Adjust):
+                self._adjust(command)
             elif isinstance(command, Close):
                 self._closed = True
 
@@ -146,6 +149,16 @@ class Loop:
             self._scheduler.waiting.remove(waiting)
             self._refuse(waiting, FinishReason.CANCELLED, "")
 
+    def _adjust(self, wanted: Adjust) -> None:
+        drafter, gamma = wanted.drafter, wanted.gamma
+        for row in self._scheduler.rows:
+            if row.request.request_id == wanted.request_id and drafter in self._drafting.drafters:
+                self._drafting.change(row, drafter, gamma)
+        waiting = self._scheduler.waiting
+        for number, other in enumerate(waiting):
+            if other.request.request_id == wanted.request_id:
+                waiting[number] = replace(other, request=replace(other.request, drafter=drafter, gamma=gamma))
+
     def _admit(self) -> None:
         while self._scheduler.waiting and self._scheduler.has_room:
             submitted = self._scheduler.waiting.popleft()
@@ -157,9 +170,7 @@ class Loop:
     def _start(self, submitted: Submit) -> None:
         request = submitted.request
         if request.drafter not in self._drafting.drafters:
-            raise EngineError(
-                f"drafter {request.drafter!r} is not known: choose one of {', '.join(self._drafting.drafters)}"
-            )
+            raise EngineError(unknown_drafter(request.drafter, self._drafting.drafters))
         request.sampling.check_vocabulary(self._model.vocab_size)
         prompt = encode(request, self._model.tokenizer)
         if len(prompt) >= self._target.context:
