@@ -92,7 +92,7 @@ class ChatsApp(App[None]):
             return
         conversation = self.exchange.busy_conversation(event.chat.id)
         if conversation is not None:
-            self.exchange.stop(conversation)
+            self.exchange.abandon(conversation)
         self.archive.delete(event.chat)
         self._deleted.append(event.chat)
         self.chat_screen.leave(event.chat)

@@ -82,6 +82,9 @@ class Player:
     def cancel(self, request_id: str) -> None:
         """Nothing to end: what was recorded has happened."""
 
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        """What was recorded stays as it was drafted."""
+
     def close(self) -> None:
         """Nothing to close."""
 

@@ -42,6 +42,8 @@ class Reply:
         self.reason: FinishReason | None = None
         self.message = ""
         """The sentence that came with an error."""
+        self.message_id: int | None = None
+        """Its row in the store, once it has one."""
         self._sampled_at = 0.0
 
     @property

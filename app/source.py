@@ -23,6 +23,13 @@ class Source(Protocol):
     def cancel(self, request_id: str) -> None:
         """End a reply within one round."""
 
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        """Draft otherwise for a reply from its next round on.
+
+        Raises:
+            EngineError: there is no such drafter, or γ is out of range.
+        """
+
     def drain(self) -> list[Record]:
         """Everything that has happened since the last call. A `Request` comes from a trace only."""
 
@@ -47,6 +54,10 @@ class EngineSource:
     def cancel(self, request_id: str) -> None:
         """End a reply within one round."""
         self._engine.cancel(request_id)
+
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        """Draft otherwise for a reply from its next round on."""
+        self._engine.adjust(request_id, drafter, gamma)
 
     def drain(self) -> list[Record]:
         """Everything the engine has said since the last call."""

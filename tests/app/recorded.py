@@ -30,6 +30,7 @@ class RecordedEngine:
         records = list(records)
         self.submitted: list[Request] = []
         self.cancelled: list[str] = []
+        self.adjusted: list[tuple[str, str, int | None]] = []
         self.closed = self.started = False
         self.refuse: str | None = None
         self._ready = next(r for r in records if isinstance(r, Ready))
@@ -51,6 +52,9 @@ class RecordedEngine:
         self.cancelled.append(request_id)
         if self._open.pop(request_id, None) is not None:
             self._out.append(Finished(request_id, FinishReason.CANCELLED, "", "", 0.0))
+
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        self.adjusted.append((request_id, drafter, gamma))
 
     def drain(self) -> list[Record]:
         out, self._out = self._out, []
