@@ -18,6 +18,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
+from textual.theme import Theme
 
 from app import themes
 from app.archive import Archive
@@ -26,9 +27,12 @@ from app.errors import AppError
 from app.offers import offers
 from app.picture import write_new
 from app.player import Player
+from app.preferences import Preferences
 from app.screens.chat import ChatScreen
 from app.screens.help import HelpScreen
 from app.session import Session
+from app.settings import Settings
+from app.steering import SteeringApp
 from engine import Died, EngineError, Loading, Notice, Ready, Request
 
 STYLES = Path(__file__).parent / "styles"
@@ -37,11 +41,11 @@ WRITE_S = 0.25
 """A kill loses what came after the last write: this much at most."""
 
 
-class SpecChat(ChatsApp):
+class SpecChat(SteeringApp):
     """Chat with a model and watch it being sped up; or, with a player, watch a recorded trace."""
 
     TITLE = "specchat"
-    CSS_PATH = [STYLES / "chat.tcss", STYLES / "dialogs.tcss"]  # noqa: RUF012
+    CSS_PATH = [STYLES / "chat.tcss", STYLES / "dialogs.tcss", STYLES / "controls.tcss"]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
     ]
@@ -81,9 +85,6 @@ class SpecChat(ChatsApp):
         self._prepare = prepare
         self._player = player
         self._pictures = pictures
-        self._target = ""
-        self._drafting: tuple[str, int | None, bool] = ("", 0, True)
-        """Target, drafter and γ as last shown."""
         self.register_theme(themes.DARK)
         self.register_theme(themes.LIGHT)
         self._begin_with(theme)
@@ -117,21 +118,29 @@ class SpecChat(ChatsApp):
         session = event.session
         if session.store is not None:
             self.archive = Archive(session.store, self._store_failed)
+        if session.settings_file is not None:
+            self.preferences = Preferences(session.settings_file, self._store_failed)
         if session.settings is not None:
             settings = session.settings
             if settings.theme in self.available_themes and settings.theme != self.theme:
                 self.theme = settings.theme
-            sampling = settings.sampling()
-            self._show_models(
-                Path(settings.target).name, settings.chosen_drafter, settings.gamma, lossless=sampling.lossless
-            )
+            self.target = Path(settings.target).name
+            self.show_settings(settings)
             self.chat_screen.show_rejected(settings.show_rejected)
         for sentence in session.notices:
             self.say(sentence, severity="warning")
+        self._theme_kept = self.theme
+        self.theme_changed_signal.subscribe(self, self._keep_theme)
         self.exchange.connect(session, self.archive)
         self.list_chats()
         self.set_interval(DRAIN_S, self.pump)
         self.set_interval(WRITE_S, self.exchange.write)
+
+    def _keep_theme(self, theme: Theme) -> None:
+        """A theme that was chosen in the app is there again at the next start."""
+        if theme.name != self._theme_kept and self.preferences is not None:
+            self._theme_kept = theme.name
+            self.preferences.remember(Settings(theme=theme.name), ["theme"])
 
     def on_spec_chat_unprepared(self, event: Unprepared) -> None:
         """Say why; prompts get the same sentence."""
@@ -150,7 +159,7 @@ class SpecChat(ChatsApp):
                 case Died():
                     self._fail(record.message)
                 case Request():
-                    self._show_models(self._target, record.drafter, record.gamma, lossless=record.sampling.lossless)
+                    self.show_drafting(record.drafter, record.gamma, lossless=record.sampling.lossless)
                     self.exchange.follow(self.chat_screen.conversation, record)
         self.chat_screen.update()
         if self.list_is_old:
@@ -163,6 +172,8 @@ class SpecChat(ChatsApp):
     async def on_unmount(self) -> None:
         """However the app ends, what was said is stored."""
         await asyncio.to_thread(self.exchange.close)
+        if self.preferences is not None:
+            await asyncio.to_thread(self.preferences.close)
 
     # Commands
 
@@ -201,18 +212,10 @@ class SpecChat(ChatsApp):
         self.post_message(self.StoreFailed(sentence))
 
     def _become_ready(self, ready: Ready) -> None:
-        self._target = ready.target
-        self._show_drafting()
+        self.target, self.drafters = ready.target, ready.drafters
+        self.show_drafting()
         self.chat_screen.show_ready(ready)
         self.exchange.ready()
-
-    def _show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool) -> None:
-        self._target, self._drafting = target, (drafter, gamma, lossless)
-        self._show_drafting()
-
-    def _show_drafting(self) -> None:
-        drafter, gamma, lossless = self._drafting
-        self.chat_screen.show_models(self._target, drafter, gamma, lossless=lossless)
 
     def _fail(self, sentence: str) -> None:
         self.chat_screen.show_loading(sentence, failed=True)

@@ -49,7 +49,7 @@ def prepare(settings: Settings, notice: str | None, database: Path | None = None
     except StoreError as error:
         notices.append(str(error))
     source = EngineSource(Engine(settings.engine_config(models_folder())))
-    return Session(source, settings, store, tuple(sentence for sentence in notices if sentence))
+    return Session(source, settings, store, tuple(sentence for sentence in notices if sentence), settings_file())
 
 
 def need_terminal(instead: str) -> None:

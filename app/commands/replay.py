@@ -28,6 +28,7 @@ def open_replay(file: Path) -> int:
     from app.specchat import SpecChat
 
     player = Player(records, file.name)
-    app = SpecChat(lambda: Session(player, notices=(notice,) if notice else ()), player=player, theme=settings.theme)
+    session = Session(player, notices=(notice,) if notice else (), settings_file=settings_file())
+    app = SpecChat(lambda: session, player=player, theme=settings.theme)
     app.run()
     return app.return_code or 0

@@ -11,12 +11,14 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 from textual.widgets import Static
 
+from app import slash
 from app.conversation import Conversation
 from app.player import Player
 from app.reply import Reply
 from app.sanitize import visible
 from app.store import Chat
 from app.widgets.chat_list import ChatList
+from app.widgets.command_hint import CommandHint
 from app.widgets.composer import Composer
 from app.widgets.key_bar import KeyBar
 from app.widgets.masthead import Masthead
@@ -53,6 +55,7 @@ class ChatScreen(Screen[None]):
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
         Binding("f1,question_mark", "app.help", "help", key_display="f1"),
+        Binding("ctrl+o,f6", "app.controls", "controls", key_display="^o"),
         Binding("ctrl+s", "app.save_picture", "Save the screen", show=False),
     ]
 
@@ -67,6 +70,7 @@ class ChatScreen(Screen[None]):
         self._welcome = Welcome(id="welcome")
         self._transcript = Transcript(self.conversation, id="transcript")
         self._composer = Composer(id="composer")
+        self._hint = CommandHint(id="hint")
         self._replay_bar = ReplayBar(id="replay")
         self._frame = Vertical(id="ask")
         self._panel = Panel(id="panel")
@@ -86,6 +90,7 @@ class ChatScreen(Screen[None]):
                 yield self._welcome
                 yield self._transcript
                 with self._frame:
+                    yield self._hint
                     yield self._replay_bar if self._player else self._composer
             yield self._panel
         yield KeyBar(compact=True, show_command_palette=False)
@@ -96,6 +101,7 @@ class ChatScreen(Screen[None]):
         self._chats.border_title = "chats"
         self._show_title()
         self._focus_composer()
+        self._composer.words = self.app.words
         if self._player is not None:
             self._masthead.name_it("specchat replay")
             self._replay_bar.play(self._player)
@@ -204,7 +210,7 @@ class ChatScreen(Screen[None]):
         """Replay keys work in a replay, chat keys in a chat."""
         if action in ("pause", "faster", "again"):
             return self._player is not None
-        if action == "new_chat":
+        if action in ("new_chat", "app.controls"):
             return self._player is None
         if action == "pane" and parameters == ("chats",):
             return self._player is None
@@ -216,8 +222,19 @@ class ChatScreen(Screen[None]):
         return True
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
-        """Ask the model."""
-        self.app.exchange.send(self.conversation, event.text)
+        """Ask the model; a line behind one slash is for the app, and stays where it was if it is wrong."""
+        if not slash.is_command(event.text):
+            self.ask(slash.unescaped(event.text))
+        elif not self.app.run_command(event.text):
+            self._composer.put(event.text)
+
+    def on_text_area_changed(self) -> None:
+        """Say what the command that is being typed takes."""
+        self._hint.show(self._composer.text, self._composer.words)
+
+    def ask(self, prompt: str, candidates: int = 1) -> None:
+        """Ask the model in this conversation."""
+        self.app.exchange.send(self.conversation, prompt, candidates)
         self._transcript.follow()
         self._show_title()
         self.update()
