@@ -85,6 +85,10 @@ class Exchange:
         self._cancel(conversation.all_running)
         return [turn.prompt for turn in waiting]
 
+    def stop_replies(self, turn: Turn) -> None:
+        """End the replies to one prompt, keeping their text."""
+        self._cancel(reply for reply in turn.replies if reply.running)
+
     def abandon(self, conversation: Conversation) -> None:
         """End the running replies and ask nothing more; what was sent stays stored."""
         conversation.turns = [turn for turn in conversation.turns if turn.reply is not None]

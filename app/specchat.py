@@ -28,6 +28,7 @@ from app.offers import offers
 from app.picture import write_new
 from app.player import Player
 from app.preferences import Preferences
+from app.screens.candidates import CandidatesScreen
 from app.screens.chat import ChatScreen
 from app.screens.help import HelpScreen
 from app.session import Session
@@ -45,7 +46,7 @@ class SpecChat(SteeringApp):
     """Chat with a model and watch it being sped up; or, with a player, watch a recorded trace."""
 
     TITLE = "specchat"
-    CSS_PATH = [STYLES / "chat.tcss", STYLES / "dialogs.tcss", STYLES / "controls.tcss"]  # noqa: RUF012
+    CSS_PATH = [STYLES / "chat.tcss", STYLES / "dialogs.tcss", STYLES / "controls.tcss", STYLES / "candidates.tcss"]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
     ]
@@ -162,6 +163,8 @@ class SpecChat(SteeringApp):
                     self.show_drafting(record.drafter, record.gamma, lossless=record.sampling.lossless)
                     self.exchange.follow(self.chat_screen.conversation, record)
         self.chat_screen.update()
+        if isinstance(self.screen, CandidatesScreen):
+            self.screen.update()
         if self.list_is_old:
             self.list_chats()
 
@@ -212,7 +215,7 @@ class SpecChat(SteeringApp):
         self.post_message(self.StoreFailed(sentence))
 
     def _become_ready(self, ready: Ready) -> None:
-        self.target, self.drafters = ready.target, ready.drafters
+        self.target, self.drafters, self.slots = ready.target, ready.drafters, ready.slots
         self.show_drafting()
         self.chat_screen.show_ready(ready)
         self.exchange.ready()

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from textual import work
 
 from app import slash
 from app.chats import ChatsApp
 from app.controls import BY_COMMAND, CONTROLS, Control, Value
 from app.errors import AppError
 from app.preferences import Preferences
+from app.screens.candidates import CandidatesScreen
+from app.screens.choice import ChoiceScreen
 from app.screens.controls import ControlsScreen
 from app.settings import AUTO, Settings
 from engine import EngineError
 
 STARTING = "specchat is still starting: try again in a moment"
 MOST_CANDIDATES = 8
+WARM = 0.8
+"""A temperature at which replies differ and still make sense."""
 
 
 class SteeringApp(ChatsApp):
@@ -23,6 +30,8 @@ class SteeringApp(ChatsApp):
     preferences: Preferences | None = None
     """None where nothing is kept."""
     target = ""
+    slots = 4
+    """Replies that can be written at once."""
     drafters: tuple[str, ...] = ()
     """What the loaded models can draft with; empty until they are loaded."""
     _drafting: tuple[str, int | None, bool] = ("", 0, True)
@@ -151,6 +160,8 @@ class SteeringApp(ChatsApp):
                 return self.use_preset(argument)
             case "save":
                 return self.save_preset(argument)
+            case "candidates":
+                return self.candidates_wanted(argument)
             case "theme":
                 return self.use_theme(argument)
             case "new":
@@ -158,6 +169,62 @@ class SteeringApp(ChatsApp):
             case "help":
                 self.action_help()
         return True
+
+    def candidates_wanted(self, argument: str) -> bool:
+        """Ask for several replies, or show those there are; whether the argument was understood."""
+        if not argument:
+            return self.show_candidates()
+        number, _, prompt = argument.partition(" ")
+        if not number.isdecimal() or not 2 <= int(number) <= MOST_CANDIDATES or not prompt.strip():
+            self.say(f"/candidates takes a number from 2 to {MOST_CANDIDATES} and a prompt behind it", "error")
+            return False
+        if self.settings is None:
+            self.say(STARTING, "warning")
+            return False
+        self._ask_candidates(int(number), prompt.strip())
+        return True
+
+    @work(exclusive=True, group="candidates", exit_on_error=False)
+    async def _ask_candidates(self, count: int, prompt: str) -> None:
+        settings = self.settings
+        if settings is not None and settings.sampling().greedy:
+            why = "temperature is 0" if settings.temperature == 0 else "top-k is 1"
+            sentence = f"All {count} replies would be the same: {why}, which always takes the likeliest token."
+            options = (f"set temperature {WARM:g} and ask", "from now on"), ("ask for one reply", "greedy, as it is")
+            chosen = await self.push_screen_wait(ChoiceScreen("several replies", options, sentence))
+            if chosen is None:
+                self.chat_screen.put(f"/candidates {count} {prompt}")
+                return
+            if chosen == 1:
+                self.chat_screen.ask(prompt)
+                return
+            warm = replace(settings, temperature=WARM, top_k=0 if settings.top_k == 1 else settings.top_k)
+            changed = [BY_COMMAND["temp"], BY_COMMAND["top-k"]][: 2 if settings.top_k == 1 else 1]
+            if not self._checked(lambda _: warm, changed):
+                return
+        self.chat_screen.ask(prompt, count)
+        self.show_candidates()
+
+    def show_candidates(self) -> bool:
+        """The latest prompt's several replies; whether there are any."""
+        turns = [turn for turn in self.chat_screen.conversation.turns if turn.wanted > 1]
+        if not turns:
+            self.say("this chat has no prompt with several replies: /candidates 4 PROMPT asks for four", "warning")
+            return False
+        turn = turns[-1]
+
+        def picked(place: int | None) -> None:
+            if place is not None:
+                self.exchange.pick(turn, turn.candidates[place])
+                self.chat_screen.update()
+                self.say(f"reply {place + 1} of {len(turn.candidates)} goes on · /candidates shows them again")
+
+        self.push_screen(CandidatesScreen(turn, self.slots), picked)
+        return True
+
+    def action_candidates(self) -> None:
+        """The latest prompt's several replies."""
+        self.show_candidates()
 
     def use_theme(self, name: str) -> bool:
         """Other colours; `watch_theme` of the app keeps them."""

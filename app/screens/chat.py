@@ -56,6 +56,7 @@ class ChatScreen(Screen[None]):
         Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
         Binding("f1,question_mark", "app.help", "help", key_display="f1"),
         Binding("ctrl+o,f6", "app.controls", "controls", key_display="^o"),
+        Binding("f8", "app.candidates", "Several replies", show=False),
         Binding("ctrl+s", "app.save_picture", "Save the screen", show=False),
     ]
 
@@ -231,6 +232,10 @@ class ChatScreen(Screen[None]):
     def on_text_area_changed(self) -> None:
         """Say what the command that is being typed takes."""
         self._hint.show(self._composer.text, self._composer.words)
+
+    def put(self, text: str) -> None:
+        """Show a text in the composer, to be changed and sent."""
+        self._composer.put(text)
 
     def ask(self, prompt: str, candidates: int = 1) -> None:
         """Ask the model in this conversation."""

@@ -63,6 +63,15 @@ class Transcript(ScrollView, can_focus=True):
         self._following = True
         self._rebuild()
 
+    def parts(self) -> list[Turn | Reply]:
+        """What there is to show: prompts and replies, from top to bottom."""
+        parts: list[Turn | Reply] = []
+        for turn in self.conversation.turns:
+            parts.append(turn)
+            if turn.reply is not None:
+                parts.append(turn.reply)
+        return parts
+
     def follow(self) -> None:
         """Show the end, and stay there."""
         self._following = True
@@ -199,11 +208,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def _sync_blocks(self) -> int | None:
         """One block for each prompt and each reply; the line from which on blocks came or went, or None."""
-        parts: list[Turn | Reply] = []
-        for turn in self.conversation.turns:
-            parts.append(turn)
-            if turn.reply is not None:
-                parts.append(turn.reply)
+        parts = self.parts()
         if parts == self._parts:
             return None
         pairs = zip(parts, self._parts, strict=False)
