@@ -25,7 +25,6 @@ from app.archive import Archive
 from app.chats import ChatsApp
 from app.errors import AppError
 from app.offers import offers
-from app.picture import write_new
 from app.player import Player
 from app.preferences import Preferences
 from app.screens.candidates import CandidatesScreen
@@ -85,7 +84,7 @@ class SpecChat(SteeringApp):
         super().__init__(player, now)
         self._prepare = prepare
         self._player = player
-        self._pictures = pictures
+        self.pictures = pictures
         self.register_theme(themes.DARK)
         self.register_theme(themes.LIGHT)
         self._begin_with(theme)
@@ -188,17 +187,6 @@ class SpecChat(SteeringApp):
     def action_help(self) -> None:
         """Keys, fates, figures."""
         self.push_screen(HelpScreen(replaying=self._player is not None))
-
-    def action_save_picture(self) -> None:
-        """Write the screen to the first free file name; nothing is ever overwritten."""
-        folder = self._pictures or Path.cwd()
-        picture = self.export_screenshot(title="specchat")
-        try:
-            path = write_new(folder, picture)
-        except OSError as error:
-            self.say(f"no picture: {folder} cannot be written ({error.strerror or error})", severity="error")
-        else:
-            self.say(f"picture saved as {path}")
 
     def _begin_with(self, theme: str) -> None:
         """Set the first theme. One of our own is set quietly, so that the first frame is styled only once."""

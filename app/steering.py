@@ -8,9 +8,9 @@ from dataclasses import replace
 from textual import work
 
 from app import slash
-from app.chats import ChatsApp
 from app.controls import BY_COMMAND, CONTROLS, Control, Value
 from app.errors import AppError
+from app.keeping import KeepingApp
 from app.preferences import Preferences
 from app.screens.candidates import CandidatesScreen
 from app.screens.choice import ChoiceScreen
@@ -24,12 +24,11 @@ WARM = 0.8
 """A temperature at which replies differ and still make sense."""
 
 
-class SteeringApp(ChatsApp):
+class SteeringApp(KeepingApp):
     """What the app does to change its settings. Settings are one value; every change makes another."""
 
     preferences: Preferences | None = None
     """None where nothing is kept."""
-    target = ""
     slots = 4
     """Replies that can be written at once."""
     drafters: tuple[str, ...] = ()
@@ -164,6 +163,10 @@ class SteeringApp(ChatsApp):
                 return self.candidates_wanted(argument)
             case "theme":
                 return self.use_theme(argument)
+            case "copy":
+                return self.copy_part(argument or "reply")
+            case "export":
+                return self.export(argument)
             case "new":
                 self.chat_screen.action_new_chat()
             case "help":
@@ -184,7 +187,7 @@ class SteeringApp(ChatsApp):
         self._ask_candidates(int(number), prompt.strip())
         return True
 
-    @work(exclusive=True, group="candidates", exit_on_error=False)
+    @work(exclusive=True, group="asking", exit_on_error=False)
     async def _ask_candidates(self, count: int, prompt: str) -> None:
         settings = self.settings
         if settings is not None and settings.sampling().greedy:

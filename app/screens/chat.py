@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
+from textual.strip import Strip
 from textual.widgets import Static
 
 from app import slash
@@ -55,8 +56,8 @@ class ChatScreen(Screen[None]):
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
         Binding("f1,question_mark", "app.help", "help", key_display="f1"),
-        Binding("ctrl+o,f6", "app.controls", "controls", key_display="^o"),
-        Binding("f8", "app.candidates", "Several replies", show=False),
+        Binding("ctrl+o,f9", "app.controls", "controls", key_display="^o"),
+        Binding("f8", "app.copy", "Copy", show=False),
         Binding("ctrl+s", "app.save_picture", "Save the screen", show=False),
     ]
 
@@ -177,6 +178,10 @@ class ChatScreen(Screen[None]):
             self.show(Conversation())
             if in_list:
                 self.action_tab("chats")
+
+    def drawn(self) -> tuple[list[Strip], int]:
+        """Every line of the conversation as it would be drawn, and their width."""
+        return self._transcript.all_lines()
 
     def set_pane(self, pane: str) -> None:
         """On a narrow screen: show the chat, the chats or the panel."""

@@ -20,6 +20,7 @@ INDENT = 4
 MARK = "▌ "
 QUEUED = " queued "
 """Prompts leave room for it at their right."""
+COPY = "copy"
 Markdown = Callable[[str, int], list[Strip]]
 """Renders Markdown at a width."""
 
@@ -43,6 +44,10 @@ class Block:
             strip = self._strips[y] = self._draw(y, look)
         return strip
 
+    def plain(self, y: int, start: int, end: int, look: Look) -> tuple[str, str]:
+        """The text in these cells of a line, for the clipboard, and what joins it to the next line."""
+        return self.strip(y, look).crop(start, end).text.rstrip(), "\n"
+
     def forget(self, first: int = 0) -> None:
         """Draw the lines from `first` on again."""
         if first == 0:
@@ -61,9 +66,9 @@ class PromptBlock(Block):
         super().__init__(width)
         self._turn = turn
         self._queued: bool | None = None
-        lines = TokenLines(width - INDENT - len(QUEUED))
-        lines.append([(turn.prompt.strip("\n"), Fate.PLAIN)], 0)
-        self._lines = lines.lines
+        self._text = TokenLines(width - INDENT - len(QUEUED))
+        self._text.append([(turn.prompt.strip("\n"), Fate.PLAIN)], 0)
+        self._lines = self._text.lines
         self.height = len(self._lines) + 1
 
     def update(self) -> int | None:
@@ -74,6 +79,12 @@ class PromptBlock(Block):
         self._queued = queued
         self.forget()
         return 0
+
+    def plain(self, y: int, start: int, end: int, look: Look) -> tuple[str, str]:
+        """Prompts as they were typed."""
+        if y >= len(self._lines):
+            return super().plain(y, start, end, look)
+        return self._text.plain(y, start - INDENT, end - INDENT)
 
     def _draw(self, y: int, look: Look) -> Strip:
         if y == len(self._lines):
@@ -118,11 +129,17 @@ class ReplyBlock(Block):
         self._rounds, self._stage = len(reply.rounds), stage
         if self._render is not None and not reply.running and reply.text:
             dirty, self._markdown = 0, self._render(reply.text, self.width - INDENT)
-        self._notes = list(_wrapped_notes(_notes(reply), self.width - INDENT))
+        self._notes = list(_wrapped_notes(_notes(reply), self.width - INDENT - len(COPY) - 2))
         self.height = self._body_height + len(self._notes) + 1
         dirty = max(dirty, 0)
         self.forget(dirty)
         return dirty
+
+    def plain(self, y: int, start: int, end: int, look: Look) -> tuple[str, str]:
+        """The reply's own text, without what was rejected and without the ends that only the width makes."""
+        if self._markdown is not None or y >= self._body_height:
+            return super().plain(y, max(start, INDENT), max(end, INDENT), look)
+        return self._tokens.plain(y, start - INDENT, end - INDENT)
 
     @property
     def _body_height(self) -> int:
@@ -139,8 +156,15 @@ class ReplyBlock(Block):
             return Strip([gutter, *self._token_segments(y, look)])
         if y - self._body_height < len(self._notes):
             text, failed = self._notes[y - self._body_height]
-            return Strip([gutter, Segment(text, look.error if failed else look.figures)])
+            note = Segment(text, look.error if failed else look.figures)
+            return Strip([gutter, note, *(self._links(look) if y == self.height - 2 else ())])
         return Strip([])
+
+    def _links(self, look: Look) -> Iterator[Segment]:
+        """What can be clicked below a reply that has ended."""
+        if not self._reply.running and self._reply.text:
+            link = Style(meta={"@click": f"copy_reply({id(self._reply)})"})
+            yield from (Segment("  ", look.base), Segment(COPY, look.link + link))
 
     def _token_segments(self, y: int, look: Look) -> Iterator[Segment]:
         lines = self._tokens.lines

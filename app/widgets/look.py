@@ -10,7 +10,9 @@ from rich.style import Style
 from engine import Fate
 
 TOKEN_CLASSES = {f"token--{fate.value}" for fate in Fate}
-PART_CLASSES = {f"transcript--{part}" for part in ("prompt", "mark", "queued", "figures", "error", "caret", "text")}
+PART_CLASSES = {
+    f"transcript--{part}" for part in ("prompt", "mark", "link", "queued", "figures", "error", "caret", "text")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class Look:
     base: Style
     prompt: Style
     mark: Style
+    link: Style
     queued: Style
     figures: Style
     error: Style

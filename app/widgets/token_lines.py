@@ -7,7 +7,7 @@ Every character is made visible first, so a piece can hold nothing that a termin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from rich.cells import cell_len, split_graphemes
@@ -47,6 +47,10 @@ class TokenLines:
         self.width = max(width, 2)  # a wide character must fit
         self.show_rejected = show_rejected
         self.lines: list[list[Piece]] = [[]]
+        self.joints: dict[int, str] = {}
+        """For each line that ends because it is full: what stood between it and the next, a space or nothing."""
+        self._swallowed = ""
+        """Space at the end of the last line for which there was no room."""
         self._column = 0
         self._word = 0
         """Where in the last line its last word begins: number of pieces before it."""
@@ -76,21 +80,36 @@ class TokenLines:
         size = min(size, self.width - self._column)  # space at the end of a line needs no room
         if size > 0:
             self._put(" " * size, size, fate, token)
+        else:
+            self._swallowed = " "
         self._end_word()
 
     def _text(self, chunk: str, fate: Fate, token: int) -> None:
         size = cell_len(chunk)
         if self._column + size > self.width and self._word:
-            self._break(self._word)
+            self._wrap(self._word)
         while self._column + size > self.width:  # a word longer than a line
             head, rest = _split(chunk, self.width - self._column, force=self._column == 0)
             if head:
                 self._put(head, cell_len(head), fate, token)
-            self._break(len(self.lines[-1]))
+            self._wrap(len(self.lines[-1]))
             chunk, size = rest, cell_len(rest)
         self._put(chunk, size, fate, token)
         if size == 2 and re.match(f"[{_UNSPACED}]", chunk):
             self._end_word()
+
+    def plain(self, number: int, start: int, end: int) -> tuple[str, str]:
+        """The reply's own text in these cells of a line, and what joins it to the next line.
+
+        Tokens that are no part of the reply are left out.
+        """
+        text, column = "", 0
+        for piece in self.lines[number]:
+            for grapheme, size in graphemes(piece.text):
+                if start <= column < end and piece.fate not in HIDDEN:
+                    text += grapheme
+                column += size
+        return text, self.joints.get(number, "\n")
 
     def _put(self, text: str, size: int, fate: Fate, token: int) -> None:
         self.lines[-1].append(Piece(text, fate, token))
@@ -99,6 +118,11 @@ class TokenLines:
     def _end_word(self) -> None:
         self._word, self._word_column = len(self.lines[-1]), self._column
 
+    def _wrap(self, at: int) -> None:
+        """The same, because the line is full."""
+        self.joints[len(self.lines) - 1] = self._swallowed
+        self._break(at)
+
     def _break(self, at: int) -> None:
         """End the last line before its piece number `at`; what follows begins the next."""
         line = self.lines[-1]
@@ -106,6 +130,7 @@ class TokenLines:
         self.lines.append(line[at:])
         del line[at:]
         self._word = self._word_column = 0
+        self._swallowed = ""
 
 
 def _shown(text: str, hidden: bool) -> str:
@@ -115,6 +140,12 @@ def _shown(text: str, hidden: bool) -> str:
     if not text.strip(" \t"):
         return "␣" if text else ""  # a refused space would be seen by nobody
     return _LINE_END.sub("↵", text)
+
+
+def graphemes(text: str) -> Iterator[tuple[str, int]]:
+    """What is seen as one character each, with its cells."""
+    for start, stop, size in split_graphemes(text)[0]:
+        yield text[start:stop], size
 
 
 def _split(text: str, cells: int, *, force: bool) -> tuple[str, str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
@@ -37,6 +39,12 @@ class Transcript(ScrollView, can_focus=True):
         Binding("end", "scroll_end", "Last line", show=False),
     ]
     ALLOW_SELECT = True
+
+    @dataclass
+    class CopyWanted(Message):
+        """Copy this reply."""
+
+        reply: Reply
 
     show_rejected = reactive(True, init=False)
     markdown = reactive(False, init=False)
@@ -127,11 +135,31 @@ class Transcript(ScrollView, can_focus=True):
             strip = self._selected(strip, *span)
         return strip.apply_offsets(0, line)
 
+    def all_lines(self) -> tuple[list[Strip], int]:
+        """Every line, on screen or not, and the width of all of them."""
+        look, width = self._current_look(), max(self.size.width, 2)
+        return [self._line(y, look).adjust_cell_length(width, look.base) for y in range(self._tops[-1])], width
+
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text, for the clipboard."""
+        """The selected text, for the clipboard: as it was written, not as it is wrapped."""
         look = self._current_look()
-        lines = [self._line(y, look).text.rstrip() for y in range(self._tops[-1])]
-        return selection.extract("\n".join(lines)), "\n"
+        text = ""
+        for y in range(selection.start.y if selection.start else 0, self._tops[-1]):
+            span = selection.get_span(y)
+            if span is None:
+                break
+            block = bisect_right(self._tops, y) - 1
+            if 0 <= block < len(self._blocks):
+                end = self.size.width if span[1] == -1 else span[1]
+                part, joint = self._blocks[block].plain(y - self._tops[block], span[0], end, look)
+                text += part + joint
+        return text.removesuffix("\n"), "\n"
+
+    def action_copy_reply(self, identity: int) -> None:
+        """A click on the word below a reply."""
+        reply = next((part for part in self._parts if id(part) == identity), None)
+        if isinstance(reply, Reply):
+            self.post_message(self.CopyWanted(reply))
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002 the base class names it
         """Show what is selected."""
