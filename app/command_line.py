@@ -10,6 +10,8 @@ import typer
 
 from app.commands import models, options
 from app.commands.bench import bench
+from app.commands.export import export
+from app.commands.screenshot import screenshot
 from app.commands.verify import verify
 from app.errors import UsageError
 
@@ -160,5 +162,7 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
     raise typer.Exit(open_replay(file))
 
 
+app.command()(screenshot)
+app.command()(export)
 app.command()(bench)
 app.command()(verify)
