@@ -40,6 +40,8 @@ class ChatsApp(App[None]):
         self.chat_screen = ChatScreen(player)
         self._now = now
         self._deleted: list[Chat] = []
+        self._draft = ""
+        """What stood in the composer when it was last stored."""
         self._listed = 0
         """`Exchange.changes` when the list of chats was last shown."""
 
@@ -65,7 +67,9 @@ class ChatsApp(App[None]):
             return
         chats = await asyncio.wrap_future(self.archive.chats())
         if chats is not None:
-            self.chat_screen.show_chats(chats, self.exchange.busy_chats, self._now())
+            if self.chat_screen.conversation.chat is not None:
+                self.exchange.seen(self.chat_screen.conversation.chat)
+            self.chat_screen.show_chats(chats, self.exchange.marks, self._now())
 
     @work(exclusive=True, group="open", exit_on_error=False)
     async def on_chat_list_chosen(self, event: ChatList.Chosen) -> None:
@@ -98,6 +102,22 @@ class ChatsApp(App[None]):
         self.chat_screen.leave(event.chat)
         self.say(f"deleted “{visible(event.chat.title)}” · u in the list brings it back")
         self.list_chats()
+
+    def write(self) -> None:
+        """Store what has come of replies, and what stands in the composer, since the last call."""
+        self.exchange.write()
+        text = self.chat_screen.unsent
+        if self.archive is not None and text != self._draft:
+            self._draft = text
+            self.archive.keep_draft(text)
+
+    @work(exclusive=True, group="draft", exit_on_error=False)
+    async def bring_draft(self) -> None:
+        """What was typed and not sent when specchat ended is there again."""
+        text = await asyncio.wrap_future(self.archive.draft()) if self.archive is not None else None
+        if text and not self.chat_screen.unsent:
+            self._draft = text
+            self.chat_screen.put(text)
 
     def on_chat_list_undo_wanted(self) -> None:
         """Bring the last deleted chat back."""

@@ -8,9 +8,11 @@ from uuid import uuid4
 
 from app.archive import Archive
 from app.conversation import Conversation, Turn
+from app.marks import Marks
 from app.reply import Reply, Stage, stored_reply
 from app.session import Session
 from app.settings import Settings
+from app.store import Chat
 from engine import Died, EngineError, Finished, Message, Prefilled, Record, Request, Round
 
 STARTING = "specchat is still starting"
@@ -53,16 +55,17 @@ class Exchange:
         return next((c for c in self._conversations if c.chat and c.chat.id == chat_id), None)
 
     @property
-    def busy_chats(self) -> set[int]:
-        """Chats that have a reply running or a prompt waiting."""
+    def marks(self) -> Marks:
+        """How the chats stand that are not simply at rest."""
         self._forget_idle()
-        return {c.chat.id for c in self._conversations if c.chat}
+        busy = {c.chat.id: c.all_running for c in self._conversations if c.chat}
+        answering = {i for i, replies in busy.items() if any(r.stage is not Stage.WAITING for r in replies)}
+        news = {c.chat.id for c in self.unseen if c.chat}
+        return Marks(frozenset(answering), frozenset(busy.keys() - answering), frozenset(news))
 
-    @property
-    def working_chats(self) -> set[int]:
-        """Those of the busy chats in which a reply has been admitted."""
-        replies = [(c, reply) for c in self._conversations if c.chat for reply in c.all_running]
-        return {c.chat.id for c, reply in replies if c.chat and reply.stage is not Stage.WAITING}
+    def seen(self, chat: Chat) -> None:
+        """Somebody has looked at this chat."""
+        self.unseen = {c for c in self.unseen if c.chat is None or c.chat.id != chat.id}
 
     def send(self, conversation: Conversation, prompt: str, candidates: int = 1) -> None:
         """Ask the model, for one reply or several; at once if it is free for this conversation."""
@@ -203,7 +206,9 @@ class Exchange:
 
     def _deliver(self, request_id: str, record: Record) -> None:
         conversation, _turn = self.replies[request_id]
-        self._reply(request_id).add(record)
+        reply = self._reply(request_id)
+        self.changes += reply.stage is Stage.WAITING
+        reply.add(record)
         if not isinstance(record, Prefilled):
             self._unwritten.setdefault(request_id, []).append(record)
         if isinstance(record, Finished):

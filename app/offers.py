@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual.app import SystemCommand
@@ -18,6 +19,18 @@ def offers(app: SpecChat, screen: ChatScreen, *, replaying: bool) -> Iterator[Sy
     """The commands that would do something now."""
     if not replaying:
         yield from _of_chats(app, screen)
+        yield SystemCommand("Controls", "γ, drafter, temperature and the others, and presets", app.action_controls)
+        yield SystemCommand(
+            "Several replies", "Ask for 2 to 8 replies to one prompt", lambda: screen.put("/candidates 4 ")
+        )
+        if any(turn.wanted > 1 for turn in screen.conversation.turns):
+            yield SystemCommand("Pick a reply", "Show the several replies of this chat again", app.action_candidates)
+        for name in app.presets:
+            yield SystemCommand(f"Preset {name}", "Set all controls as they were saved", partial(app.use_preset, name))
+    if screen.conversation.turns:
+        yield SystemCommand("Copy", "The last reply, a code block, or the chat", app.action_copy)
+        for form, what in (("md", "Markdown"), ("json", "JSON, with every round"), ("svg", "a picture of all of it")):
+            yield SystemCommand(f"Export {form}", f"Write the chat as {what}", partial(app.export, form))
     yield SystemCommand("Panel", "Show or fold the speculation panel", lambda: screen.action_pane("panel"))
     yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", screen.action_rejected)
     yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)

@@ -134,7 +134,8 @@ class SpecChat(SteeringApp):
         self.exchange.connect(session, self.archive)
         self.list_chats()
         self.set_interval(DRAIN_S, self.pump)
-        self.set_interval(WRITE_S, self.exchange.write)
+        self.set_interval(WRITE_S, self.write)
+        self.bring_draft()
 
     def _keep_theme(self, theme: Theme) -> None:
         """A theme that was chosen in the app is there again at the next start."""
@@ -172,7 +173,8 @@ class SpecChat(SteeringApp):
         self.say(event.sentence, severity="error")
 
     async def on_unmount(self) -> None:
-        """However the app ends, what was said is stored."""
+        """However the app ends, what was said is stored, and what was being typed."""
+        self.write()
         await asyncio.to_thread(self.exchange.close)
         if self.preferences is not None:
             await asyncio.to_thread(self.preferences.close)

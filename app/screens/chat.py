@@ -14,6 +14,7 @@ from textual.widgets import Static
 
 from app import slash
 from app.conversation import Conversation
+from app.marks import Marks
 from app.player import Player
 from app.reply import Reply
 from app.sanitize import visible
@@ -56,7 +57,7 @@ class ChatScreen(Screen[None]):
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
         Binding("f1,question_mark", "app.help", "help", key_display="f1"),
-        Binding("ctrl+o,f9", "app.controls", "controls", key_display="^o"),
+        Binding("ctrl+o,f9", "controls", "controls", key_display="^o"),
         Binding("f8", "app.copy", "Copy", show=False),
         Binding("ctrl+s", "app.save_picture", "Save the screen", show=False),
     ]
@@ -157,9 +158,10 @@ class ChatScreen(Screen[None]):
         self._panel.show_machine(ready)
         self.show_loading("" if self._player else "ready: ask anything")
 
-    def show_chats(self, chats: list[Chat], busy: set[int], now: float) -> None:
-        """The list at the left."""
-        self._chats.show(chats, self.conversation.chat, busy, now)
+    def show_chats(self, chats: list[Chat], marks: Marks, now: float) -> None:
+        """The list at the left; on a narrow screen its tab says that a chat has news."""
+        self._chats.show(chats, self.conversation.chat, marks, now)
+        self._tabs.mark(marks)
         self._show_title()
 
     def show_rejected(self, shown: bool) -> None:
@@ -216,7 +218,7 @@ class ChatScreen(Screen[None]):
         """Replay keys work in a replay, chat keys in a chat."""
         if action in ("pause", "faster", "again"):
             return self._player is not None
-        if action in ("new_chat", "app.controls"):
+        if action in ("new_chat", "controls"):
             return self._player is None
         if action == "pane" and parameters == ("chats",):
             return self._player is None
@@ -237,6 +239,11 @@ class ChatScreen(Screen[None]):
     def on_text_area_changed(self) -> None:
         """Say what the command that is being typed takes."""
         self._hint.show(self._composer.text, self._composer.words)
+
+    @property
+    def unsent(self) -> str:
+        """What stands in the composer."""
+        return self._composer.text
 
     def put(self, text: str) -> None:
         """Show a text in the composer, to be changed and sent."""
@@ -297,6 +304,10 @@ class ChatScreen(Screen[None]):
             self._chats.focus()
         else:
             self._focus_composer()
+
+    def action_controls(self) -> None:
+        """Open the panel of controls."""
+        self.app.action_controls()
 
     def action_rejected(self) -> None:
         """Hide or show what is no part of the reply."""

@@ -14,6 +14,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from app.slash import COMMANDS
 from app.widgets.figures import DEFINITIONS, FATES
 from app.widgets.look import TOKEN_CLASSES
 
@@ -25,6 +26,8 @@ CHAT_KEYS: tuple[Row, ...] = (
     ("↑ ↓", "earlier and later prompts"),
     ("esc", "stop the reply; its text is kept"),
     ("^n", "new chat"),
+    ("^o  f9", "controls: γ, drafter, sampling, presets"),
+    ("/", "commands; tab completes; // sends a slash"),
     ("^b  f2", "chats; there: enter opens, r renames, d deletes, u undoes"),
 )
 REPLAY_KEYS: tuple[Row, ...] = (
@@ -37,6 +40,7 @@ KEYS: tuple[Row, ...] = (
     ("^r  f4", "hide or show rejected and discarded tokens"),
     ("^t  f5", "finished replies as Markdown, or token by token"),
     ("page up, down", "scroll; at its end the view follows the reply again"),
+    ("f8", "copy the reply, a code block, or the chat; ^c what is selected"),
     ("^s", "save the screen as an SVG picture"),
     ("^p", "all commands, themes among them"),
     ("f1  ?", "this help"),
@@ -55,6 +59,7 @@ class HelpScreen(ModalScreen[None]):
 
     def __init__(self, *, replaying: bool) -> None:
         super().__init__()
+        self._commands = () if replaying else tuple((command.usage, command.means) for command in COMMANDS)
         self._keys = (REPLAY_KEYS if replaying else CHAT_KEYS) + KEYS
 
     def compose(self) -> ComposeResult:
@@ -68,7 +73,12 @@ class HelpScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         """The text needs the theme's styles."""
         fates = [(Text(fate.value, self._style(f"token--{fate.value}")), meaning) for fate, meaning in FATES.items()]
-        keys = self._table(("keys", self._keys), ("tokens", fates))
+        sections = [
+            ("keys", self._keys),
+            *([("commands", self._commands)] if self._commands else []),
+            ("tokens", fates),
+        ]
+        keys = self._table(*sections)
         self.query_one("#help-keys", Static).update(keys)
         self.query_one("#help-figures", Static).update(self._table(("figures", DEFINITIONS)))
         self.query_one("#help").focus()

@@ -65,18 +65,19 @@ class PromptBlock(Block):
     def __init__(self, turn: Turn, width: int) -> None:
         super().__init__(width)
         self._turn = turn
-        self._queued: bool | None = None
+        self._shown: tuple[bool, int] | None = None
+        """Whether it waits, and which of several replies the chat goes on with."""
         self._text = TokenLines(width - INDENT - len(QUEUED))
         self._text.append([(turn.prompt.strip("\n"), Fate.PLAIN)], 0)
         self._lines = self._text.lines
         self.height = len(self._lines) + 1
 
     def update(self) -> int | None:
-        """Only whether it still waits can change."""
-        queued = self._turn.reply is None
-        if queued == self._queued:
+        """Only what stands at its right can change."""
+        shown = (self._turn.reply is None, self._turn.place)
+        if shown == self._shown:
             return None
-        self._queued = queued
+        self._shown = shown
         self.forget()
         return 0
 
@@ -89,13 +90,16 @@ class PromptBlock(Block):
     def _draw(self, y: int, look: Look) -> Strip:
         if y == len(self._lines):
             return Strip([])
-        style = look.queued if self._queued else look.prompt
+        queued, place = self._shown or (False, 1)
+        style = look.queued if queued else look.prompt
         margin = Segment(" " * (INDENT - len(MARK)), look.base)
         text = "".join(piece.text for piece in self._lines[y])
         line = Strip([margin, Segment(MARK, look.mark), Segment(text, style)])
         line = line.adjust_cell_length(self.width, style)
-        if self._queued and y == len(self._lines) - 1:
-            line = Strip.join([line.crop(0, self.width - len(QUEUED)), Strip([Segment(QUEUED, look.mark)])])
+        of, link = len(self._turn.candidates), Style(meta={"@click": "app.candidates"})
+        aside = Segment(QUEUED, look.mark) if queued else Segment(f" {place} of {of} ", look.mark + link)
+        if (queued or of) and y == len(self._lines) - 1:
+            line = Strip.join([line.crop(0, self.width - len(aside.text)), Strip([aside])])
         return line
 
 
