@@ -93,17 +93,18 @@ class Composer(TextArea):
 
     def _complete(self) -> None:
         """As far as it is clear; where it is not, each press of tab shows the next thing it may be."""
+        found = slash.matches(self._stem, self.words) if self._stem is not None else []
+        if self.text in found:
+            self.put(found[(found.index(self.text) + 1) % len(found)])
+            return
         further = slash.completed(self.text, self.words)
+        choices = [line for line in slash.matches(self.text, self.words) if line != self.text]
         if further != self.text:
             self._stem = None
             self.put(further)
-            return
-        if self._stem is None or self.text not in slash.matches(self._stem, self.words):
+        elif choices:
             self._stem = self.text
-        found = [line for line in slash.matches(self._stem, self.words) if line != self._stem]
-        if found:
-            place = found.index(self.text) + 1 if self.text in found else 0
-            self.put(found[place % len(found)])
+            self.put(choices[0])
 
     def action_newline(self) -> None:
         """Begin another line."""

@@ -79,6 +79,14 @@ class RecordedEngine:
             if not events:
                 del self._open[request_id]
 
+    def give_to(self, request_id: str, count: int | None = None) -> None:
+        """The next `count` events (or all) of one request."""
+        events = self._open[request_id]
+        self._out += events[:count]
+        del events[:count]
+        if not events:
+            del self._open[request_id]
+
     def fail(self, message: str) -> None:
         """Every open request ends with this error."""
         for request_id in self._open:

@@ -216,11 +216,11 @@ async def test_other_commands(stage: Stage, tmp_path: Path) -> None:
 
 async def test_a_command_before_the_app_is_ready(stage: Stage) -> None:
     async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.settle(pilot)
         stage.app.exchange.settings = None
-        await pilot.pause()
-        stage.app.exchange.settings = None
-        assert not stage.app.run_command("/gamma 4")
+        await stage.send(pilot, "/gamma 4")
         assert said(stage) == ["specchat is still starting: try again in a moment"]
+        assert composer(stage).text == "/gamma 4"
 
 
 async def test_tab_completes(stage: Stage) -> None:
@@ -258,7 +258,7 @@ def test_every_command_is_completed_from_its_beginning() -> None:
     for command in COMMANDS:
         assert f"/{command.name}" in (line.rstrip() for line in matches(f"/{command.name[:2]}", {}))
         assert completed(f"/{command.name}", {}).startswith(f"/{command.name}")
-        assert list(hints(f"/{command.name} ", {}))[0] == (command.usage, command.means)
+        assert next(iter(hints(f"/{command.name} ", {}))) == (command.usage, command.means)
     assert completed("/nothing", {}) == "/nothing"
 
 
