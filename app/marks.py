@@ -22,3 +22,7 @@ class Marks:
         if chat_id in self.waiting:
             return "◌ ", "busy"
         return ("◆ ", "news") if chat_id in self.news else ("", "busy")
+
+    def without(self, chat_id: int) -> Marks:
+        """How the other chats stand."""
+        return Marks(*(frozenset(ids - {chat_id}) for ids in (self.answering, self.waiting, self.news)))

@@ -160,8 +160,9 @@ class ChatScreen(Screen[None]):
 
     def show_chats(self, chats: list[Chat], marks: Marks, now: float) -> None:
         """The list at the left; on a narrow screen its tab says that a chat has news."""
-        self._chats.show(chats, self.conversation.chat, marks, now)
-        self._tabs.mark(marks)
+        opened = self.conversation.chat
+        self._chats.show(chats, opened, marks, now)
+        self._tabs.mark(marks.without(opened.id) if opened else marks)
         self._show_title()
 
     def show_rejected(self, shown: bool) -> None:
