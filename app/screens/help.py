@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from rich.console import Group
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -73,14 +74,9 @@ class HelpScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         """The text needs the theme's styles."""
         fates = [(Text(fate.value, self._style(f"token--{fate.value}")), meaning) for fate, meaning in FATES.items()]
-        sections = [
-            ("keys", self._keys),
-            *([("commands", self._commands)] if self._commands else []),
-            ("tokens", fates),
-        ]
-        keys = self._table(*sections)
-        self.query_one("#help-keys", Static).update(keys)
-        self.query_one("#help-figures", Static).update(self._table(("figures", DEFINITIONS)))
+        commands = [self._table(("commands", self._commands))] if self._commands else []
+        self.query_one("#help-keys", Static).update(self._table(("keys", self._keys), ("tokens", fates)))
+        self.query_one("#help-figures", Static).update(Group(self._table(("figures", DEFINITIONS)), *commands))
         self.query_one("#help").focus()
 
     def _table(self, *sections: tuple[str, Iterable[Row]]) -> Table:

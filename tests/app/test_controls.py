@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from app.controls import BY_NAME, CONTROLS, Value
+from app.presets import Presets
 from app.screens.chat import ChatScreen
 from app.screens.controls import ControlsScreen
 from app.session import Session
@@ -186,6 +187,7 @@ LOOKS = {
     "open_narrow": ((80, 24), "", ("down", "down", "down")),
     "open_light": (SIZE, "specchat-light", ("down", "right")),
     "typing": (SIZE, "", ("down", "down", "enter")),
+    "wrong": (SIZE, "", ("enter", "6", "0", "enter")),
     "small": ((60, 16), "", ("up", "up")),
 }
 
@@ -198,8 +200,7 @@ def test_looks(snap_compare: Any, tmp_path: Path, name: str) -> None:
     async def before(pilot: Pilot[None]) -> None:
         await stage.ready(pilot)
         await stage.answer(pilot, 70)
-        stage.app.save_preset("fast")
-        stage.app.clear_notifications()
+        Presets(tmp_path / "presets").save("fast", Settings())
         await stage.press(pilot, "ctrl+o", *keys)
 
     assert snap_compare(stage.app, terminal_size=size, run_before=before)
