@@ -43,6 +43,7 @@ def chat_svg(conversation: Conversation, width: int, theme: str) -> str:
 
     async def draw(pilot: Pilot[Any]) -> str:
         await app.workers.wait_for_complete()
+        await pilot.pause()
         app.chat_screen.show(conversation)
         app.chat_screen.action_pane("panel")
         await pilot.pause()

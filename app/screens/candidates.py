@@ -31,7 +31,7 @@ class CandidatesScreen(Screen[int | None]):
     app: SpecChat
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "back", key_display="esc"),
-        Binding("1", "pick(0)", "go on with it", key_display="1–8"),
+        Binding("1", "pick(0)", "pick", key_display="1–8"),
         *(Binding(str(place + 1), f"pick({place})", show=False) for place in range(1, 8)),
         Binding("left", "app.focus_previous", "Previous", show=False),
         Binding("right", "app.focus_next", "Next", show=False),

@@ -18,7 +18,7 @@ class CandidateView(Transcript):
     """The tokens of one reply, without its prompt."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "screen.pick_focused", "go on with it"),
+        Binding("enter", "screen.pick_focused", "go on with this one"),
     ]
 
     def __init__(self, turn: Turn, place: int, **options: Any) -> None:
