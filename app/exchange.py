@@ -187,7 +187,7 @@ class Exchange:
     def _ask(self, conversation: Conversation, turn: Turn) -> None:
         ids = [uuid4().hex for _ in range(turn.wanted)]
         if self._death or self._session is None or self.settings is None:
-            turn.reply = Reply(ids[0])
+            turn.reply, turn.wanted = Reply(ids[0]), 1
             turn.reply.fail(self._death or STARTING)
             return
         requests = _requests(self.settings, ids, conversation.messages(turn))

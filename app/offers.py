@@ -21,7 +21,9 @@ def offers(app: SpecChat, screen: ChatScreen, *, replaying: bool) -> Iterator[Sy
         yield from _of_chats(app, screen)
         yield SystemCommand("Controls", "γ, drafter, temperature and the others, and presets", app.action_controls)
         yield SystemCommand(
-            "Several replies", "Ask for 2 to 8 replies to one prompt", lambda: screen.put("/candidates 4 ")
+            "Several replies",
+            "Ask for 2 to 8 replies to one prompt",
+            lambda: screen.put(f"/candidates 4 {screen.unsent}"),
         )
         if any(turn.wanted > 1 for turn in screen.conversation.turns):
             yield SystemCommand("Pick a reply", "Show the several replies of this chat again", app.action_candidates)

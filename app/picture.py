@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.segment import Segment, Segments
 from textual.strip import Strip
 
+from app.widgets.blocks import COPY
+
 
 def conversation_svg(title: str, strips: Iterable[Strip], width: int) -> str:
     """A whole conversation, however long, as it would look on a terminal that is high enough."""
@@ -17,5 +19,8 @@ def conversation_svg(title: str, strips: Iterable[Strip], width: int) -> str:
         legacy_windows=False, safe_box=False,
     )  # fmt: skip
     for strip in strips:
-        console.print(Segments([*strip, Segment.line()]), end="")
+        shown = [
+            Segment(" " * len(s.text), s.style) if s.text == COPY and s.style and s.style.meta else s for s in strip
+        ]
+        console.print(Segments([*shown, Segment.line()]), end="")
     return console.export_svg(title=title)

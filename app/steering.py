@@ -206,7 +206,8 @@ class SteeringApp(KeepingApp):
             if not self._checked(lambda _: warm, changed):
                 return
         self.chat_screen.ask(prompt, count)
-        self.show_candidates()
+        if self.chat_screen.conversation.turns[-1].wanted > 1:  # one alone tells why there are none
+            self.show_candidates()
 
     def show_candidates(self) -> bool:
         """The latest prompt's several replies; whether there are any."""

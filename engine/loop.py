@@ -209,9 +209,14 @@ class Loop:
         if row is None:
             return
         started = self._clock()
+        lent = self._scheduler.lend(row)
+        if lent is not None:
+            self._target.cache.copy(lent.source, lent.slot, lent.length)
+            row.cached = lent.length
         chunk = row.tokens[row.cached : min(row.cached + self._config.prefill_chunk, row.prompt_length - 1)]
-        self._target.prefill(torch.tensor([chunk], device=self._target.device), [row.slot], [row.cached])
-        row.cached += len(chunk)
+        if chunk:
+            self._target.prefill(torch.tensor([chunk], device=self._target.device), [row.slot], [row.cached])
+            row.cached += len(chunk)
         now = self._clock()
         row.outbox.put(Prefilled(row.request.request_id, row.cached, row.prompt_length, now - started, now))
 

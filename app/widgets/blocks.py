@@ -190,6 +190,12 @@ def _segments(pieces: Iterable[Piece], look: Look) -> Iterator[Segment]:
         yield Segment(text, style)
 
 
+def legend_strip(look: Look) -> Strip:
+    """What the colours mean, for a picture that goes without the line at the top."""
+    names = ((Segment(fate.value, look.fates[fate]), Segment("  ", look.base)) for fate in Fate)
+    return Strip([Segment(" " * INDENT, look.base), *(segment for name in names for segment in name)])
+
+
 def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
     """What stands below a reply: parts of a line, and whether it tells of a failure."""
     figures = summary(reply.statistics) if reply.rounds else []

@@ -28,7 +28,9 @@ class CandidateView(Transcript):
     @property
     def reply(self) -> Reply | None:
         """The reply, once it has been asked for."""
-        return self.turn.candidates[self.place] if self.turn.candidates else None
+        if self.turn.candidates:
+            return self.turn.candidates[self.place]
+        return self.turn.reply if self.place == 0 else None
 
     def parts(self) -> list[Turn | Reply]:
         """Nothing but the reply."""
@@ -60,9 +62,11 @@ class CandidateFrame(Vertical):
     def _title(self) -> tuple[str, str]:
         reply, number = self.view.reply, self._place + 1
         if reply is None:
-            return f" {number} ", "queued"
+            return f" {number} ", "queued" if self._turn.reply is None else ""
         accepted = f"· {percent(reply.statistics.acceptance)} accepted " if reply.statistics.tested else ""
         if reply.stage is Stage.WAITING:
             accepted = "· waits for a free slot "
+        if not self._turn.candidates:  # it failed before it began
+            return f" {number} ", ""
         link = f"[@click=screen.pick({self._place})] go on with {number} [/]"
         return f" [b]{number}[/b] {accepted}", link

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Resize
-from textual.geometry import Region, Size
+from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from app.conversation import Conversation, Turn
 from app.reply import Reply
-from app.widgets.blocks import Block, PromptBlock, ReplyBlock
+from app.widgets.blocks import Block, PromptBlock, ReplyBlock, legend_strip
 from app.widgets.look import PART_CLASSES, TOKEN_CLASSES, Look, look_of
 
 LINE_WIDTH = 104
@@ -37,6 +37,8 @@ class Transcript(ScrollView, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("home", "scroll_home", "First line", show=False),
         Binding("end", "scroll_end", "Last line", show=False),
+        Binding("shift+up", "select_lines(-1)", "Select lines", show=False),
+        Binding("shift+down", "select_lines(1)", "Select lines", show=False),
     ]
     ALLOW_SELECT = True
 
@@ -64,6 +66,8 @@ class Transcript(ScrollView, can_focus=True):
         self._behind = False
         """Whether the end has moved on since it was last brought into sight."""
         self._look: Look | None = None
+        self._selecting: tuple[int, int] | None = None
+        """Where lines that are selected by key begin, and where they end by now."""
 
     def show(self, conversation: Conversation) -> None:
         """Show another conversation, from its end."""
@@ -136,9 +140,11 @@ class Transcript(ScrollView, can_focus=True):
         return strip.apply_offsets(0, line)
 
     def all_lines(self) -> tuple[list[Strip], int]:
-        """Every line, on screen or not, and the width of all of them."""
+        """Every line, on screen or not, with what the colours mean below them; and the width of all of them."""
         look, width = self._current_look(), max(self.size.width, 2)
-        return [self._line(y, look).adjust_cell_length(width, look.base) for y in range(self._tops[-1])], width
+        lines = [self._line(y, look) for y in range(self._tops[-1])]
+        lines.append(legend_strip(look))
+        return [line.adjust_cell_length(width, look.base) for line in lines], width
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text, for the clipboard: as it was written, not as it is wrapped."""
@@ -154,6 +160,20 @@ class Transcript(ScrollView, can_focus=True):
                 part, joint = self._blocks[block].plain(y - self._tops[block], span[0], end, look)
                 text += part + joint
         return text.removesuffix("\n"), "\n"
+
+    def action_select_lines(self, by: int) -> None:
+        """Begin to select with the last line in sight (the first one, going down), then line by line; ^c copies."""
+        top, height = self.scroll_offset.y, self.size.height
+        last = self._tops[-1] - 1
+        if self.text_selection is None or self._selecting is None:
+            start = min(top if by > 0 else top + height - 1, last)
+            self._selecting = (start, start)
+        else:
+            anchor, at = self._selecting
+            self._selecting = (anchor, min(max(at + by, 0), last))
+        begin, end = sorted(self._selecting)
+        self.screen.selections = {self: Selection(Offset(0, begin), Offset(self.size.width, end))}
+        self.scroll_to_region(Region(0, self._selecting[1], 1, 1), animate=False)
 
     def action_copy_reply(self, identity: int) -> None:
         """A click on the word below a reply."""

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from app.screens.candidates import CandidatesScreen
 from app.screens.chat import ChatScreen
 from app.screens.choice import ChoiceScreen
-from app.widgets.candidate import CandidateFrame
+from app.widgets.candidate import CandidateFrame, CandidateView
 from app.widgets.transcript import Transcript
 from engine import Engine, EngineConfig, Finished, Outbox, Round
 from tests.app.stage import QUESTION, Stage, lines_of
@@ -189,6 +189,33 @@ async def test_all_are_stopped_by_a_key(stage: Stage) -> None:
         await stage.press(pilot, "ctrl+x")
         assert len(stage.engine.cancelled) == 3
         assert isinstance(stage.app.screen, CandidatesScreen)
+
+
+async def test_asked_for_while_another_reply_runs_they_wait(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 5)
+        await stage.send(pilot, ASK)
+        assert isinstance(stage.app.screen, CandidatesScreen)
+        await stage.press(pilot, "1")
+        assert isinstance(stage.app.screen, CandidatesScreen)
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert len(stage.engine.submitted) == 4
+
+
+async def test_an_engine_that_has_died_answers_once(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.settle(pilot)
+        await stage.send(pilot, ASK)
+        stage.engine.die("no room on the device")
+        await stage.settle(pilot)
+        first = stage.app.screen.query(CandidateView).first()
+        assert any("✗ no room on the device" in first.render_line(y).text for y in range(3))
+        await stage.press(pilot, "2", "escape")
+        await stage.send(pilot, ASK)
+        assert isinstance(stage.app.screen, ChatScreen)
+        assert sum("✗ no room" in line for line in lines_of(stage)) == 2
 
 
 async def test_nothing_to_show(stage: Stage) -> None:

@@ -92,6 +92,18 @@ async def test_wide_characters_are_selected_by_what_is_seen(stage: Stage) -> Non
         assert stage.app.screen.get_selected_text() in ("東京", "東京は")
 
 
+async def test_lines_are_selected_by_key(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        say(stage, plain("one\ntwo\nthree"), prompt="numbers")
+        await stage.settle(pilot)
+        stage.app.screen.query_one(Transcript).focus()
+        await stage.press(pilot, *["shift+down"] * 5)
+        assert stage.app.screen.get_selected_text() == "numbers\n\none\ntwo"
+        await stage.press(pilot, "shift+up", "ctrl+c")
+        assert stage.app.clipboard == "numbers\n\none"
+
+
 @pytest.mark.parametrize("width", [7, 10, 16, 23])
 def test_wrapping_can_be_undone(width: int) -> None:
     text = "The quick brown fox, antidisestablishmentarianism 東京は日本の首都です\n\n  and  more"
