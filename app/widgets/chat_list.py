@@ -70,6 +70,11 @@ class ChatList(OptionList):
         self._fill()
         self.highlighted = next((i for i, chat in enumerate(chats) if chat.id == wanted), None)
 
+    def on_focus(self) -> None:
+        """Whoever comes here without a chat being open begins with the newest."""
+        if self.highlighted is None and self.chats:
+            self.highlighted = 0
+
     def on_resize(self, event: Resize) -> None:  # noqa: ARG002 the handler's signature
         """Titles are cut to the width."""
         highlighted = self.highlighted

@@ -75,6 +75,13 @@ async def test_the_list_says_how_each_stands(stage: Stage) -> None:
         assert listed(stage)[0].startswith("before the models")
 
 
+async def test_the_newest_chat_is_opened_at_once(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+b", "enter")
+        assert stage.app.chat_screen.conversation.title == "Regex for dates"
+
+
 async def test_what_is_on_screen_is_no_news(stage: Stage) -> None:
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.ready(pilot)
