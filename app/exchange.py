@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from uuid import uuid4
 
 from app.archive import Archive
 from app.conversation import Conversation, Turn
-from app.reply import Reply, stored_reply
+from app.reply import Part, Reply, stored_reply
 from app.session import Session
-from engine import Died, EngineError, Finished, Prefilled, Record, Request, Round
+from engine import Baseline, Died, EngineError, Finished, Prefilled, Record, Request, Round
 
 STARTING = "specchat is still starting"
 
@@ -23,6 +24,9 @@ class Exchange:
     def __init__(self) -> None:
         self.replies: dict[str, tuple[Conversation, Turn]] = {}
         """The running ones, by request."""
+        self.detail = 0
+        """Top-k that replies are asked to give for each judged token; 0 for none."""
+        self._baseline = Baseline()
         self.changes = 0
         """Grows whenever a turn begins or ends: the list of chats is then out of date."""
         self._session: Session | None = None
@@ -48,6 +52,25 @@ class Exchange:
         self._forget_idle()
         return {c.chat.id for c in self._conversations if c.chat}
 
+    def look(self, detail: int) -> None:
+        """From the next round on, ask every reply for the top-k of this size; 0 asks for none."""
+        self.detail = detail
+        if self._session is not None:
+            for request_id in self.replies:
+                self._session.source.set_detail(request_id, detail)
+
+    def show_steps(self, steps: list[tuple[Round, Part]]) -> None:
+        """These rounds are being stepped through, and no others."""
+        by_request = {record.request_id: (record, part) for record, part in steps}
+        for request_id, (_conversation, turn) in self.replies.items():
+            if turn.reply is not None:
+                turn.reply.stepping = by_request.get(request_id)
+
+    def rewind(self) -> None:
+        """A replay goes back: everything is given again."""
+        self.replies.clear()
+        self._baseline = Baseline()
+
     def send(self, conversation: Conversation, prompt: str) -> None:
         """Ask the model; at once if it is free for this conversation."""
         conversation.turns.append(Turn(prompt))
@@ -71,7 +94,7 @@ class Exchange:
             for prompt, reply in zip(history[::2], history[1::2], strict=False):
                 conversation.turns.append(Turn(prompt.content, stored_reply(reply.content, "eos", ())))
         last = request.messages[-1].content if request.messages else request.prompt
-        turn = Turn(last or f"{len(request.prompt_ids)} token ids", _reply_to(request))
+        turn = Turn(last or f"{len(request.prompt_ids)} token ids", self._reply_to(request))
         conversation.turns.append(turn)
         self.replies[request.request_id] = (conversation, turn)
 
@@ -139,7 +162,9 @@ class Exchange:
             return
         try:
             request = self._session.settings.request(request_id, conversation.messages(turn))
-            turn.reply = _reply_to(request)
+            if self.detail:
+                request = replace(request, detail=self.detail)
+            turn.reply = self._reply_to(request)
             if self._archive is not None:
                 self._archive.begin(conversation, turn)
             self.replies[request_id] = (conversation, turn)
@@ -168,6 +193,9 @@ class Exchange:
         self.replies.pop(request_id, None)
         self.changes += 1
 
+    def _reply_to(self, request: Request) -> Reply:
+        return Reply(request.request_id, drafter=request.drafter, gamma=request.gamma, baseline=self._baseline)
+
     def _forget_idle(self) -> None:
         self._conversations = [c for c in self._conversations if c.running or c.waiting]
 
@@ -175,7 +203,3 @@ class Exchange:
 def _text(records: Iterable[Record]) -> str:
     """What the records add to their reply."""
     return "".join(r.text if isinstance(r, Round) else r.tail for r in records if isinstance(r, Round | Finished))
-
-
-def _reply_to(request: Request) -> Reply:
-    return Reply(request.request_id, drafter=request.drafter, gamma=request.gamma)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,11 +27,14 @@ from app.exchange import Exchange
 from app.offers import offers
 from app.picture import write_new
 from app.player import Player
+from app.probe import Probe
 from app.sanitize import visible
 from app.screens.chat import ChatScreen
+from app.screens.definitions import DefinitionsScreen
 from app.screens.help import HelpScreen
 from app.screens.rename import RenameScreen
 from app.session import Session
+from app.stepper import Stepper
 from app.store import Chat
 from app.widgets.chat_list import ChatList
 from engine import Died, EngineError, Loading, Notice, Ready, Request
@@ -41,13 +44,14 @@ DRAIN_S = 1 / 30
 WRITE_S = 0.25
 """A kill loses what came after the last write: this much at most."""
 NOTICE_S = 8.0
+PROBE_S = 1.0
 
 
 class SpecChat(App[None]):
     """Chat with a model and watch it being sped up; or, with a player, watch a recorded trace."""
 
     TITLE = "specchat"
-    CSS_PATH = [STYLES / "chat.tcss", STYLES / "dialogs.tcss"]  # noqa: RUF012
+    CSS_PATH = [STYLES / "chat.tcss", STYLES / "dialogs.tcss", STYLES / "views.tcss"]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
     ]
@@ -78,6 +82,7 @@ class SpecChat(App[None]):
         theme: str = "",
         pictures: Path | None = None,
         now: Callable[[], float] = time.time,
+        probe: Probe | None = None,
     ) -> None:
         """Make the app; nothing runs yet.
 
@@ -88,6 +93,7 @@ class SpecChat(App[None]):
             theme: A theme's name; empty for specchat's own.
             pictures: The folder that pictures of the screen go to; the current one by default.
             now: The time of day, for the ages of chats.
+            probe: Measures what the interface and the GPU do; without one the panel does not say.
         """
         super().__init__()
         self._prepare = prepare
@@ -95,6 +101,9 @@ class SpecChat(App[None]):
         self._player = player
         self._pictures = pictures
         self._now = now
+        self._probe = probe
+        self.stepper: Stepper | None = None
+        """Holds rounds back while they are stepped through; there once the session is."""
         self._archive: Archive | None = None
         self._deleted: list[Chat] = []
         self._target = ""
@@ -147,10 +156,13 @@ class SpecChat(App[None]):
             self._screen_of_chat.show_rejected(settings.show_rejected)
         for sentence in session.notices:
             self._notice(sentence, severity="warning")
-        self.exchange.connect(session, self._archive)
+        self.stepper = Stepper(session.source)
+        self.exchange.connect(replace(session, source=self.stepper), self._archive)
         self.list_chats()
         self.set_interval(DRAIN_S, self.pump)
         self.set_interval(WRITE_S, self.exchange.write)
+        if self._probe is not None:
+            self.set_interval(PROBE_S, self._measure)
 
     def on_spec_chat_unprepared(self, event: Unprepared) -> None:
         """Say why; prompts get the same sentence."""
@@ -171,6 +183,8 @@ class SpecChat(App[None]):
                 case Request():
                     self._show_models(self._target, record.drafter, record.gamma, lossless=record.sampling.lossless)
                     self.exchange.follow(self._screen_of_chat.conversation, record)
+        if self.stepper is not None:
+            self.exchange.show_steps(self.stepper.shown)
         self._screen_of_chat.update()
         if self.exchange.changes != self._listed:
             self.list_chats()
@@ -253,6 +267,10 @@ class SpecChat(App[None]):
         """Keys, fates, figures."""
         self.push_screen(HelpScreen(replaying=self._player is not None))
 
+    def action_definitions(self) -> None:
+        """What each figure means."""
+        self.push_screen(DefinitionsScreen())
+
     def action_save_picture(self) -> None:
         """Write the screen to the first free file name; nothing is ever overwritten."""
         folder = self._pictures or Path.cwd()
@@ -275,6 +293,13 @@ class SpecChat(App[None]):
         self.set_class(not self.current_theme.dark, "-light-mode", update=False)
         self.stylesheet.set_variables(self.get_css_variables())
 
+    @work(exclusive=True, group="probe", exit_on_error=False)
+    async def _measure(self) -> None:
+        if self._probe is not None:
+            interface = self._probe.interface()
+            gpu = await asyncio.to_thread(self._probe.gpu)
+            self._screen_of_chat.show_load(gpu, interface)
+
     def _store_failed(self, sentence: str) -> None:
         self.post_message(self.StoreFailed(sentence))
 
@@ -282,6 +307,8 @@ class SpecChat(App[None]):
         self._target = ready.target
         self._show_drafting()
         self._screen_of_chat.show_ready(ready)
+        if self._probe is not None and ready.device == "cuda":
+            self._probe.find_gpu(ready.device_name)
         self.exchange.ready()
 
     def _show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool) -> None:

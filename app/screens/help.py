@@ -14,7 +14,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from app.widgets.figures import DEFINITIONS, FATES
+from app.widgets.definitions import FIGURES
+from app.widgets.figures import FATES
 from app.widgets.look import TOKEN_CLASSES
 
 Row = tuple[str | Text, str]
@@ -70,7 +71,7 @@ class HelpScreen(ModalScreen[None]):
         fates = [(Text(fate.value, self._style(f"token--{fate.value}")), meaning) for fate, meaning in FATES.items()]
         keys = self._table(("keys", self._keys), ("tokens", fates))
         self.query_one("#help-keys", Static).update(keys)
-        self.query_one("#help-figures", Static).update(self._table(("figures", DEFINITIONS)))
+        self.query_one("#help-figures", Static).update(self._table(("figures", FIGURES)))
         self.query_one("#help").focus()
 
     def _table(self, *sections: tuple[str, Iterable[Row]]) -> Table:

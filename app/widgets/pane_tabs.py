@@ -1,15 +1,15 @@
-"""On a narrow screen: which of the three panes is shown."""
+"""On a narrow screen: which of the panes is shown."""
 
 from __future__ import annotations
 
 from textual.content import Content
 from textual.widgets import Static
 
-PANES = ("chat", "chats", "panel")
+PANES = ("chat", "chats", "panel", "rounds")
 
 
 class PaneTabs(Static):
-    """Three names to click on."""
+    """Names to click on."""
 
     def on_mount(self) -> None:
         """The chat is shown first."""

@@ -54,10 +54,10 @@ def test_pauses_changes_speed_and_begins_again(clock: Clock) -> None:
     player = Player(trace(), clock=clock)
     player.start()
     drained(player, clock, 2)
-    player.toggle()
+    player.pause()
     assert drained(player, clock, 100) == []
     assert player.position == 2
-    player.toggle()
+    player.resume()
     player.faster()
     drained(player, clock, 1)
     assert player.position == 4
