@@ -48,8 +48,8 @@ class Lanes:
 
     @property
     def width(self) -> int:
-        """Columns in all."""
-        return self.slots[-1].right if self.slots else 0
+        """Columns in all, with an empty one at each end."""
+        return self.slots[-1].right + 1 if self.slots else 0
 
     @property
     def ms(self) -> float:
@@ -101,7 +101,7 @@ class Lanes:
             last.end = max(last.end, record.at)
             return len(self.slots) - 1
         cell_s = self.ms / 1000
-        gap = 0 if last is None else 1 + (start - last.end > cell_s)
+        gap = 1 if last is None else 1 + (start - last.end > cell_s)
         left = (last.right if last else 0) + gap
         width = max(LEAST, round(record.seconds / cell_s))
         self.slots.append(Slot(start, record.at, left, left + width))

@@ -137,6 +137,12 @@ class Reply:
             self._sampled_at = record.at
 
 
+def ran_together(one: Reply, other: Reply) -> bool:
+    """Whether two replies had a round in the same batch: its times are the whole batch's, to the last digit."""
+    ours, theirs = ({r.verify_s for r in reply.rounds if r.rows > 1} for reply in (one, other))
+    return not ours.isdisjoint(theirs)
+
+
 def stored_reply(content: str, reason: str | None, lines: tuple[str, ...]) -> Reply:
     """The reply that was stored as this text and these trace lines.
 

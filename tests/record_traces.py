@@ -19,6 +19,7 @@ CHAT = (
     "What should I see in Lisbon in two days? Answer with a short list.",
     "Write the same list again, with one more place at the end.",
 )
+DETAIL = "Explain in four sentences why the sky is blue."
 CODE = (
     "Write a Python class Stack with push, pop and peek.",
     "Rename the class to Pile and keep everything else as it is.",
@@ -57,9 +58,9 @@ def record_detail(name: str) -> None:
         engine.start()
         path = FOLDER / f"{name}.jsonl"
         path.unlink(missing_ok=True)
-        sampling = Sampling(temperature=0.8, seed=3)
+        sampling = Sampling(temperature=0.5, top_p=0.9, seed=3)
         request = Request(
-            f"{name}-0", (Message("user", CHAT[0]),), sampling=sampling, drafter="model", gamma=4, max_tokens=96, detail=8
+            f"{name}-0", (Message("user", DETAIL),), sampling=sampling, drafter="model", gamma=4, max_tokens=96, detail=8
         )
         with TraceWriter(path) as trace:
             trace.write(engine.wait_ready())
@@ -69,7 +70,7 @@ def record_detail(name: str) -> None:
         engine.close()
 
 
-def noisy_copy(model: Path, folder: Path, noise: float = 0.12) -> Path:
+def noisy_copy(model: Path, folder: Path, noise: float = 0.09) -> Path:
     """The model in another folder, each weight moved by `noise` standard deviations of its matrix."""
     import torch
     from safetensors.torch import load_file, save_file

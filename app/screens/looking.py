@@ -9,7 +9,7 @@ from textual.screen import Screen
 
 from app.conversation import Conversation
 from app.player import Player
-from app.reply import Reply
+from app.reply import Reply, ran_together
 from app.widgets.inspector import Inspector
 from app.widgets.step_bar import StepBar
 from app.widgets.timeline import Timeline
@@ -108,10 +108,12 @@ class Looking(Screen[None]):
     def _follow_lanes(self) -> None:
         """The lane of the reply that is shown, and of all that have run beside it."""
         shown = self.shown_reply()
-        running = [turn.reply for _, turn in self.app.exchange.replies.values() if turn.reply is not None]
         if shown not in self._lanes:
-            self._lanes = [] if shown in running else [shown]
-        self._lanes = [*self._lanes, *(reply for reply in running if reply not in self._lanes)]
+            own = [turn.reply for turn in self.conversation.turns if turn.reply is not None]
+            self._lanes = [reply for reply in own if reply is shown or ran_together(reply, shown)] or [shown]
+        running = [turn.reply for _, turn in self.app.exchange.replies.values() if turn.reply is not None]
+        beside = [reply for reply in running if reply not in self._lanes] if shown in running else []
+        self._lanes += beside
         self._timeline.show(self._lanes)
 
     # What the user does

@@ -30,6 +30,7 @@ class Card(Widget):
         super().__init__(**options)
         self.border_title = title
         self._shown: list[Text] = []
+        self._room = 0
 
     def rows(self) -> list[Text]:
         """The lines, as things now are."""
@@ -46,13 +47,15 @@ class Card(Widget):
         return Text("\n", no_wrap=True, overflow="crop").join(self.rows())
 
     def get_content_height(self, container: Any, viewport: Any, width: int) -> int:  # noqa: ARG002 the base class names them
-        """As many as there are lines."""
-        return len(self.rows())
+        """As many as there are lines at this width."""
+        self._room = width
+        self._shown = self.rows()
+        return len(self._shown)
 
     @property
     def inner(self) -> int:
         """Cells of a line."""
-        return max(self.content_size.width, NARROWEST)
+        return max(self._room, NARROWEST)
 
     def style(self, part: str) -> Style:
         """The style of a part of the card."""

@@ -20,6 +20,8 @@ from engine import Candidate, Detail, Fate, Round, Token
 
 TOP = 8
 """Tokens of a list."""
+WHOLE = 0.9999
+"""A list with this sum holds everything: what is not in it has probability 0."""
 NUMBER = 5
 """Cells of a probability, a space before it included."""
 
@@ -93,20 +95,21 @@ class ChancesCard(SpotCard):
         width = (self.inner - 1) // 3
         bar = (self.inner - width - 2 * NUMBER - 2) // 2 if both else self.inner - width - NUMBER - 1
         lines = [self._heads(detail, width + 1, bar + NUMBER + 1)]
-        target, draft = ({c.id: c.probability for c in side} for side in (detail.target, detail.draft))
+        target, draft = Listed(detail.target), Listed(detail.draft)
         for candidate in _together(detail):
             mark = "▸" if candidate.id == token.id else " "
-            line = Text.assemble(mark, self._name(candidate, width - 1), " ")
-            line.append_text(self._bar(target.get(candidate.id), bar, "target"))
+            line = Text.assemble(mark, self._named(candidate, width - 1), " ")
+            line.append_text(self._bar(target.of(candidate.id), bar, "target"))
             if both:
-                line.append(" ").append_text(self._bar(draft.get(candidate.id), bar, "draft"))
+                line.append(" ").append_text(self._bar(draft.of(candidate.id), bar, "draft"))
             lines.append(line)
-        if detail.residual:
+        residual = _residual(record, token)
+        if residual:
             lines += [Text(), Text.assemble((d.RESIDUAL.label, self.style("figure")), self.label(" norm(max(0, p − q))"))]
             room = self.inner - width - NUMBER - 1
-            for candidate in detail.residual[: TOP // 2]:
-                mark = "▸" if candidate.id == token.id else " "
-                name = self._name(candidate, width - 1)
+            for candidate in residual[: TOP // 2]:
+                mark = "▸" if candidate.id == record.last else " "
+                name = self._named(candidate, width - 1)
                 lines.append(Text.assemble(mark, name, " ", self._bar(candidate.probability, room, "residual")))
         if _greedy(record, token, detail):
             lines += self.sentence("greedy: p is all on the likeliest token; the bars are the softmax at temperature 1")
@@ -118,13 +121,25 @@ class ChancesCard(SpotCard):
             heads.append(f"q  H {detail.draft_entropy:.2f}", self.style("draft"))
         return heads
 
-    def _name(self, candidate: Candidate, width: int) -> str:
+    def _named(self, candidate: Candidate, width: int) -> str:
         return set_cell_size(_cut(shown(candidate.text), width), width)
 
     def _bar(self, probability: float | None, width: int, part: str) -> Text:
         if probability is None:  # not among the top-k of this side
             return Text("·".rjust(width + NUMBER), self.style("empty"))
         return Text.assemble(self.meter(probability, width, part), number(probability, 2).rjust(NUMBER))
+
+
+class Listed:
+    """The probabilities of a top-k list."""
+
+    def __init__(self, candidates: tuple[Candidate, ...]) -> None:
+        self._known = {candidate.id: candidate.probability for candidate in candidates}
+        self._whole = sum(self._known.values()) > WHOLE
+
+    def of(self, token: int) -> float | None:
+        """None where the token is not in the list and the list is not the whole distribution."""
+        return self._known.get(token, 0.0 if self._whole else None)
 
 
 class PlaceCard(SpotCard):
@@ -182,11 +197,13 @@ def shown(text: str) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """0.0512 as .051, and what is too small to be seen as such."""
+    """0.0512 as .051, and what is too small to be seen as such; 0 and 1 are exact."""
+    if value in (0, 1):
+        return f"{value:.0f}"
     if 0 < value < 0.5 * 10**-digits:
         return f"<.{'1'.rjust(digits, '0')}"
     text = f"{value:.{digits}f}"
-    return text[1:] if text.startswith("0.") and value else text
+    return text.removeprefix("0")
 
 
 def chance_of(p: float, q: float) -> float:
@@ -221,6 +238,12 @@ def detail_of(record: Round, token: Token) -> Detail | None:
     if token.place < record.tested:
         return record.detail[token.place] if record.detail else None
     return record.detail[-1] if record.detail and token.place == len(record.drafted) else None
+
+
+def _residual(record: Round, token: Token) -> tuple[Candidate, ...]:
+    """What the correction was drawn from; it concerns the rejected token as well."""
+    concerned = token.fate in (Fate.REJECTED, Fate.CORRECTION) and record.last is not None
+    return record.detail[-1].residual if concerned and record.detail else ()
 
 
 def _missing(reply: Reply, token: Token) -> str:

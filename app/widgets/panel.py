@@ -91,7 +91,7 @@ class Speed(ReplyCard):
         known = NOTHING if alpha is None else f"{alpha:.2f}"
         if gain is None:
             return [
-                self.row(d.ALPHA, known),
+                self.row(d.ALPHA, f"{known}   c {NOTHING}"),
                 self.row(d.PREDICTED, "not measured yet", "label"),
                 self.row(d.MEASURED, "not measured yet", "label"),
             ]

@@ -115,14 +115,15 @@ class Timeline(ScrollView, can_focus=True):
         for index in self._lanes.visible(lane, left, right):
             slot = self._lanes.slot(lane, index)
             record = self._lanes.replies[lane].rounds[index]
-            if slot.left > column:
-                segments.append(Segment(" " * (slot.left - column), base))
-            own = Strip(list(self._tokens(record, slot) if line == 0 else self._times(record, slot)))
+            own = list(self._tokens(record, slot) if line == 0 else self._times(record, slot))
+            begin, end = slot.left, slot.right
             if self._picked == (lane, index):
-                own = own.apply_style(self._style("picked"))
-            own = own.crop(max(column - slot.left, 0))
-            segments += own
-            column = max(slot.right, column)
+                own = [Segment("▐", self._style("picked")), *own, Segment("▌", self._style("picked"))]
+                begin, end = begin - 1, end + 1
+            if begin > column:
+                segments.append(Segment(" " * (begin - column), base))
+            segments += Strip(own).crop(max(column - begin, 0))
+            column = max(end, column)
         return Strip(segments).adjust_cell_length(width, base)
 
     def notify_style_update(self) -> None:
@@ -210,8 +211,9 @@ class Timeline(ScrollView, can_focus=True):
             yield Segment(text[:width].ljust(width), self._style(f"token--{Fate.ACCEPTED.value}"))
             return
         for token in tokens:
-            # The sign says what the strike does; a struck sign could not be read.
-            yield Segment(SIGNS[token.fate], self._style(f"token--{token.fate.value}") + Style(strike=False))
+            # The sign says what the lines through and under it would; with them it could not be read.
+            style = self._style(f"token--{token.fate.value}") + Style(strike=False, underline=False)
+            yield Segment(SIGNS[token.fate], style)
         yield Segment(" " * (width - len(tokens)), self.rich_style)
 
     def _times(self, record: Round, slot: Slot) -> Iterator[Segment]:

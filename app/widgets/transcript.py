@@ -150,6 +150,8 @@ class Transcript(TokenCursor, can_focus=True):
         if self._blocks and self._blocks[0].width != self._width and event.size.width:
             self._rebuild()
         self._keep_end()
+        if self.spot is not None:
+            self.look_at(self.spot)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Who scrolls to the end follows it; who scrolls away does not."""
