@@ -5,7 +5,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from enum import IntEnum, StrEnum
 
-from engine import Admitted, Baseline, Finished, FinishReason, Gain, Gains, Prefilled, Record, Round, Statistics, Token, from_json
+from engine import (
+    Admitted,
+    Baseline,
+    Finished,
+    FinishReason,
+    Gain,
+    Gains,
+    Prefilled,
+    Record,
+    Round,
+    Statistics,
+    Token,
+    from_json,
+)
 
 SAMPLE_S = 0.25
 """The sparkline has one sample of the speed for each of these."""

@@ -60,7 +60,13 @@ def record_detail(name: str) -> None:
         path.unlink(missing_ok=True)
         sampling = Sampling(temperature=0.5, top_p=0.9, seed=3)
         request = Request(
-            f"{name}-0", (Message("user", DETAIL),), sampling=sampling, drafter="model", gamma=4, max_tokens=96, detail=8
+            f"{name}-0",
+            (Message("user", DETAIL),),
+            sampling=sampling,
+            drafter="model",
+            gamma=4,
+            max_tokens=96,
+            detail=8,
         )
         with TraceWriter(path) as trace:
             trace.write(engine.wait_ready())

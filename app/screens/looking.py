@@ -11,6 +11,7 @@ from app.conversation import Conversation
 from app.player import Player
 from app.reply import Reply, ran_together
 from app.widgets.inspector import Inspector
+from app.widgets.replay_bar import ReplayBar
 from app.widgets.step_bar import StepBar
 from app.widgets.timeline import Timeline
 from app.widgets.token_cursor import Spot, TokenCursor
@@ -138,6 +139,10 @@ class Looking(Screen[None]):
         last = reply.starts[index + 1] if index + 1 < len(reply.starts) else reply.tokens
         if reply.starts[index] < last:
             self.look_at(Spot(reply, reply.starts[index]))
+
+    def on_replay_bar_sought(self, event: ReplayBar.Sought) -> None:
+        """A click on the line of the replay."""
+        self.seek(event.position)
 
     def action_inspect(self) -> None:
         """Look at tokens, from the last one on; again: stop."""

@@ -60,7 +60,9 @@ TARGET = Figure("target", "the model whose reply this is; every token is judged 
 DRAFT_MODEL = Figure("draft model", "the model that proposes tokens, where one was loaded.")
 DEVICE = Figure("device", "where the models run, and the type of their numbers.")
 MEMORY = Figure("memory", "weights of the models + the cache for all slots, each of which holds so many tokens.")
-PROMPT = Figure("prompt", "tokens of the whole conversation as the model reads it; reused ones were in its cache already.")
+PROMPT = Figure(
+    "prompt", "tokens of the whole conversation as the model reads it; reused ones were in its cache already."
+)
 GPU = Figure("GPU", "share of the last sampling period in which the GPU was busy, and its memory in use, by NVML.")
 INTERFACE = Figure(
     "interface", "processor time of the interface's thread / time, over the last second: what watching costs."

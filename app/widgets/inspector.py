@@ -105,7 +105,10 @@ class ChancesCard(SpotCard):
             lines.append(line)
         residual = _residual(record, token)
         if residual:
-            lines += [Text(), Text.assemble((d.RESIDUAL.label, self.style("figure")), self.label(" norm(max(0, p − q))"))]
+            lines += [
+                Text(),
+                Text.assemble((d.RESIDUAL.label, self.style("figure")), self.label(" norm(max(0, p − q))")),
+            ]
             room = self.inner - width - NUMBER - 1
             for candidate in residual[: TOP // 2]:
                 mark = "▸" if candidate.id == record.last else " "
@@ -271,5 +274,3 @@ def _greedy(record: Round, token: Token, detail: Detail) -> bool:
 
 def _cut(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"
-
-

@@ -16,7 +16,7 @@ Steps = list[tuple[Round, Part]]
 
 
 class StepBar(Widget):
-    """Two lines: what is shown, and the keys."""
+    """Two lines of words."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"step-bar--sign", "step-bar--quiet", "step-bar--strong"}
     ALLOW_SELECT = False
@@ -33,18 +33,18 @@ class StepBar(Widget):
             self.refresh()
 
     def render(self) -> Text:
-        """The sentence of the first lane, and how to go on."""
+        """What the round of the first lane has come to."""
         record = self._steps[0][0] if self._steps else self._last
         head = "paused" if record is None else f"round {record.number}"
         more = f" · {len(self._steps)} lanes" if len(self._steps) > 1 else ""
-        line = Text.assemble(("‖ ", self._style("sign")), (f"{head}{more}  ", self._style("strong")), no_wrap=True)
+        line = Text.assemble(("‖ ", self._style("sign")), (f"{head}{more}  ", self._style("strong")))
         if self._steps:
             line.append_text(_sentence(*self._steps[0]))
         elif self._last is not None:
             line.append_text(_ending(self._last))
-        line.truncate(self.size.width, overflow="ellipsis")
-        keys = Text.assemble(("  n f9 next   p f8 go on", self._style("quiet")), no_wrap=True)
-        return Text("\n", no_wrap=True).join([line, keys])
+        else:
+            line.append("no round is run until you step (f9) or go on (f8)", self._style("quiet"))
+        return line
 
     def _style(self, part: str) -> Style:
         return self.get_component_rich_style(f"step-bar--{part}", partial=True)
@@ -54,7 +54,8 @@ def _sentence(record: Round, part: Part) -> Text:
     drafted = len(record.drafted)
     if part is Part.DRAFTED:
         tokens = f"{drafted} token{'s' if drafted > 1 else ''}"
-        return Text(f"{record.drafter} proposes {tokens}; one pass of the target will judge them all")
+        names = " ".join(f"“{shown(piece)}”" for piece in record.pieces)
+        return Text(f"{record.drafter} proposes {tokens}: {names}; one pass of the target judges them all")
     if record.accepted == record.tested:
         return Text(f"all {record.accepted} kept; the same pass gives one token more")
     p, q, u = record.p[record.accepted], record.q[record.accepted], record.u[record.accepted]

@@ -230,9 +230,7 @@ class Transcript(TokenCursor, can_focus=True):
         if isinstance(part, Turn):
             return PromptBlock(part, self._width)
         render = self._render_markdown if self.markdown else None
-        block = ReplyBlock(
-            part, self._width, show_rejected=self.show_rejected, markdown=render, by_round=self.by_round
-        )
+        block = ReplyBlock(part, self._width, show_rejected=self.show_rejected, markdown=render, by_round=self.by_round)
         if self.spot is not None and part is self.spot.reply:
             block.select(self.spot.token)
         return block
