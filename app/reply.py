@@ -74,7 +74,7 @@ class Reply:
         self.stepping: tuple[Round, Part] | None = None
         """The round that is being stepped through; it is not yet one of `rounds`."""
         self._baseline = baseline or Baseline()
-        self._gains = Gains()
+        self._gains = Gains(self._baseline)
         self._sampled_at = 0.0
 
     @property
@@ -90,7 +90,7 @@ class Reply:
     @property
     def gain(self) -> Gain | None:
         """Predicted and measured speedup, once there is something to compare with."""
-        return self._gains.gain(self.statistics.alpha, self._baseline)
+        return self._gains.gain(self.statistics.alpha)
 
     @property
     def counted_rounds(self) -> int:

@@ -1,13 +1,13 @@
 """Predicted against measured speedup, and what lies between the two, from `Round` records and nothing else.
 
 Measured speedup needs to know what plain decoding costs. Here that is what it did cost: the plain rounds of the same
-run, in batches of the same size. Where there were none, there is no measured speedup.
+run just before, in batches of the same size. Where there were none, there is no measured speedup.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass
 from statistics import median
 
 from engine.events import Round
@@ -72,64 +72,58 @@ class Gain:
     """What the rest of each round takes away, beyond what it takes away from plain rounds."""
 
 
-@dataclass(slots=True)
-class _Sums:
-    rounds: int = 0
-    emitted: int = 0
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    rest_s: float = 0.0
-    lengths: Counter[int] = field(default_factory=Counter)
-
-
 class Gains:
-    """The sums behind `Gain` for one reply, by size of the batch. The same rounds count as for `Baseline`."""
+    """The sums behind `Gain` for one reply. The same rounds count as for `Baseline`.
 
-    def __init__(self) -> None:
-        self._sums: dict[int, _Sums] = {}
+    Each round is compared with what plain decoding cost when it ran, so that a machine that slows down or speeds up
+    does not pass for a speedup. Rounds before the cost of plain decoding was known do not count.
+    """
 
-    @property
-    def rounds(self) -> int:
+    def __init__(self, baseline: Baseline) -> None:
+        self._baseline = baseline
+        self.rounds = 0
         """Rounds counted."""
-        return sum(s.rounds for s in self._sums.values())
+        self._draft_s = self._verify_s = self._rest_s = 0.0
+        self._pass_s = 0.0
+        """A plain pass for each round."""
+        self._step_s = 0.0
+        """A plain pass for each drafted token."""
+        self._emitted_pass_s = self._emitted_round_s = 0.0
+        """A plain pass, and a plain round, for each token emitted."""
+        self._lengths: dict[int, float] = {}
+        """A plain pass for each round, by the length of its draft."""
 
     def add(self, record: Round) -> None:
-        """Count one round."""
-        if record.detail or not record.number:
+        """Count one round, after it was added to the baseline."""
+        pass_s, round_s = self._baseline.pass_s(record.rows), self._baseline.round_s(record.rows)
+        if record.detail or not record.number or pass_s is None or round_s is None:
             return
-        s = self._sums.setdefault(record.rows, _Sums())
-        s.rounds += 1
-        s.emitted += len(record.emitted)
-        s.draft_s += record.draft_s
-        s.verify_s += record.verify_s
-        s.rest_s += record.rest_s
-        s.lengths[len(record.drafted)] += 1
+        length, emitted = len(record.drafted), len(record.emitted)
+        self.rounds += 1
+        self._draft_s += record.draft_s
+        self._verify_s += record.verify_s
+        self._rest_s += record.rest_s
+        self._pass_s += pass_s
+        self._step_s += pass_s * length
+        self._emitted_pass_s += pass_s * emitted
+        self._emitted_round_s += round_s * emitted
+        self._lengths[length] = self._lengths.get(length, 0.0) + pass_s
 
-    def gain(self, alpha: float | None, baseline: Baseline) -> Gain | None:
-        """The speedups; None where nothing was tested, or plain rounds of no such batch were measured."""
-        expected = emitted = plain = passes = seconds = plain_seconds = steps = step_s = 0.0
-        for rows, s in self._sums.items():
-            pass_s, round_s = baseline.pass_s(rows), baseline.round_s(rows)
-            if pass_s is None or round_s is None or alpha is None:
-                continue
-            expected += pass_s * sum(n * expected_tokens(min(alpha, 1.0), length) for length, n in s.lengths.items())
-            emitted += pass_s * s.emitted
-            plain += s.draft_s + s.rounds * pass_s
-            passes += s.draft_s + s.verify_s
-            seconds += s.draft_s + s.verify_s + s.rest_s
-            plain_seconds += round_s * s.emitted
-            steps += pass_s * sum(n * length for length, n in s.lengths.items())
-            step_s += s.draft_s
-        if not steps or not emitted or not seconds:
+    def gain(self, alpha: float | None) -> Gain | None:
+        """The speedups for an α estimate; None where nothing was drafted, or no plain rounds were measured."""
+        if alpha is None or not self._step_s:
             return None
-        measured = plain_seconds / seconds
+        expected = sum(cost * expected_tokens(min(alpha, 1.0), length) for length, cost in self._lengths.items())
+        passes = self._draft_s + self._verify_s
+        plain = self._draft_s + self._pass_s
+        measured = self._emitted_round_s / (passes + self._rest_s)
         return Gain(
-            c=step_s / steps,
+            c=self._draft_s / self._step_s,
             predicted=expected / plain,
             measured=measured,
-            acceptance=emitted / expected,
+            acceptance=self._emitted_pass_s / expected,
             passes=plain / passes,
-            overhead=measured / (emitted / passes),
+            overhead=measured / (self._emitted_pass_s / passes),
         )
 
 

@@ -99,8 +99,8 @@ class Looking(Screen[None]):
             self.set_class(paused, "-paused")
             self.refresh_bindings()
         if stepper is not None and paused:
-            rounds = self.shown_reply().rounds
-            self._step_bar.show(stepper.shown, rounds[-1] if rounds else None)
+            reply = self.shown_reply()
+            self._step_bar.show(stepper.shown, reply.rounds[-1] if reply.rounds and reply.running else None)
 
     def shown_reply(self) -> Reply:
         """The reply that panel and timeline are about."""

@@ -38,8 +38,8 @@ PREDICTED = Figure(
 )
 MEASURED = Figure(
     "measured",
-    "time per token of plain rounds / time per token of this reply's rounds. Plain rounds are those of this run in "
-    "which nobody drafted, in batches of the same size: their median. Before three of them it is not measured.",
+    "time per token of plain rounds / time per token of this reply's rounds. Plain rounds are those just before in "
+    "which nobody drafted, in batches of the same size: the median of 15. Before three of them it is not measured.",
 )
 UNEVEN = Figure(
     "α uneven",

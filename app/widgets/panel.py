@@ -15,7 +15,7 @@ from app.widgets.card import Card
 from app.widgets.figures import NOTHING, duration, percent, rate, size, sparkline, times
 from engine import Gain, Ready, Statistics
 
-POSITIONS = 8
+POSITIONS = 6
 """Bars beyond this draft position are left out."""
 SURE = 20
 """Rounds before a speedup is called one, or none."""
@@ -51,7 +51,6 @@ class Acceptance(ReplyCard):
             self.headline(percent(s.acceptance), d.ACCEPTANCE),
             self.meter(s.acceptance, self.inner),
             Text(f"{s.accepted} of {s.tested} · {s.tested - s.accepted + s.discarded} wasted", self.style("label")),
-            Text(),
             self.headline(f"τ {rate(s.mean_emitted_length)}", "tokens per target pass"),
             Text(f"{s.emitted} tokens in {s.rounds} rounds", self.style("label")),
             Text(),
@@ -82,7 +81,6 @@ class Speed(ReplyCard):
             Text(sparkline(self.reply.speeds, self.inner) or " ", self.style("spark")),
             self.row(d.REPLY, over),
             self.row(d.FIRST, duration(s.time_to_first_token_s)),
-            Text(),
             *self._gain(self.reply.gain),
         ]
 
