@@ -69,18 +69,9 @@ class Player:
 
     def step(self) -> None:
         """Go to the end of the next round; with it come the rounds that other requests had in the same batch."""
-        following = (i for i in range(self._given, len(self._records)) if isinstance(self._records[i], Round))
-        index = next(following, len(self._records) - 1)
-        first = self._records[index] if self._records else None
-        for later in following:
-            record = self._records[later]
-            if isinstance(first, Round) and isinstance(record, Round) and record.at - record.seconds < first.at:
-                index = later
-            else:
-                break
         self._advance()
-        if self._records:
-            self.position = max(self.position, self._times[index])
+        index = next((i for i in range(self._given, len(self._records)) if isinstance(self._records[i], Round)), None)
+        self.position = self.duration if index is None else max(self.position, self._end_of_batch(index))
 
     def seek(self, position: float) -> bool:
         """Go to this time. True where that is back: everything up to it is then given again."""
@@ -102,7 +93,7 @@ class Player:
         for index in range(self._given, len(self._records)):
             record = self._records[index]
             if isinstance(record, Round) and record.accepted < record.tested:
-                self.seek(self._times[index])
+                self.seek(self._end_of_batch(index))
                 return True
         return False
 
@@ -132,6 +123,17 @@ class Player:
 
     def close(self) -> None:
         """Nothing to close."""
+
+    def _end_of_batch(self, index: int) -> float:
+        """When the last of the rounds is due that ran at the same time as this one."""
+        first = self._records[index]
+        for later in range(index + 1, len(self._records)):
+            record = self._records[later]
+            if isinstance(record, Round) and isinstance(first, Round):
+                if record.at - record.seconds >= first.at:
+                    break
+                index = later
+        return self._times[index]
 
     def _advance(self) -> None:
         now = self._clock()

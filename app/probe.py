@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from app.widgets.figures import size
-
 
 class Probe:
     """Samples of the interface's own processor time and, where NVML is, of a GPU."""
@@ -49,7 +47,7 @@ class Probe:
             memory = pynvml.nvmlDeviceGetMemoryInfo(self._gpu)
         except pynvml.NVMLError:
             return ""
-        return f"{busy} % · {size(memory.used)} of {size(memory.total)}"
+        return f"{busy} % · {memory.used / 1e9:.1f} of {memory.total / 1e9:.0f} GB"
 
 
 def _text(name: str | bytes) -> str:

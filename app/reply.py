@@ -125,7 +125,7 @@ class Reply:
             case Round():
                 self._add_round(record)
             case Finished():
-                self.stage = Stage.ENDED
+                self.stage, self.stepping = Stage.ENDED, None
                 self.reason, self.message = record.reason, record.message
                 self.tail += record.tail
 
@@ -134,7 +134,7 @@ class Reply:
         self.stage, self.reason, self.message = Stage.ENDED, FinishReason.ERROR, message
 
     def _add_round(self, record: Round) -> None:
-        self.stage = Stage.ANSWERING
+        self.stage, self.stepping = Stage.ANSWERING, None
         self.rounds.append(record)
         self.starts.append(self.tokens)
         self.tokens += len(record.drafted) + (record.last is not None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
@@ -42,9 +41,8 @@ class DefinitionsScreen(ModalScreen[None]):
 
     def _table(self, figures: tuple[Figure, ...]) -> Table:
         table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
+        table.add_column(style=self.get_component_rich_style("help--key", partial=True), no_wrap=True)
         table.add_column()
-        key: Style = self.get_component_rich_style("help--key", partial=True)
         for figure in figures:
-            table.add_row(Text(figure.label, key), figure.definition)
+            table.add_row(figure.label, Text(figure.definition))
         return table

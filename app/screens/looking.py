@@ -16,7 +16,6 @@ from app.widgets.step_bar import StepBar
 from app.widgets.timeline import Timeline
 from app.widgets.token_cursor import Spot, TokenCursor
 from app.widgets.transcript import Transcript
-from engine import Fate, Round
 
 if TYPE_CHECKING:
     from app.specchat import SpecChat
@@ -32,8 +31,10 @@ class Looking(Screen[None]):
 
     app: SpecChat
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+o,f6,i", "inspect", "inspect", key_display="^o"),
-        Binding("ctrl+l,f7,l", "timeline", "rounds", key_display="^l"),
+        Binding("ctrl+o,i", "inspect", "inspect", key_display="^o"),
+        Binding("f6", "inspect", "Inspect", priority=True, show=False),  # the composer has other plans for it
+        Binding("ctrl+l,l", "timeline", "rounds", key_display="^l"),
+        Binding("f7", "timeline", "Rounds", priority=True, show=False),
         Binding("f8,p", "hold", "pause", key_display="f8"),
         Binding("f9,n", "step", "step", key_display="f9"),
         Binding("f10,f", "by_round", "figure 1", key_display="f10"),
@@ -188,6 +189,8 @@ class Looking(Screen[None]):
         """The next part of a round; pauses first."""
         stepper = self.app.stepper
         if stepper is not None:
+            if not self.has_class("-inspect"):
+                self.look_at(None)
             if stepper.paused:
                 stepper.step()
             else:
@@ -214,11 +217,7 @@ class Looking(Screen[None]):
             self.notify("no rejection follows in this trace")
             return
         self._moved(back=False)
-        reply = max((t.reply for t in self.conversation.turns if t.reply and t.reply.rounds), key=_latest, default=None)
-        if reply is not None:
-            tokens = enumerate(reply.rounds[-1].tokens(), reply.starts[-1])
-            spot = next((Spot(reply, n) for n, token in tokens if token.fate is Fate.REJECTED), None)
-            self.look_at(spot)
+        self.look_at(_last_rejection([t.reply for t in self.conversation.turns if t.reply and t.reply.rounds]))
 
     def seek(self, position: float) -> None:
         """Go to a time of the trace."""
@@ -271,6 +270,10 @@ class Looking(Screen[None]):
         self.app.pump()
 
 
-def _latest(reply: Reply) -> float:
-    last: Round = reply.rounds[-1]
-    return last.at
+def _last_rejection(replies: list[Reply]) -> Spot | None:
+    """The token that was rejected last, in the last round of one of the replies."""
+    ended = [reply for reply in replies if reply.rounds[-1].accepted < reply.rounds[-1].tested]
+    reply = max(ended, key=lambda reply: reply.rounds[-1].at, default=None)
+    if reply is None:
+        return None
+    return Spot(reply, reply.starts[-1] + reply.rounds[-1].accepted)

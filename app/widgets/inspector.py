@@ -114,7 +114,7 @@ class ChancesCard(SpotCard):
                 mark = "▸" if candidate.id == record.last else " "
                 name = self._named(candidate, width - 1)
                 lines.append(Text.assemble(mark, name, " ", self._bar(candidate.probability, room, "residual")))
-        if _greedy(record, token, detail):
+        if detail.target and detail.target[0].probability < 1 and _greedy(reply):
             lines += self.sentence("greedy: p is all on the likeliest token; the bars are the softmax at temperature 1")
         return lines
 
@@ -265,11 +265,9 @@ def _together(detail: Detail) -> list[Candidate]:
     return [*detail.target[:room], *others[: TOP - min(room, len(detail.target))]]
 
 
-def _greedy(record: Round, token: Token, detail: Detail) -> bool:
-    """Whether p is one-hot while the list is not."""
-    if token.place >= record.tested or record.p[token.place] not in (0.0, 1.0):
-        return False
-    return bool(detail.target) and detail.target[0].probability < 1
+def _greedy(reply: Reply) -> bool:
+    """Whether every p so far is one-hot."""
+    return all(p in (0, 1) for record in reply.rounds for p in record.p)
 
 
 def _cut(text: str, width: int) -> str:

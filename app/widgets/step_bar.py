@@ -62,7 +62,9 @@ def _sentence(record: Round, part: Part) -> Text:
     why = f"u {number(u)} ≥ {number(chance_of(p, q))}"
     behind = drafted - record.tested
     discarded = f", the {behind} behind it discarded" if behind else ""
-    return Text(f"{record.accepted} kept; “{shown(record.pieces[record.accepted])}” refused ({why}){discarded}")
+    return Text(
+        f"{record.accepted or 'none'} kept; “{shown(record.pieces[record.accepted])}” refused ({why}){discarded}"
+    )
 
 
 def _ending(record: Round) -> Text:
