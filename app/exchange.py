@@ -9,11 +9,11 @@ from uuid import uuid4
 from app.archive import Archive
 from app.conversation import Conversation, Turn
 from app.marks import Marks
-from app.reply import Reply, Stage, stored_reply
+from app.reply import Part, Reply, Stage, stored_reply
 from app.session import Session
 from app.settings import Settings
 from app.store import Chat
-from engine import Died, EngineError, Finished, Message, Prefilled, Record, Request, Round
+from engine import Baseline, Died, EngineError, Finished, Message, Prefilled, Record, Request, Round
 
 STARTING = "specchat is still starting"
 
@@ -27,6 +27,9 @@ class Exchange:
     def __init__(self) -> None:
         self.replies: dict[str, tuple[Conversation, Turn]] = {}
         """The running ones, by request."""
+        self.detail = 0
+        """Top-k that replies are asked to give for each judged token; 0 for none."""
+        self._baseline = Baseline()
         self.changes = 0
         """Grows whenever a turn begins or ends: the list of chats is then out of date."""
         self.unseen: set[Conversation] = set()
@@ -62,6 +65,24 @@ class Exchange:
         answering = {i for i, replies in busy.items() if any(r.stage is not Stage.WAITING for r in replies)}
         news = {c.chat.id for c in self.unseen if c.chat}
         return Marks(frozenset(answering), frozenset(busy.keys() - answering), frozenset(news))
+
+    def look(self, detail: int) -> None:
+        """From the next round on, ask every reply for the top-k of this size; 0 asks for none."""
+        self.detail = detail
+        if self._session is not None:
+            for request_id in self.replies:
+                self._session.source.set_detail(request_id, detail)
+
+    def show_steps(self, steps: list[tuple[Round, Part]]) -> None:
+        """These rounds are being stepped through, and no others."""
+        by_request = {record.request_id: (record, part) for record, part in steps}
+        for request_id in self.replies:
+            self._reply(request_id).stepping = by_request.get(request_id)
+
+    def rewind(self) -> None:
+        """A replay goes back: everything is given again."""
+        self.replies.clear()
+        self._baseline = Baseline()
 
     def seen(self, chat: Chat) -> None:
         """Somebody has looked at this chat."""
@@ -124,7 +145,7 @@ class Exchange:
             for prompt, reply in zip(history[::2], history[1::2], strict=False):
                 conversation.turns.append(Turn(prompt.content, stored_reply(reply.content, "eos", ())))
         last = request.messages[-1].content if request.messages else request.prompt
-        turn = Turn(last or f"{len(request.prompt_ids)} token ids", _reply_to(request))
+        turn = Turn(last or f"{len(request.prompt_ids)} token ids", self._reply_to(request))
         conversation.turns.append(turn)
         self.replies[request.request_id] = (conversation, turn)
 
@@ -190,8 +211,8 @@ class Exchange:
             turn.reply, turn.wanted = Reply(ids[0]), 1
             turn.reply.fail(self._death or STARTING)
             return
-        requests = _requests(self.settings, ids, conversation.messages(turn))
-        replies = [_reply_to(request) for request in requests]
+        requests = _requests(self.settings, ids, conversation.messages(turn), self.detail)
+        replies = [self._reply_to(request) for request in requests]
         turn.reply, turn.candidates = replies[0], replies if len(replies) > 1 else []
         if self._archive is not None:
             self._archive.begin(conversation, turn)
@@ -236,6 +257,9 @@ class Exchange:
             if self._session is not None:
                 self._session.source.cancel(reply.request_id)
 
+    def _reply_to(self, request: Request) -> Reply:
+        return Reply(request.request_id, drafter=request.drafter, gamma=request.gamma, baseline=self._baseline)
+
     def _forget_idle(self) -> None:
         self._conversations = [c for c in self._conversations if c.running or c.waiting]
 
@@ -245,11 +269,8 @@ def _text(records: Iterable[Record]) -> str:
     return "".join(r.text if isinstance(r, Round) else r.tail for r in records if isinstance(r, Round | Finished))
 
 
-def _requests(settings: Settings, ids: list[str], messages: tuple[Message, ...]) -> list[Request]:
+def _requests(settings: Settings, ids: list[str], messages: tuple[Message, ...], detail: int) -> list[Request]:
     """One request for each candidate. Without a seed the engine draws one for each; a given one counts up."""
     seeds = [None if settings.seed is None else settings.seed + number for number in range(len(ids))]
-    return [replace(settings, seed=seed).request(i, messages) for i, seed in zip(ids, seeds, strict=True)]
-
-
-def _reply_to(request: Request) -> Reply:
-    return Reply(request.request_id, drafter=request.drafter, gamma=request.gamma)
+    requests = [replace(settings, seed=seed).request(i, messages) for i, seed in zip(ids, seeds, strict=True)]
+    return [replace(request, detail=detail) for request in requests] if detail else requests

@@ -35,10 +35,16 @@ def offers(app: SpecChat, screen: ChatScreen, *, replaying: bool) -> Iterator[Sy
             yield SystemCommand(f"Export {form}", f"Write the chat as {what}", partial(app.export, form))
     yield SystemCommand("Panel", "Show or fold the speculation panel", lambda: screen.action_pane("panel"))
     yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", screen.action_rejected)
+    yield SystemCommand("Inspector", "Look at tokens: p, q, the draw, the verdict", screen.action_inspect)
+    yield SystemCommand("Timeline", "Rounds on a line of time", screen.action_timeline)
+    yield SystemCommand("Figure 1", "One round per line, as in the paper; or running text", screen.action_by_round)
+    yield SystemCommand("Pause", "Pause between rounds, or go on", screen.action_hold)
+    yield SystemCommand("Step", "The next part of a round", screen.action_step)
+    yield SystemCommand("Figures", "What each figure means", app.action_definitions)
     yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)
     yield SystemCommand("Save picture", "Save the screen as an SVG file", app.action_save_picture)
     yield SystemCommand("Theme", "Change the colours", app.action_change_theme)
-    yield SystemCommand("Help", "Keys, and the definition of every figure", app.action_help)
+    yield SystemCommand("Help", "Keys, and what the colours mean", app.action_help)
     yield SystemCommand("Quit", "Everything is stored", app.exit)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,25 +27,31 @@ from app.errors import AppError
 from app.offers import offers
 from app.player import Player
 from app.preferences import Preferences
+from app.probe import Probe
 from app.screens.candidates import CandidatesScreen
 from app.screens.chat import ChatScreen
+from app.screens.definitions import DefinitionsScreen
 from app.screens.help import HelpScreen
 from app.session import Session
 from app.settings import Settings
 from app.steering import SteeringApp
+from app.stepper import Stepper
 from engine import Died, EngineError, Loading, Notice, Ready, Request
 
 STYLES = Path(__file__).parent / "styles"
 DRAIN_S = 1 / 30
 WRITE_S = 0.25
 """A kill loses what came after the last write: this much at most."""
+PROBE_S = 1.0
 
 
 class SpecChat(SteeringApp):
     """Chat with a model and watch it being sped up; or, with a player, watch a recorded trace."""
 
     TITLE = "specchat"
-    CSS_PATH = [STYLES / "chat.tcss", STYLES / "dialogs.tcss", STYLES / "controls.tcss", STYLES / "candidates.tcss"]  # noqa: RUF012
+    CSS_PATH = [  # noqa: RUF012
+        STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "controls", "candidates")
+    ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
     ]
@@ -70,6 +76,7 @@ class SpecChat(SteeringApp):
         theme: str = "",
         pictures: Path | None = None,
         now: Callable[[], float] = time.time,
+        probe: Probe | None = None,
     ) -> None:
         """Make the app; nothing runs yet.
 
@@ -80,11 +87,15 @@ class SpecChat(SteeringApp):
             theme: A theme's name; empty for specchat's own.
             pictures: The folder that pictures of the screen go to; the current one by default.
             now: The time of day, for the ages of chats.
+            probe: Measures what the interface and the GPU do; without one the panel does not say.
         """
         super().__init__(player, now)
         self._prepare = prepare
         self._player = player
         self.pictures = pictures
+        self._probe = probe
+        self.stepper: Stepper | None = None
+        """Holds rounds back while they are stepped through; there once the session is."""
         self.register_theme(themes.DARK)
         self.register_theme(themes.LIGHT)
         self._begin_with(theme)
@@ -131,11 +142,14 @@ class SpecChat(SteeringApp):
             self.say(sentence, severity="warning")
         self._theme_kept = self.theme
         self.theme_changed_signal.subscribe(self, self._keep_theme)
-        self.exchange.connect(session, self.archive)
+        self.stepper = Stepper(session.source)
+        self.exchange.connect(replace(session, source=self.stepper), self.archive)
         self.list_chats()
         self.set_interval(DRAIN_S, self.pump)
         self.set_interval(WRITE_S, self.write)
         self.bring_draft()
+        if self._probe is not None:
+            self.set_interval(PROBE_S, self._measure)
 
     def _keep_theme(self, theme: Theme) -> None:
         """A theme that was chosen in the app is there again at the next start."""
@@ -162,6 +176,8 @@ class SpecChat(SteeringApp):
                 case Request():
                     self.show_drafting(record.drafter, record.gamma, lossless=record.sampling.lossless)
                     self.exchange.follow(self.chat_screen.conversation, record)
+        if self.stepper is not None:
+            self.exchange.show_steps(self.stepper.shown)
         self.chat_screen.update()
         if isinstance(self.screen, CandidatesScreen):
             self.screen.update()
@@ -190,6 +206,10 @@ class SpecChat(SteeringApp):
         """Keys, fates, figures."""
         self.push_screen(HelpScreen(replaying=self._player is not None))
 
+    def action_definitions(self) -> None:
+        """What each figure means."""
+        self.push_screen(DefinitionsScreen())
+
     def _begin_with(self, theme: str) -> None:
         """Set the first theme. One of our own is set quietly, so that the first frame is styled only once."""
         own = theme or themes.DARK.name
@@ -201,6 +221,13 @@ class SpecChat(SteeringApp):
         self.set_class(not self.current_theme.dark, "-light-mode", update=False)
         self.stylesheet.set_variables(self.get_css_variables())
 
+    @work(exclusive=True, group="probe", exit_on_error=False)
+    async def _measure(self) -> None:
+        if self._probe is not None:
+            interface = self._probe.interface()
+            gpu = await asyncio.to_thread(self._probe.gpu)
+            self.chat_screen.show_load(gpu, interface)
+
     def _store_failed(self, sentence: str) -> None:
         self.post_message(self.StoreFailed(sentence))
 
@@ -208,6 +235,8 @@ class SpecChat(SteeringApp):
         self.target, self.drafters, self.slots = ready.target, ready.drafters, ready.slots
         self.show_drafting()
         self.chat_screen.show_ready(ready)
+        if self._probe is not None and ready.device == "cuda":
+            self._probe.find_gpu(ready.device_name)
         self.exchange.ready()
 
     def _fail(self, sentence: str) -> None:

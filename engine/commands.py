@@ -35,8 +35,31 @@ class Adjust:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """Run no further round, whoever waits for one, until told to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Run one round more and stay paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetDetail:
+    """From the next round on, send a running request the top-k of this size; 0 sends none."""
+
+    request_id: str
+    detail: int
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End the thread."""
 
 
-Command = Submit | Cancel | Adjust | Close
+Command = Submit | Cancel | Adjust | Pause | Step | Resume | SetDetail | Close

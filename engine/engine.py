@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from engine.commands import Adjust, Cancel, Close, Command, Submit
+from engine.commands import Adjust, Cancel, Close, Command, Pause, Resume, SetDetail, Step, Submit
 from engine.config import EngineConfig
 from engine.errors import EngineError, unknown_drafter
 from engine.events import Died, Event, Finished, FinishReason, Loading, Ready
@@ -83,6 +83,28 @@ class Engine:
         if self.ready is not None and drafter not in self.ready.drafters:
             raise EngineError(unknown_drafter(drafter, self.ready.drafters))
         self._commands.put(Adjust(request_id, drafter, gamma))
+
+    def pause(self) -> None:
+        """Finish the round under way, then run no further one until `resume`; requests can be cancelled meanwhile."""
+        self._commands.put(Pause())
+
+    def step(self) -> None:
+        """While paused: run one round. Where nothing is asked yet, it is the first one that will be."""
+        self._commands.put(Step())
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._commands.put(Resume())
+
+    def set_detail(self, request_id: str, detail: int) -> None:
+        """Change `Request.detail` of a request, waiting or running, from its next round on; unknown ids are ignored.
+
+        Raises:
+            EngineError: `detail` is negative.
+        """
+        if detail < 0:
+            raise EngineError(f"detail is {detail}: it must be 0 (off) or more")
+        self._commands.put(SetDetail(request_id, detail))
 
     def close(self, timeout: float | None = 5.0) -> None:
         """End every request and the thread; waits up to `timeout` seconds for it."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from engine.assembly import Assemble, warm_up
-from engine.commands import Adjust, Cancel, Close, Command, Submit
+from engine.commands import Adjust, Cancel, Close, Command, Pause, Resume, SetDetail, Step, Submit
 from engine.commit import commit, record
 from engine.config import EngineConfig
 from engine.drafting import Drafting
@@ -54,6 +54,9 @@ class Loop:
         self._on_ready = on_ready
         self._scheduler: Scheduler[Submit] = Scheduler(0)
         self._closed = False
+        self._paused = False
+        self._steps = 0
+        """Rounds still to be run while paused."""
 
     def run(self, assemble: Assemble) -> None:
         """Load with `assemble`, then serve until closed.
@@ -120,18 +123,31 @@ class Loop:
         """Everything that was asked meanwhile; waits where there is nothing else to do."""
         idle = not self._scheduler.rows and not self._scheduler.waiting
         while True:
+            held = self._paused and not self._steps and not self._closed
             try:
-                command = self._commands.get(block=idle)
+                command = self._commands.get(block=idle or held)
             except queue.Empty:
                 return
             idle = False
-            if isinstance(command, Submit):
+            self._obey(command)
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Submit():
                 self._enqueue(command)
-            elif isinstance(command, Cancel):
+            case Cancel():
                 self._cancel(command.request_id)
-            elif isinstance(command, Adjust):
+            case Adjust():
                 self._adjust(command)
-            elif isinstance(command, Close):
+            case Pause():
+                self._paused, self._steps = True, 0
+            case Step():
+                self._steps += self._paused
+            case Resume():
+                self._paused = False
+            case SetDetail():
+                self._set_detail(command.request_id, command.detail)
+            case Close():
                 self._closed = True
 
     def _enqueue(self, submitted: Submit) -> None:
@@ -158,6 +174,15 @@ class Loop:
         for number, other in enumerate(waiting):
             if other.request.request_id == wanted.request_id:
                 waiting[number] = replace(other, request=replace(other.request, drafter=drafter, gamma=gamma))
+
+    def _set_detail(self, request_id: str, detail: int) -> None:
+        for row in self._scheduler.rows:
+            if row.request.request_id == request_id:
+                row.request = replace(row.request, detail=detail)
+        for place, waiting in enumerate(self._scheduler.waiting):
+            if waiting.request.request_id == request_id:
+                request = replace(waiting.request, detail=detail)
+                self._scheduler.waiting[place] = replace(waiting, request=request)
 
     def _admit(self) -> None:
         while self._scheduler.waiting and self._scheduler.has_room:
@@ -224,6 +249,7 @@ class Loop:
         rows = [row for row in self._scheduler.rows if row.prefilled]
         if not rows:
             return
+        self._steps -= self._steps > 0
         plan, outcomes, timing = run_round(self._target, rows, self._drafting, self._penalties)
         self._drafting.learn(rows, plan, outcomes, timing.draft, timing.verify, self._rest(timing))
         for row, outcome in zip(rows, outcomes, strict=True):

@@ -24,9 +24,10 @@ def open_chat(options: Mapping[str, object]) -> int:
     need_terminal("ask a question without the interface: specchat ask")
     settings, notice = load_settings(settings_file(), options)
 
+    from app.probe import Probe
     from app.specchat import SpecChat
 
-    app = SpecChat(lambda: prepare(settings, notice), theme=settings.theme)
+    app = SpecChat(lambda: prepare(settings, notice), theme=settings.theme, probe=Probe())
     app.run()
     return app.return_code or 0
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import Screen
 from textual.strip import Strip
 from textual.widgets import Static
 
@@ -18,13 +17,14 @@ from app.marks import Marks
 from app.player import Player
 from app.reply import Reply
 from app.sanitize import visible
+from app.screens.looking import Looking
 from app.store import Chat
 from app.widgets.chat_list import ChatList
 from app.widgets.command_hint import CommandHint
 from app.widgets.composer import Composer
 from app.widgets.key_bar import KeyBar
 from app.widgets.masthead import Masthead
-from app.widgets.pane_tabs import PaneTabs
+from app.widgets.pane_tabs import PANES, PaneTabs
 from app.widgets.panel import Panel
 from app.widgets.replay_bar import ReplayBar
 from app.widgets.transcript import Transcript
@@ -38,7 +38,7 @@ PANEL_EVERY = 6
 """The panel is drawn again with every sixth update of the conversation, five times a second: figures are to be read."""
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(Looking):
     """Shows one conversation. What it is asked to do with chats and the engine, the app does."""
 
     app: SpecChat
@@ -47,7 +47,7 @@ class ChatScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "back", key_display="esc"),
         Binding("escape", "stop", "stop", key_display="esc"),
-        Binding("space", "pause", "pause"),
+        Binding("space", "hold", "pause", show=False),
         Binding("plus,equals_sign", "faster(1)", "faster", key_display="+"),
         Binding("minus", "faster(-1)", "slower", key_display="−"),
         Binding("r", "again", "again"),
@@ -64,7 +64,7 @@ class ChatScreen(Screen[None]):
 
     def __init__(self, player: Player | None) -> None:
         # The first frame is styled once: what it shows is said here, not when it is mounted.
-        super().__init__(classes="-empty -pane-chat" + (" -replay" if player else ""))
+        super().__init__("-empty -pane-chat" + (" -replay" if player else ""))
         self.conversation = Conversation()
         self._player = player
         self._masthead = Masthead(id="masthead")
@@ -81,7 +81,7 @@ class ChatScreen(Screen[None]):
         self._loading: Loading | str = Loading("import", "starting", None, 0.0)
         self._no_reply = Reply()
         self._updates = 0
-        self._panel_state: object = None
+        self._panel_state: tuple[object, ...] | None = None
 
     def compose(self) -> ComposeResult:
         """Top to bottom, left to right."""
@@ -92,10 +92,13 @@ class ChatScreen(Screen[None]):
             with Vertical(id="middle"):
                 yield self._welcome
                 yield self._transcript
+                yield self._timeline
+                yield self._step_bar
                 with self._frame:
                     yield self._hint
                     yield self._replay_bar if self._player else self._composer
             yield self._panel
+            yield self._inspector
         yield KeyBar(compact=True, show_command_palette=False)
         yield Static("specchat needs more room:\nplease make the terminal larger", id="too-small")
 
@@ -116,6 +119,7 @@ class ChatScreen(Screen[None]):
         """Another conversation."""
         self.conversation = conversation
         self._transcript.show(conversation)
+        self.forget()
         if self._player is None:
             self._composer.remember([turn.prompt for turn in conversation.turns])
         self._focus_composer()
@@ -132,14 +136,16 @@ class ChatScreen(Screen[None]):
         if self._player is not None:
             self._replay_bar.update()
         self._transcript.update()
-        reply = self._shown_reply()
+        self.update_steps()
+        reply = self.shown_reply()
         state = (reply, reply.stage, len(reply.rounds))
         if state != self._panel_state and (self._updates % PANEL_EVERY == 0 or not reply.running):
-            if self._panel_state is None or state[:2] != self._panel_state[:2]:  # type: ignore[index]
+            if self._panel_state is None or state[:2] != self._panel_state[:2]:
                 self.refresh_bindings()
                 self._show_title()
             self._panel_state = state
             self._panel.show(reply)
+            self.update_views()
 
     def show_loading(self, state: Loading | str, *, failed: bool = False) -> None:
         """How far loading has got, or how it ended."""
@@ -157,6 +163,10 @@ class ChatScreen(Screen[None]):
         self._masthead.show_machine(ready)
         self._panel.show_machine(ready)
         self.show_loading("" if self._player else "ready: ask anything")
+
+    def show_load(self, gpu: str, interface: float | None) -> None:
+        """What the machine does."""
+        self._panel.show_load(gpu, interface)
 
     def show_chats(self, chats: list[Chat], marks: Marks, now: float) -> None:
         """The list at the left; on a narrow screen its tab says that a chat has news."""
@@ -188,11 +198,14 @@ class ChatScreen(Screen[None]):
 
     def set_pane(self, pane: str) -> None:
         """On a narrow screen: show the chat, the chats or the panel."""
-        for name in ("chat", "chats", "panel"):
+        for name in PANES:
             self.set_class(name == pane, f"-pane-{name}")
         self._tabs.show(pane)
 
-    def _shown_reply(self) -> Reply:
+    def shown_reply(self) -> Reply:
+        """The reply of the token that is looked at, else the last one."""
+        if self._spot is not None:
+            return self._spot.reply
         replies = [turn.reply for turn in self.conversation.turns if turn.reply is not None]
         return replies[-1] if replies else self._no_reply
 
@@ -217,7 +230,7 @@ class ChatScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Replay keys work in a replay, chat keys in a chat."""
-        if action in ("pause", "faster", "again"):
+        if action in ("faster", "again"):
             return self._player is not None
         if action in ("new_chat", "controls"):
             return self._player is None
@@ -228,7 +241,7 @@ class ChatScreen(Screen[None]):
         if action == "stop":
             stoppable = self.conversation.running or self.conversation.waiting
             return bool(stoppable) and not self._elsewhere and self._player is None
-        return True
+        return super().check_action(action, parameters)
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
         """Ask the model; a line behind one slash is for the app, and stays where it was if it is wrong."""
@@ -263,10 +276,11 @@ class ChatScreen(Screen[None]):
 
     @property
     def _elsewhere(self) -> bool:
-        return not self.has_class("-pane-chat") or self._chats.has_focus
+        return not self.has_class("-pane-chat") or self._chats.has_focus or self.looking
 
     def action_back(self) -> None:
-        """From the chats or the panel to the conversation."""
+        """From wherever one was to the conversation."""
+        self.stop_looking()
         self.set_pane("chat")
         self._focus_composer()
 
@@ -303,6 +317,8 @@ class ChatScreen(Screen[None]):
         self.set_pane(pane)
         if pane == "chats":
             self._chats.focus()
+        elif pane == "rounds":
+            self._timeline.focus()
         else:
             self._focus_composer()
 
@@ -322,11 +338,6 @@ class ChatScreen(Screen[None]):
         """Scroll the conversation by most of its height, whatever has the focus."""
         self._transcript.scroll_relative(y=pages * max(self._transcript.size.height - 2, 1), animate=False)
 
-    def action_pause(self) -> None:
-        """Pause the replay, or go on."""
-        if self._player is not None:
-            self._player.toggle()
-
     def action_faster(self, steps: int) -> None:
         """Change the replay's speed."""
         if self._player is not None:
@@ -334,10 +345,15 @@ class ChatScreen(Screen[None]):
 
     def action_again(self) -> None:
         """Play from the start."""
-        if self._player is not None:
-            self._player.restart()
-            self.app.exchange.replies.clear()
-            self.show(Conversation())
+        self.replay_again()
+
+    def show_pane(self, pane: str) -> None:
+        """Show a pane, and go there."""
+        self.action_tab(pane)
+
+    def leave_views(self) -> None:
+        """Back to where one writes."""
+        self._focus_composer()
 
     def _focus_composer(self) -> None:
         (self._transcript if self._player else self._composer).focus()

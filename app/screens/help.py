@@ -1,4 +1,4 @@
-"""Keys, fates and the definition of every figure, on one screen."""
+"""Keys and fates on one screen. What each figure means: `app.screens.definitions`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from app.slash import COMMANDS
-from app.widgets.figures import DEFINITIONS, FATES
+from app.widgets.figures import FATES
 from app.widgets.look import TOKEN_CLASSES
 
 Row = tuple[str | Text, str]
@@ -33,8 +33,20 @@ CHAT_KEYS: tuple[Row, ...] = (
 )
 REPLAY_KEYS: tuple[Row, ...] = (
     ("space", "pause, and go on"),
+    ("← →", "back and forward in time; a click on the line too"),
+    (",  .", "a round back; the next part of a round"),
+    ("x", "the next rejection"),
     ("+ −", "faster, slower"),
     ("r", "play again from the start"),
+)
+LOOKING_KEYS: tuple[Row, ...] = (
+    ("^o  f6", "look at tokens, as a click on one does; again: stop"),
+    ("← → ↑ ↓", "there: token by token, line by line; ^← ^→ round by round"),
+    ("^l  f7", "rounds on a line of time; there: ← → ↑ ↓, z zooms"),
+    ("f8", "pause between rounds, and go on"),
+    ("f9", "the next part of a round: drafted, judged, complete"),
+    ("f10", "one round per line, as in Figure 1 of the paper"),
+    ("f12", "what each figure means, as a click on the panel does"),
 )
 KEYS: tuple[Row, ...] = (
     ("^g  f3", "speculation panel"),
@@ -65,7 +77,7 @@ class HelpScreen(ModalScreen[None]):
         self._keys = (REPLAY_KEYS if replaying else CHAT_KEYS) + KEYS
 
     def compose(self) -> ComposeResult:
-        """Figures beside keys and fates; on a narrow screen below them."""
+        """Keys beside those that look closely and fates; on a narrow screen above them."""
         with VerticalScroll(id="help") as frame:
             frame.border_title = "help"
             frame.border_subtitle = "esc closes"
@@ -76,8 +88,9 @@ class HelpScreen(ModalScreen[None]):
         """The text needs the theme's styles."""
         fates = [(Text(fate.value, self._style(f"token--{fate.value}")), meaning) for fate, meaning in FATES.items()]
         commands = [self._table(("commands", self._commands))] if self._commands else []
-        self.query_one("#help-keys", Static).update(self._table(("keys", self._keys), ("tokens", fates)))
-        self.query_one("#help-figures", Static).update(Group(self._table(("figures", DEFINITIONS)), *commands))
+        closely = self._table(("looking closely", LOOKING_KEYS), ("tokens", fates))
+        self.query_one("#help-keys", Static).update(self._table(("keys", self._keys)))
+        self.query_one("#help-figures", Static).update(Group(closely, *commands))
         self.query_one("#help").focus()
 
     def _table(self, *sections: tuple[str, Iterable[Row]]) -> Table:

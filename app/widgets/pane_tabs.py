@@ -1,4 +1,4 @@
-"""On a narrow screen: which of the three panes is shown."""
+"""On a narrow screen: which of the panes is shown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from textual.widgets import Static
 
 from app.marks import Marks
 
-PANES = ("chat", "chats", "panel")
+PANES = ("chat", "chats", "panel", "rounds")
 
 
 class PaneTabs(Static):
-    """Three names to click on."""
+    """Names to click on."""
 
     _pane, _sign = "chat", ""
 

@@ -12,7 +12,6 @@ from textual.events import Resize
 from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.reactive import reactive
-from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
@@ -21,6 +20,7 @@ from app.conversation import Conversation, Turn
 from app.reply import Reply
 from app.widgets.blocks import Block, PromptBlock, ReplyBlock, legend_strip
 from app.widgets.look import PART_CLASSES, TOKEN_CLASSES, Look, look_of
+from app.widgets.token_cursor import Spot, TokenCursor
 
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
@@ -30,7 +30,7 @@ TOP = 1
 """Empty lines above the first prompt."""
 
 
-class Transcript(ScrollView, can_focus=True):
+class Transcript(TokenCursor, can_focus=True):
     """A conversation, token by token, or with its finished replies as Markdown. Follows the end unless scrolled up."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | PART_CLASSES
@@ -50,6 +50,8 @@ class Transcript(ScrollView, can_focus=True):
 
     show_rejected = reactive(True, init=False)
     markdown = reactive(False, init=False)
+    by_round = reactive(False, init=False)
+    """One round per line."""
 
     def __init__(self, conversation: Conversation, **options: Any) -> None:
         super().__init__(**options)
@@ -72,6 +74,7 @@ class Transcript(ScrollView, can_focus=True):
     def show(self, conversation: Conversation) -> None:
         """Show another conversation, from its end."""
         self.conversation = conversation
+        self.spot = None
         self._following = True
         self._rebuild()
 
@@ -83,6 +86,11 @@ class Transcript(ScrollView, can_focus=True):
             if turn.reply is not None:
                 parts.append(turn.reply)
         return parts
+
+    def look_at(self, spot: Spot | None, *, scroll: bool = True) -> None:
+        """Mark a token; while one is looked at, the view stays where it is."""
+        super().look_at(spot, scroll=scroll)
+        self._following = spot is None and self.is_vertical_scroll_end
 
     def follow(self) -> None:
         """Show the end, and stay there."""
@@ -199,6 +207,8 @@ class Transcript(ScrollView, can_focus=True):
         if self._blocks and self._blocks[0].width != self._width and event.size.width:
             self._rebuild()
         self._keep_end()
+        if self.spot is not None:
+            self.look_at(self.spot)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Who scrolls to the end follows it; who scrolls away does not."""
@@ -212,6 +222,10 @@ class Transcript(ScrollView, can_focus=True):
 
     def watch_markdown(self) -> None:
         """Show the other view."""
+        self._rebuild()
+
+    def watch_by_round(self) -> None:
+        """Lay the tokens out the other way."""
         self._rebuild()
 
     @property
@@ -269,7 +283,10 @@ class Transcript(ScrollView, can_focus=True):
         if isinstance(part, Turn):
             return PromptBlock(part, self._width)
         render = self._render_markdown if self.markdown else None
-        return ReplyBlock(part, self._width, show_rejected=self.show_rejected, markdown=render)
+        block = ReplyBlock(part, self._width, show_rejected=self.show_rejected, markdown=render, by_round=self.by_round)
+        if self.spot is not None and part is self.spot.reply:
+            block.select(self.spot.token)
+        return block
 
     def _render_markdown(self, text: str, width: int) -> list[Strip]:
         from app.widgets.markdown import markdown_strips  # loads a parser and a highlighter

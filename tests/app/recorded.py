@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from engine import Died, EngineError, Event, Finished, FinishReason, Loading, Ready, Record, Request, read_trace
+from engine import Died, EngineError, Event, Finished, FinishReason, Loading, Ready, Record, Request, Round, read_trace
 
 TRACES = Path(__file__).parents[2] / "assets" / "traces"
 
@@ -31,7 +31,8 @@ class RecordedEngine:
         self.submitted: list[Request] = []
         self.cancelled: list[str] = []
         self.adjusted: list[tuple[str, str, int | None]] = []
-        self.closed = self.started = False
+        self.closed = self.started = self.paused = False
+        self.details: list[tuple[str, int]] = []
         self.refuse: str | None = None
         self._ready = next(r for r in records if isinstance(r, Ready))
         self._replies = _replies(records)
@@ -55,6 +56,25 @@ class RecordedEngine:
 
     def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
         self.adjusted.append((request_id, drafter, gamma))
+
+    def set_detail(self, request_id: str, detail: int) -> None:
+        self.details.append((request_id, detail))
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def step(self) -> None:
+        """Up to the next round of every open request."""
+        for request_id, events in list(self._open.items()):
+            while events:
+                self._out.append(events.pop(0))
+                if isinstance(self._out[-1], Round):
+                    break
+            if not events:
+                del self._open[request_id]
+
+    def resume(self) -> None:
+        self.paused = False
 
     def drain(self) -> list[Record]:
         out, self._out = self._out, []
