@@ -57,8 +57,8 @@ class ChatScreen(Looking):
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
         Binding("f1,question_mark", "app.help", "help", key_display="f1"),
-        Binding("ctrl+f", "controls", "controls", key_display="^f"),
-        Binding("alt+c,y", "app.copy", "Copy", show=False),
+        Binding("ctrl+o,f9", "controls", "controls", key_display="^o"),
+        Binding("f8", "app.copy", "Copy", show=False),
         Binding("ctrl+s", "app.save_picture", "Save the screen", show=False),
     ]
 

@@ -24,7 +24,7 @@ class ControlsScreen(ModalScreen[None]):
     app: SpecChat
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "close", key_display="esc"),
-        Binding("ctrl+f", "dismiss", "close", show=False),
+        Binding("ctrl+o,f9", "dismiss", "close", show=False),
     ]
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ CHAT_KEYS: tuple[Row, ...] = (
     ("↑ ↓", "earlier and later prompts"),
     ("esc", "stop the reply; its text is kept"),
     ("^n", "new chat"),
-    ("^f", "controls: γ, drafter, sampling, presets"),
+    ("^o  f9", "controls: γ, drafter, sampling, presets"),
     ("/", "commands; tab completes; // sends a slash"),
     ("^b  f2", "chats; there: enter opens, r renames, d deletes, u undoes"),
 )
@@ -53,7 +53,7 @@ KEYS: tuple[Row, ...] = (
     ("^r  f4", "hide or show rejected and discarded tokens"),
     ("^t  f5", "finished replies as Markdown, or token by token"),
     ("page up, down", "scroll; at its end the view follows the reply again"),
-    ("alt+c", "copy the reply, a code block, or the chat"),
+    ("f8", "copy the reply, a code block, or the chat"),
     ("^c", "copy what is selected, by mouse or (tab) shift and arrows"),
     ("^s", "save the screen as an SVG picture"),
     ("^p", "all commands, themes among them"),

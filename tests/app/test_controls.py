@@ -53,12 +53,13 @@ def shown(stage: Stage) -> list[str]:
     return stage.app.screen.query_one(ControlList).render().plain.split("\n")
 
 
-async def test_opens_and_closes_with_a_key(stage: Stage) -> None:
+@pytest.mark.parametrize("key", ["ctrl+o", "f9"])
+async def test_opens_and_closes_with_a_key(stage: Stage, key: str) -> None:
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.ready(pilot)
-        await stage.press(pilot, "ctrl+f")
+        await stage.press(pilot, key)
         assert isinstance(stage.app.screen, ControlsScreen)
-        await stage.press(pilot, "ctrl+f")
+        await stage.press(pilot, key)
         assert isinstance(stage.app.screen, ChatScreen)
 
 
@@ -75,7 +76,7 @@ async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage)
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.ready(pilot)
         await stage.answer(pilot, 10)
-        await stage.press(pilot, "ctrl+f", "right", "right", "right", "left")
+        await stage.press(pilot, "ctrl+o", "right", "right", "right", "left")
         (request,) = stage.engine.submitted
         assert [gamma for _, _, gamma in stage.engine.adjusted] == [0, 1, 2, 1]
         assert {i for i, _, _ in stage.engine.adjusted} == {request.request_id}
@@ -96,7 +97,7 @@ def lines_of_chat(stage: Stage) -> list[str]:
 async def test_the_mouse_steps(stage: Stage) -> None:
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.ready(pilot)
-        await stage.press(pilot, "ctrl+f")
+        await stage.press(pilot, "ctrl+o")
         controls = stage.app.screen.query_one(ControlList)
         y = next(y for y, line in enumerate(shown(stage)) if "temperature" in line)
         left, top = controls.content_region.offset
@@ -112,7 +113,7 @@ async def test_the_mouse_steps(stage: Stage) -> None:
 async def test_values_are_typed(stage: Stage) -> None:
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.ready(pilot)
-        await stage.press(pilot, "ctrl+f", "down", "down", "enter")
+        await stage.press(pilot, "ctrl+o", "down", "down", "enter")
         field = stage.app.screen.query_one(Input)
         assert field.has_focus
         field.value = "warm"
@@ -131,7 +132,7 @@ async def test_values_are_typed(stage: Stage) -> None:
 async def test_presets_are_saved_and_taken_in_the_panel(stage: Stage) -> None:
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.ready(pilot)
-        await stage.press(pilot, "ctrl+f", "right", "s", "p", "l", "a", "i", "n", "enter")
+        await stage.press(pilot, "ctrl+o", "right", "s", "p", "l", "a", "i", "n", "enter")
         assert any(line.strip() == "plain" for line in shown(stage))
         await stage.press(pilot, "right", "right")
         assert settings(stage).gamma == 2
@@ -147,7 +148,7 @@ async def test_not_in_a_replay() -> None:
     app = SpecChat(lambda: Session(player), player=player)
     async with app.run_test(size=SIZE) as pilot:
         await app.workers.wait_for_complete()
-        await pilot.press("ctrl+f")
+        await pilot.press("ctrl+o")
         assert isinstance(app.screen, ChatScreen)
 
 
@@ -200,7 +201,7 @@ def test_looks(snap_compare: Any, tmp_path: Path, name: str) -> None:
         await stage.ready(pilot)
         await stage.answer(pilot, 70)
         Presets(tmp_path / "presets").save("fast", Settings())
-        await stage.press(pilot, "ctrl+f", *keys)
+        await stage.press(pilot, "ctrl+o", *keys)
 
     assert snap_compare(stage.app, terminal_size=size, run_before=before)
 
