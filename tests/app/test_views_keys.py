@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual.events import MouseScrollDown, MouseScrollUp
 from textual.pilot import Pilot
 
 from app.reply import Part, Reply
@@ -479,3 +480,24 @@ def test_every_round_has_its_place() -> None:
     assert all(isinstance(record, Round) for record, _ in found)
     with pytest.raises(IndexError):
         reply.token(reply.tokens)
+
+
+async def test_the_wheel_goes_along_the_time_and_the_end_is_followed_again(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await answered(stage, pilot)
+        timeline = screen_of(stage).query_one(Timeline)
+        end = timeline.scroll_offset.x
+        assert end > 0
+        await pilot._post_mouse_events([MouseScrollUp], widget=Timeline, offset=(5, 1))
+        await stage.settle(pilot)
+        assert timeline.scroll_offset.x < end
+        away = timeline.scroll_offset.x
+        stage.engine.give(10)
+        await stage.settle(pilot)
+        assert timeline.scroll_offset.x == away
+        for _ in range(30):
+            await pilot._post_mouse_events([MouseScrollDown], widget=Timeline, offset=(5, 1))
+        await stage.settle(pilot)
+        stage.engine.give(10)
+        await stage.settle(pilot)
+        assert timeline.scroll_offset.x == timeline.max_scroll_x > end
