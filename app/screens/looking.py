@@ -47,12 +47,12 @@ class Looking(Screen[None]):
     ]
 
     conversation: Conversation
-    _player: Player | None
     _transcript: Transcript
 
-    def __init__(self, classes: str) -> None:
+    def __init__(self, classes: str, player: Player | None) -> None:
         super().__init__(classes=classes)
-        self._inspector = Inspector(id="inspector")
+        self._player = player
+        self._inspector = Inspector(replaying=player is not None, id="inspector")
         self._timeline = Timeline(id="timeline")
         self._step_bar = StepBar(id="steps")
         self._spot: Spot | None = None
