@@ -64,9 +64,8 @@ class ChatScreen(Looking):
 
     def __init__(self, player: Player | None) -> None:
         # The first frame is styled once: what it shows is said here, not when it is mounted.
-        super().__init__("-empty -pane-chat" + (" -replay" if player else ""))
+        super().__init__("-empty -pane-chat" + (" -replay" if player else ""), player)
         self.conversation = Conversation()
-        self._player = player
         self._masthead = Masthead(id="masthead")
         self._tabs = PaneTabs(id="tabs")
         self._chats = ChatList(id="chats")
@@ -146,6 +145,8 @@ class ChatScreen(Looking):
             self._panel_state = state
             self._panel.show(reply)
             self.update_views()
+        elif self._updates % PANEL_EVERY == 0:
+            self.update_views()  # other lanes may have grown
 
     def show_loading(self, state: Loading | str, *, failed: bool = False) -> None:
         """How far loading has got, or how it ended."""

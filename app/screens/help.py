@@ -40,13 +40,13 @@ REPLAY_KEYS: tuple[Row, ...] = (
     ("r", "play again from the start"),
 )
 LOOKING_KEYS: tuple[Row, ...] = (
-    ("^o  f6", "look at tokens, as a click on one does; again: stop"),
+    ("f6  i", "look at tokens, as a click on one does; again: stop"),
     ("← → ↑ ↓", "there: token by token, line by line; ^← ^→ round by round"),
-    ("^l  f7", "rounds on a line of time; there: ← → ↑ ↓, z zooms"),
-    ("f8", "pause between rounds, and go on"),
-    ("f9", "the next part of a round: drafted, judged, complete"),
-    ("f10", "one round per line, as in Figure 1 of the paper"),
-    ("f12", "what each figure means, as a click on the panel does"),
+    ("^l", "rounds on a line of time; there: ← → ↑ ↓, z zooms"),
+    ("f10  p", "pause between rounds, and go on"),
+    ("f7  n", "the next part of a round: drafted, judged, complete"),
+    ("^f  f", "one round per line, as in Figure 1 of the paper"),
+    ("f12  d", "what each figure means, as a click on the panel does"),
 )
 KEYS: tuple[Row, ...] = (
     ("^g  f3", "speculation panel"),

@@ -31,13 +31,15 @@ class Looking(Screen[None]):
 
     app: SpecChat
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+o,i", "inspect", "inspect", key_display="^o"),
-        Binding("f6", "inspect", "Inspect", priority=True, show=False),  # the composer has other plans for it
+        # Priority where the composer has other plans for a key; letters work where nothing is typed.
+        Binding("f6", "inspect", "inspect", priority=True),
+        Binding("i", "inspect", "Inspect", show=False),
         Binding("ctrl+l,l", "timeline", "rounds", key_display="^l"),
-        Binding("f7", "timeline", "Rounds", priority=True, show=False),
-        Binding("f8,p", "hold", "pause", key_display="f8"),
-        Binding("f9,n", "step", "step", key_display="f9"),
-        Binding("f10,f", "by_round", "figure 1", key_display="f10"),
+        Binding("f7", "step", "step", priority=True),
+        Binding("n", "step", "Step", show=False),
+        Binding("f10,p", "hold", "pause", key_display="f10"),
+        Binding("ctrl+f", "by_round", "figure 1", key_display="^f", priority=True),
+        Binding("f", "by_round", "Figure 1", show=False),
         Binding("f12,d", "app.definitions", "figures", key_display="f12", show=False),
         Binding("left", "scrub(-1)", "back", show=False),
         Binding("right", "scrub(1)", "forward", show=False),
@@ -47,12 +49,12 @@ class Looking(Screen[None]):
     ]
 
     conversation: Conversation
-    _player: Player | None
     _transcript: Transcript
 
-    def __init__(self, classes: str) -> None:
+    def __init__(self, classes: str, player: Player | None) -> None:
         super().__init__(classes=classes)
-        self._inspector = Inspector(id="inspector")
+        self._player = player
+        self._inspector = Inspector(replaying=player is not None, id="inspector")
         self._timeline = Timeline(id="timeline")
         self._step_bar = StepBar(id="steps")
         self._spot: Spot | None = None

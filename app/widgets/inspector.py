@@ -8,6 +8,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container
+from textual.events import Resize
 
 from app.reply import Reply
 from app.sanitize import visible
@@ -20,6 +21,8 @@ from engine import Candidate, Detail, Fate, Round, Token
 
 TOP = 8
 """Tokens of a list."""
+SLIM = 66
+"""Cells that two cards need beside each other."""
 WHOLE = 0.9999
 """A list with this sum holds everything: what is not in it has probability 0."""
 NUMBER = 5
@@ -86,11 +89,15 @@ class VerdictCard(SpotCard):
 class ChancesCard(SpotCard):
     """Target and draft side by side, the most likely tokens first; and the residual where one was drawn from."""
 
+    def __init__(self, title: str, *, replaying: bool, **options: Any) -> None:
+        super().__init__(title, **options)
+        self._replaying = replaying
+
     def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:
         """The lists, or why there are none."""
         detail = detail_of(record, token)
         if detail is None:
-            return self.sentence(_missing(reply, token))
+            return self.sentence(_missing(reply, token, replaying=self._replaying))
         both = bool(detail.draft)
         width = (self.inner - 1) // 3
         bar = (self.inner - width - 2 * NUMBER - 2) // 2 if both else self.inner - width - NUMBER - 1
@@ -174,17 +181,21 @@ class PlaceCard(SpotCard):
 class Inspector(Container):
     """The cards of one token; a column on a wide screen, beside each other on a narrow one."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, replaying: bool, **options: Any) -> None:
         super().__init__(**options)
         self._cards: tuple[SpotCard, ...] = (
             VerdictCard("token", id="verdict"),
-            ChancesCard("target p and draft q", id="chances"),
+            ChancesCard("target p and draft q", replaying=replaying, id="chances"),
             PlaceCard("round", id="place"),
         )
 
     def compose(self) -> ComposeResult:
         """The cards."""
         yield from self._cards
+
+    def on_resize(self, event: Resize) -> None:
+        """Where two cards do not fit beside each other, they stand below one another."""
+        self.set_class(event.size.width < SLIM, "-slim")
 
     def show(self, spot: Spot | None) -> None:
         """Show this token, or that there is none."""
@@ -249,9 +260,11 @@ def _residual(record: Round, token: Token) -> tuple[Candidate, ...]:
     return record.detail[-1].residual if concerned and record.detail else ()
 
 
-def _missing(reply: Reply, token: Token) -> str:
+def _missing(reply: Reply, token: Token, *, replaying: bool) -> str:
     if token.fate is Fate.DISCARDED:
         return "never judged: the target's view of it was not asked for"
+    if replaying:
+        return "not recorded in this trace"
     if reply.running:
         return "not recorded for this round: rounds from now on are, as long as the inspector is open"
     return "not recorded for this reply: top-k lists are recorded while the inspector is open"

@@ -43,7 +43,7 @@ class StepBar(Widget):
         elif self._last is not None:
             line.append_text(_ending(self._last))
         else:
-            line.append("no round is run until you step (f9) or go on (f8)", self._style("quiet"))
+            line.append("no round is run until you step (f7) or go on (f10)", self._style("quiet"))
         return line
 
     def _style(self, part: str) -> Style:

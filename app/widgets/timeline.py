@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
-from textual.events import Click
+from textual.events import Click, MouseScrollDown, MouseScrollUp
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from app.lanes import SCALES_MS, Lanes, Slot
 from app.reply import Reply
@@ -25,6 +26,8 @@ LINES = 2
 """Of a lane: what became of the tokens, and the time."""
 MOST_LANES = 4
 """Lanes in sight at once; the others are scrolled to."""
+WHEEL = 8
+"""Columns that the mouse wheel scrolls at once."""
 SIGNS = {
     Fate.ACCEPTED: "●",
     Fate.REJECTED: "✕",
@@ -141,6 +144,14 @@ class Timeline(ScrollView, can_focus=True):
         if self._picked is None and new_value != old_value:
             self._following = new_value >= self.max_scroll_x
 
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        """The wheel goes along the time."""
+        self._wheel(event, WHEEL)
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        """The wheel goes along the time."""
+        self._wheel(event, -WHEEL)
+
     def on_click(self, event: Click) -> None:
         """Pick the round under the pointer."""
         offset = event.get_content_offset(self)
@@ -182,6 +193,11 @@ class Timeline(ScrollView, can_focus=True):
                 self.pick(self._lanes.replies[picked[0]], picked[1])
             self.refresh()
             self._describe()
+
+    def _wheel(self, event: MouseScrollDown | MouseScrollUp, columns: int) -> None:
+        event.prevent_default()
+        event.stop()
+        self.scroll_to(x=self.scroll_offset.x + columns, animate=False, immediate=True, force=True)
 
     def _tell(self, lane: int, index: int | None) -> None:
         if index is not None:
@@ -231,7 +247,14 @@ class Timeline(ScrollView, can_focus=True):
                 yield Segment(sign * cells, self._style(part))
 
     def _resize(self) -> None:
-        self.virtual_size = Size(self._lanes.width + self._margin, LINES * len(self._lanes.replies))
+        size, room = Size(self._lanes.width + self._margin, LINES * len(self._lanes.replies)), self.container_size
+        before = self.virtual_size
+        if size.height == before.height and (before.width > room.width) is (size.width > room.width):
+            # Setting it would lay the whole screen out anew; here nothing comes or goes by it.
+            self.set_reactive(Widget.virtual_size, size)
+            self._scroll_update(size)
+        else:
+            self.virtual_size = size
         if self._following:
             self.scroll_to(x=self.max_scroll_x, animate=False, immediate=True, force=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual.events import MouseScrollDown, MouseScrollUp
 from textual.pilot import Pilot
 
 from app.reply import Part, Reply
@@ -62,13 +63,13 @@ async def to_draft(stage: Stage, pilot: Pilot[None]) -> None:
     """Step over plain rounds to the draft of the next one."""
     for _ in range(20):
         if reply_of(screen_of(stage)).stepping is None:
-            await stage.press(pilot, "f9")
+            await stage.press(pilot, "f7")
 
 
 # Inspector
 
 
-@pytest.mark.parametrize("key", ["ctrl+o", "f6"])
+@pytest.mark.parametrize("key", ["f6"])
 async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage, key: str) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot)
@@ -86,7 +87,7 @@ async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage, key: s
 async def test_escape_closes_the_inspector_and_does_not_stop_the_reply(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot)
-        await stage.press(pilot, "ctrl+o", "escape")
+        await stage.press(pilot, "f6", "escape")
         assert not screen.query_one(Inspector).display
         assert not stage.engine.cancelled
         await stage.press(pilot, "escape")
@@ -97,7 +98,7 @@ async def test_arrows_go_from_token_to_token_and_line_to_line(stage: Stage) -> N
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot, None)
         transcript, reply = screen.query_one(Transcript), reply_of(screen)
-        await stage.press(pilot, "ctrl+o")
+        await stage.press(pilot, "f6")
         assert transcript.spot is not None
         last = transcript.spot.token
         await stage.press(pilot, "left", "left")
@@ -116,7 +117,7 @@ async def test_arrows_go_from_token_to_token_and_line_to_line(stage: Stage) -> N
 async def test_tokens_that_are_hidden_are_passed_over(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot)
-        await stage.press(pilot, "ctrl+r", "ctrl+o", *["left"] * 30)
+        await stage.press(pilot, "ctrl+r", "f6", *["left"] * 30)
         await stage.press(pilot, "left")
         assert spot_of(screen)[1] not in (Fate.REJECTED, Fate.DISCARDED)
 
@@ -126,7 +127,7 @@ async def test_from_one_reply_to_the_one_before(stage: Stage) -> None:
         await answered(stage, pilot, None)
         await stage.answer(pilot, 8, text="again")
         screen, transcript = screen_of(stage), screen_of(stage).query_one(Transcript)
-        await stage.press(pilot, "ctrl+o", *["up"] * 6)
+        await stage.press(pilot, "f6", *["up"] * 6)
         assert transcript.spot is not None
         assert transcript.spot.reply is reply_of(screen, 0)
 
@@ -154,13 +155,13 @@ async def test_detail_is_asked_for_while_the_inspector_is_open(stage: Stage) -> 
         await answered(stage, pilot, 20)
         running = stage.engine.submitted[0].request_id
         assert stage.engine.submitted[0].detail == 0
-        await stage.press(pilot, "ctrl+o")
+        await stage.press(pilot, "f6")
         assert stage.engine.details == [(running, DETAIL)]
         await stage.press(pilot, "escape")
         assert stage.engine.details[1:] == [(running, 0)]
         stage.engine.give()
         await stage.settle(pilot)
-        await stage.press(pilot, "ctrl+o", "tab")
+        await stage.press(pilot, "f6", "tab")
         screen_of(stage).query_one(Composer).focus()
         await stage.send(pilot, "more")
         assert stage.engine.submitted[1].detail == DETAIL
@@ -170,7 +171,7 @@ async def test_inspector_before_the_first_token(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.ready(pilot)
         await stage.send(pilot)
-        await stage.press(pilot, "ctrl+o")
+        await stage.press(pilot, "f6")
         screen = screen_of(stage)
         assert "no token" in text_of(screen.query_one(VerdictCard))
         stage.engine.give(10)
@@ -181,7 +182,7 @@ async def test_inspector_before_the_first_token(stage: Stage) -> None:
 async def test_what_is_not_recorded_is_said_to_be_so(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot)
-        await stage.press(pilot, "ctrl+o", "ctrl+left")
+        await stage.press(pilot, "f6", "ctrl+left")
         assert "not recorded for this round" in text_of(screen.query_one(ChancesCard)).replace("\n", " ")
         stage.engine.give()
         await stage.settle(pilot)
@@ -192,14 +193,14 @@ async def test_what_is_not_recorded_is_said_to_be_so(stage: Stage) -> None:
 async def test_the_inspector_of_a_stored_chat(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await answered(stage, pilot, None)
-        await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "enter", "ctrl+o", "left")
+        await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "enter", "f6", "left")
         assert spot_of(screen_of(stage))[0] > 0
 
 
 async def test_another_chat_is_not_looked_at(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot)
-        await stage.press(pilot, "ctrl+o", "ctrl+n")
+        await stage.press(pilot, "f6", "ctrl+n")
         assert screen.query_one(Transcript).spot is None
 
 
@@ -219,17 +220,17 @@ async def test_a_round_picked_selects_its_tokens_and_a_token_its_round(stage: St
         assert spot_of(screen)[0] == 0
         await stage.press(pilot, "end")
         assert spot_of(screen)[0] == rounds[-1].number
-        await stage.press(pilot, "ctrl+o", "ctrl+left")
+        await stage.press(pilot, "f6", "ctrl+left")
         assert f"round {rounds[-2].number}:" in str(timeline.border_subtitle)
 
 
 async def test_the_timeline_folds(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot)
-        await stage.press(pilot, "f7", "f7")
+        await stage.press(pilot, "ctrl+l", "ctrl+l")
         assert not screen.query_one(Timeline).display
         assert isinstance(screen.focused, Composer)
-        await stage.press(pilot, "f7")
+        await stage.press(pilot, "ctrl+l")
         assert screen.query_one(Timeline).display
 
 
@@ -287,7 +288,7 @@ async def test_a_live_round_in_three_steps(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot, 7)
         reply, bar = reply_of(screen), screen.query_one(StepBar)
-        await stage.press(pilot, "f9")
+        await stage.press(pilot, "f7")
         assert stage.engine.paused
         assert bar.display
         await to_draft(stage, pilot)
@@ -298,12 +299,12 @@ async def test_a_live_round_in_three_steps(stage: Stage) -> None:
         assert part is Part.DRAFTED
         assert "proposes" in bar.render().plain
         assert len(reply.rounds) == done
-        await stage.press(pilot, "f9")
+        await stage.press(pilot, "f7")
         assert reply.stepping == (record, Part.JUDGED)
-        await stage.press(pilot, "f9")
+        await stage.press(pilot, "f7")
         assert reply.stepping is None
         assert reply.rounds[-1] is record
-        await stage.press(pilot, "f8")
+        await stage.press(pilot, "f10")
         assert not stage.engine.paused
         assert not bar.display
         stage.engine.give()
@@ -315,7 +316,7 @@ async def test_pending_tokens_are_not_left_behind(stage: Stage) -> None:
     """After steps the transcript is the same as without them."""
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot, 7)
-        await stage.press(pilot, "f8", *["f9"] * 30, "f8")
+        await stage.press(pilot, "f10", *["f7"] * 30, "f10")
         transcript = screen.query_one(Transcript)
         stepped = [transcript.render_line(y).text for y in range(transcript.size.height)]
         await stage.press(pilot, "ctrl+r", "ctrl+r")
@@ -325,7 +326,7 @@ async def test_pending_tokens_are_not_left_behind(stage: Stage) -> None:
 async def test_a_paused_reply_is_stopped(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot, 7)
-        await stage.press(pilot, "f8")
+        await stage.press(pilot, "f10")
         await to_draft(stage, pilot)
         await stage.press(pilot, "escape")
         reply = reply_of(screen)
@@ -336,7 +337,7 @@ async def test_a_paused_reply_is_stopped(stage: Stage) -> None:
 async def test_closing_while_paused_keeps_what_is_held(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot, 7)
-        await stage.press(pilot, "f8")
+        await stage.press(pilot, "f10")
         await to_draft(stage, pilot)
         held = reply_of(screen).stepping
         assert held is not None
@@ -432,7 +433,7 @@ async def test_a_replay_goes_on_after_steps() -> None:
 # Figure 1, definitions
 
 
-@pytest.mark.parametrize("key", ["f10"])
+@pytest.mark.parametrize("key", ["ctrl+f"])
 async def test_figure_1_has_a_line_for_each_round(stage: Stage, key: str) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot, 20)
@@ -479,3 +480,24 @@ def test_every_round_has_its_place() -> None:
     assert all(isinstance(record, Round) for record, _ in found)
     with pytest.raises(IndexError):
         reply.token(reply.tokens)
+
+
+async def test_the_wheel_goes_along_the_time_and_the_end_is_followed_again(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await answered(stage, pilot)
+        timeline = screen_of(stage).query_one(Timeline)
+        end = timeline.scroll_offset.x
+        assert end > 0
+        await pilot._post_mouse_events([MouseScrollUp], widget=Timeline, offset=(5, 1))
+        await stage.settle(pilot)
+        assert timeline.scroll_offset.x < end
+        away = timeline.scroll_offset.x
+        stage.engine.give(10)
+        await stage.settle(pilot)
+        assert timeline.scroll_offset.x == away
+        for _ in range(30):
+            await pilot._post_mouse_events([MouseScrollDown], widget=Timeline, offset=(5, 1))
+        await stage.settle(pilot)
+        stage.engine.give(10)
+        await stage.settle(pilot)
+        assert timeline.scroll_offset.x == timeline.max_scroll_x > end

@@ -56,7 +56,7 @@ def test_inspector_without_detail(snap_compare: Compare, tmp_path: Path, size: t
         await stage.ready(pilot)
         await stage.answer(pilot, 90)
 
-    keys = ("ctrl+o", "left", "up", "up")
+    keys = ("f6", "left", "up", "up")
     assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, answering, *keys))
 
 
