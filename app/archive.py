@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from app.conversation import Conversation, Turn, stored_conversation
 from app.errors import AppError
+from app.reply import Reply
 from app.store import Chat, Store
 from engine import Record, to_json
 
@@ -33,34 +34,76 @@ class Archive:
         """A chat as it was stored."""
         return self._do(lambda: stored_conversation(chat, self._store.messages(chat.id)))
 
-    def begin(self, conversation: Conversation, turn: Turn) -> Future[None]:
-        """Store a turn whose prompt has been sent; the first one of a conversation makes its chat."""
+    def prompt(self, conversation: Conversation, turn: Turn) -> Future[None]:
+        """Store a prompt as soon as it is sent; the first one of a conversation makes its chat."""
 
         def write() -> None:
             if conversation.chat is None:
                 conversation.chat = self._store.create_chat(conversation.title)
-            self._store.add_message(conversation.chat.id, "user", turn.prompt)
-            turn.message_id = self._store.add_message(conversation.chat.id, "assistant", "")
+            turn.prompt_id = self._store.add_message(conversation.chat.id, "user", turn.prompt)
 
         return self._do(write)
 
-    def append(self, turn: Turn, text: str, records: list[Record]) -> None:
-        """Add to the turn's reply."""
+    def begin(self, conversation: Conversation, turn: Turn) -> Future[None]:
+        """Store that the turn's replies begin."""
 
         def write() -> None:
-            if turn.message_id is not None:  # None if the turn could not be stored: that was said then
-                self._store.append_rounds(turn.message_id, text, [to_json(record) for record in records])
+            if conversation.chat is None or turn.prompt_id is None:  # could not be stored: that was said then
+                return
+            for reply in turn.replies:
+                reply.message_id = self._store.add_message(
+                    conversation.chat.id, "assistant", "", answers=turn.prompt_id, chosen=reply is turn.reply
+                )
+
+        return self._do(write)
+
+    def append(self, reply: Reply, text: str, records: list[Record]) -> None:
+        """Add to a reply."""
+
+        def write() -> None:
+            if reply.message_id is not None:
+                self._store.append_rounds(reply.message_id, text, [to_json(record) for record in records])
 
         self._do(write)
 
-    def finish(self, turn: Turn, reason: str) -> Future[None]:
-        """Mark the turn's reply as ended."""
+    def finish(self, reply: Reply, reason: str) -> Future[None]:
+        """Mark a reply as ended."""
 
         def write() -> None:
-            if turn.message_id is not None:
-                self._store.finish_message(turn.message_id, reason)
+            if reply.message_id is not None:
+                self._store.finish_message(reply.message_id, reason)
 
         return self._do(write)
+
+    def choose(self, reply: Reply) -> Future[None]:
+        """Go on with this one of several replies."""
+
+        def write() -> None:
+            if reply.message_id is not None:
+                self._store.choose(reply.message_id)
+
+        return self._do(write)
+
+    def take_back(self, conversation: Conversation, turns: list[Turn]) -> Future[None]:
+        """Remove prompts that were never asked; a chat that had nothing else goes with them."""
+
+        def write() -> None:
+            for turn in turns:
+                if turn.prompt_id is not None:
+                    self._store.take_back(turn.prompt_id)
+            if turns and conversation.chat is not None and not self._store.messages(conversation.chat.id):
+                self._store.delete_chat(conversation.chat.id)
+                conversation.chat = None
+
+        return self._do(write)
+
+    def draft(self) -> Future[str | None]:
+        """What stood in the composer when it was last kept."""
+        return self._do(self._store.draft)
+
+    def keep_draft(self, text: str) -> Future[None]:
+        """Keep what stands in the composer."""
+        return self._do(lambda: self._store.keep_draft(text))
 
     def rename(self, chat: Chat, title: str) -> Future[None]:
         """Give a chat another title."""

@@ -11,6 +11,8 @@ import typer
 from app.commands import models, options
 from app.commands.bench import bench
 from app.commands.distill import distill
+from app.commands.export import export
+from app.commands.screenshot import screenshot
 from app.commands.verify import verify
 from app.errors import UsageError
 
@@ -161,6 +163,8 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
     raise typer.Exit(open_replay(file))
 
 
+app.command()(screenshot)
+app.command()(export)
 app.command()(bench)
 app.command()(verify)
 app.command()(distill)

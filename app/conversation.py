@@ -18,8 +18,22 @@ class Turn:
     prompt: str
     reply: Reply | None = None
     """None while the prompt waits to be sent."""
-    message_id: int | None = None
-    """The reply's row in the store, once it has one."""
+    candidates: list[Reply] = field(default_factory=list)
+    """All replies to the prompt where several were asked for; `reply` is the one to go on with."""
+    wanted: int = 1
+    """How many replies are asked for."""
+    prompt_id: int | None = None
+    """The prompt's row in the store, once it has one."""
+
+    @property
+    def replies(self) -> list[Reply]:
+        """Every reply there is to the prompt."""
+        return self.candidates or ([self.reply] if self.reply else [])
+
+    @property
+    def place(self) -> int:
+        """Which of its candidates the conversation goes on with, from 1."""
+        return next((n for n, reply in enumerate(self.candidates, start=1) if reply is self.reply), 1)
 
     @property
     def counts(self) -> bool:
@@ -39,8 +53,13 @@ class Conversation:
 
     @property
     def running(self) -> Reply | None:
-        """The reply that is being written."""
-        return next((t.reply for t in self.turns if t.reply and t.reply.running), None)
+        """The first reply that is being written."""
+        return next(iter(self.all_running), None)
+
+    @property
+    def all_running(self) -> list[Reply]:
+        """Every reply that is being written."""
+        return [reply for turn in self.turns for reply in turn.replies if reply.running]
 
     @property
     def waiting(self) -> list[Turn]:
@@ -72,13 +91,22 @@ def title_of(prompt: str) -> str:
 def stored_conversation(chat: Chat, messages: list[StoredMessage]) -> Conversation:
     """The conversation as it was stored. A prompt without a reply was interrupted before its first word."""
     conversation = Conversation(chat)
+    prompts: dict[int, Turn] = {}
     for message in messages:
-        if message.role == "assistant" and conversation.turns:
-            turn = conversation.turns[-1]
-            turn.reply = stored_reply(message.content, message.finish_reason, message.events)
-            turn.message_id = message.id
-        elif message.role == "user":
-            conversation.turns.append(Turn(message.content))
+        if message.role == "user":
+            prompts[message.id] = Turn(message.content, prompt_id=message.id)
+            conversation.turns.append(prompts[message.id])
+        elif message.role == "assistant" and conversation.turns:
+            turn = conversation.turns[-1] if message.answers is None else prompts[message.answers]
+            reply = stored_reply(message.content, message.finish_reason, message.events)
+            reply.message_id = message.id
+            turn.candidates.append(reply)
+            if message.chosen or turn.reply is None:
+                turn.reply = reply
+    for turn in conversation.turns:
+        turn.wanted = max(len(turn.candidates), 1)
+        if len(turn.candidates) == 1:
+            turn.candidates = []
     for turn in conversation.waiting:
         turn.reply = Reply()
         turn.reply.stage = Stage.INTERRUPTED

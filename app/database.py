@@ -27,13 +27,19 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         " line TEXT NOT NULL)",
         "CREATE INDEX events_of_message ON events (message_id)",
     ),
+    (
+        "ALTER TABLE messages ADD COLUMN answers INTEGER REFERENCES messages (id)",
+        "ALTER TABLE messages ADD COLUMN chosen INTEGER NOT NULL DEFAULT 1",
+        "CREATE TABLE drafts (id INTEGER PRIMARY KEY, text TEXT NOT NULL)",
+    ),
 )
 """Statements that lead from one version of the schema to the next. Released ones never change; new ones follow."""
 
 _COLUMNS = (
     "id, title, updated_at, deleted_at FROM chats",
-    "id, chat_id, role, content, created_at, finish_reason FROM messages",
+    "id, chat_id, role, content, created_at, finish_reason, answers, chosen FROM messages",
     "id, message_id, line FROM events",
+    "id, text FROM drafts",
 )
 """What must be there in the newest version."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual.app import SystemCommand
@@ -18,12 +19,32 @@ def offers(app: SpecChat, screen: ChatScreen, *, replaying: bool) -> Iterator[Sy
     """The commands that would do something now."""
     if not replaying:
         yield from _of_chats(app, screen)
+        yield SystemCommand("Controls", "γ, drafter, temperature and the others, and presets", app.action_controls)
+        yield SystemCommand(
+            "Several replies",
+            "Ask for 2 to 8 replies to one prompt",
+            lambda: screen.put(f"/candidates 4 {screen.unsent}"),
+        )
+        if any(turn.wanted > 1 for turn in screen.conversation.turns):
+            yield SystemCommand("Pick a reply", "Show the several replies of this chat again", app.action_candidates)
+        for name in app.presets:
+            yield SystemCommand(f"Preset {name}", "Set all controls as they were saved", partial(app.use_preset, name))
+    if screen.conversation.turns:
+        yield SystemCommand("Copy", "The last reply, a code block, or the chat", app.action_copy)
+        for form, what in (("md", "Markdown"), ("json", "JSON, with every round"), ("svg", "a picture of all of it")):
+            yield SystemCommand(f"Export {form}", f"Write the chat as {what}", partial(app.export, form))
     yield SystemCommand("Panel", "Show or fold the speculation panel", lambda: screen.action_pane("panel"))
     yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", screen.action_rejected)
+    yield SystemCommand("Inspector", "Look at tokens: p, q, the draw, the verdict", screen.action_inspect)
+    yield SystemCommand("Timeline", "Rounds on a line of time", screen.action_timeline)
+    yield SystemCommand("Figure 1", "One round per line, as in the paper; or running text", screen.action_by_round)
+    yield SystemCommand("Pause", "Pause between rounds, or go on", screen.action_hold)
+    yield SystemCommand("Step", "The next part of a round", screen.action_step)
+    yield SystemCommand("Figures", "What each figure means", app.action_definitions)
     yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)
     yield SystemCommand("Save picture", "Save the screen as an SVG file", app.action_save_picture)
     yield SystemCommand("Theme", "Change the colours", app.action_change_theme)
-    yield SystemCommand("Help", "Keys, and the definition of every figure", app.action_help)
+    yield SystemCommand("Help", "Keys, and what the colours mean", app.action_help)
     yield SystemCommand("Quit", "Everything is stored", app.exit)
 
 

@@ -27,6 +27,11 @@ def config_folder() -> Path:
     return _home("config") or platformdirs.user_config_path("specchat", appauthor=False)
 
 
+def state_folder() -> Path:
+    """What can be lost without harm: the last text that was copied."""
+    return _home("state") or platformdirs.user_state_path("specchat", appauthor=False)
+
+
 def database_file() -> Path:
     """The SQLite file of `app.store.Store`."""
     return data_folder() / "specchat.db"

@@ -1,19 +1,26 @@
-"""Pictures of the screen as files."""
+"""Pictures as SVG of more than the terminal shows."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import io
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.segment import Segment, Segments
+from textual.strip import Strip
+
+from app.widgets.blocks import COPY
 
 
-def write_new(folder: Path, svg: str) -> Path:
-    """Write to the first file name that is free, and return it; nothing is ever overwritten.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    number = 1
-    while (path := folder / f"specchat-{number}.svg").exists():
-        number += 1
-    with path.open("x", encoding="utf-8") as file:
-        file.write(svg)
-    return path
+def conversation_svg(title: str, strips: Iterable[Strip], width: int) -> str:
+    """A whole conversation, however long, as it would look on a terminal that is high enough."""
+    console = Console(
+        width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor", record=True,
+        legacy_windows=False, safe_box=False,
+    )  # fmt: skip
+    for strip in strips:
+        shown = [
+            Segment(" " * len(s.text), s.style) if s.text == COPY and s.style and s.style.meta else s for s in strip
+        ]
+        console.print(Segments([*shown, Segment.line()]), end="")
+    return console.export_svg(title=title)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from math import nextafter
 
-from engine import Admitted, EngineError, Event, Finished, Record, Request
+from engine import Admitted, EngineError, Event, Finished, Record, Request, Round
 
 SPEEDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 IDLE_S = 1.0
@@ -56,10 +57,48 @@ class Player:
         due, self._given = self._records[self._given : upto], upto
         return due
 
-    def toggle(self) -> None:
-        """Pause, or go on."""
+    def pause(self) -> None:
+        """Stand still."""
         self._advance()
-        self.paused = not self.paused
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self._advance()
+        self.paused = False
+
+    def step(self) -> None:
+        """Go to the end of the next round; with it come the rounds that other requests had in the same batch."""
+        self._advance()
+        index = next((i for i in range(self._given, len(self._records)) if isinstance(self._records[i], Round)), None)
+        self.position = self.duration if index is None else max(self.position, self._end_of_batch(index))
+
+    def seek(self, position: float) -> bool:
+        """Go to this time. True where that is back: everything up to it is then given again."""
+        self._advance()
+        position = min(max(position, 0.0), self.duration)
+        back = position < self.position
+        if back:
+            self._given = 0
+        self.position = position
+        return back
+
+    def back(self) -> bool:
+        """Go to just before the last round that was given. True where there was one; see `seek`."""
+        last = next((i for i in reversed(range(self._given)) if isinstance(self._records[i], Round)), None)
+        return last is not None and self.seek(nextafter(self._times[last], -1.0))
+
+    def to_rejection(self) -> bool:
+        """Go to the end of the next round that has a rejection. False, and no move, where there is none."""
+        for index in range(self._given, len(self._records)):
+            record = self._records[index]
+            if isinstance(record, Round) and record.accepted < record.tested:
+                self.seek(self._end_of_batch(index))
+                return True
+        return False
+
+    def set_detail(self, request_id: str, detail: int) -> None:
+        """What was recorded has happened."""
 
     def faster(self, steps: int = 1) -> None:
         """Go up (or, with a negative number, down) the list of speeds."""
@@ -82,8 +121,22 @@ class Player:
     def cancel(self, request_id: str) -> None:
         """Nothing to end: what was recorded has happened."""
 
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        """What was recorded stays as it was drafted."""
+
     def close(self) -> None:
         """Nothing to close."""
+
+    def _end_of_batch(self, index: int) -> float:
+        """When the last of the rounds is due that ran at the same time as this one."""
+        first = self._records[index]
+        for later in range(index + 1, len(self._records)):
+            record = self._records[later]
+            if isinstance(record, Round) and isinstance(first, Round):
+                if record.at - record.seconds >= first.at:
+                    break
+                index = later
+        return self._times[index]
 
     def _advance(self) -> None:
         now = self._clock()

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from bisect import bisect_right
+from enum import IntEnum, StrEnum
 
-from engine import Admitted, Finished, FinishReason, Prefilled, Record, Round, Statistics, from_json
+from engine import (
+    Admitted,
+    Baseline,
+    Finished,
+    FinishReason,
+    Gain,
+    Gains,
+    Prefilled,
+    Record,
+    Round,
+    Statistics,
+    Token,
+    from_json,
+)
 
 SAMPLE_S = 0.25
 """The sparkline has one sample of the speed for each of these."""
@@ -23,10 +37,21 @@ class Stage(StrEnum):
     """Found in the store without an end: the program was killed meanwhile."""
 
 
-class Reply:
-    """What came of one request."""
+class Part(IntEnum):
+    """How much of a round is shown while it is stepped through."""
 
-    def __init__(self, request_id: str = "", *, drafter: str = "", gamma: int | None = 0) -> None:
+    DRAFTED = 0
+    """What was drafted, not yet judged."""
+    JUDGED = 1
+    """What became of it; the correction or bonus is still to come."""
+
+
+class Reply:
+    """What came of one request. `baseline` is that of the run it belongs to; its own rounds' unless given."""
+
+    def __init__(
+        self, request_id: str = "", *, drafter: str = "", gamma: int | None = 0, baseline: Baseline | None = None
+    ) -> None:
         self.request_id = request_id
         self.drafter = drafter
         self.gamma = gamma
@@ -42,6 +67,16 @@ class Reply:
         self.reason: FinishReason | None = None
         self.message = ""
         """The sentence that came with an error."""
+        self.message_id: int | None = None
+        """Its row in the store, once it has one."""
+        self.starts: list[int] = []
+        """Of each round: the number of its first token, counting every token that was drafted or emitted."""
+        self.tokens = 0
+        """How many of those there are."""
+        self.stepping: tuple[Round, Part] | None = None
+        """The round that is being stepped through; it is not yet one of `rounds`."""
+        self._baseline = baseline or Baseline()
+        self._gains = Gains(self._baseline)
         self._sampled_at = 0.0
 
     @property
@@ -53,6 +88,32 @@ class Reply:
     def running(self) -> bool:
         """Whether more may come."""
         return self.stage in (Stage.WAITING, Stage.READING, Stage.ANSWERING)
+
+    @property
+    def gain(self) -> Gain | None:
+        """Predicted and measured speedup, once there is something to compare with."""
+        return self._gains.gain(self.statistics.alpha)
+
+    @property
+    def counted_rounds(self) -> int:
+        """Rounds that `gain` is made of."""
+        return self._gains.rounds
+
+    def round_of(self, token: int) -> int:
+        """The index in `rounds` of the round with this token, by the numbers of `starts`."""
+        return bisect_right(self.starts, token) - 1
+
+    def token(self, number: int) -> tuple[Round, Token]:
+        """A token by its number, and its round.
+
+        Raises:
+            IndexError: there is no such token.
+        """
+        if not 0 <= number < self.tokens:
+            raise IndexError(number)
+        index = self.round_of(number)
+        record = self.rounds[index]
+        return record, list(record.tokens())[number - self.starts[index]]
 
     def add(self, record: Record) -> None:
         """Take in one event of this reply's request; others are ignored."""
@@ -66,7 +127,7 @@ class Reply:
             case Round():
                 self._add_round(record)
             case Finished():
-                self.stage = Stage.ENDED
+                self.stage, self.stepping = Stage.ENDED, None
                 self.reason, self.message = record.reason, record.message
                 self.tail += record.tail
 
@@ -75,8 +136,12 @@ class Reply:
         self.stage, self.reason, self.message = Stage.ENDED, FinishReason.ERROR, message
 
     def _add_round(self, record: Round) -> None:
-        self.stage = Stage.ANSWERING
+        self.stage, self.stepping = Stage.ANSWERING, None
         self.rounds.append(record)
+        self.starts.append(self.tokens)
+        self.tokens += len(record.drafted) + (record.last is not None)
+        self._baseline.add(record)
+        self._gains.add(record)
         self.drafter, self.gamma = record.drafter, record.gamma
         self.statistics.add(record)
         speed = self.statistics.recent_tokens_per_second
@@ -85,6 +150,12 @@ class Reply:
         elif speed is not None and record.at >= self._sampled_at + SAMPLE_S:
             self.speeds.append(speed)
             self._sampled_at = record.at
+
+
+def ran_together(one: Reply, other: Reply) -> bool:
+    """Whether two replies had a round in the same batch: its times are the whole batch's, to the last digit."""
+    ours, theirs = ({r.verify_s for r in reply.rounds if r.rows > 1} for reply in (one, other))
+    return not ours.isdisjoint(theirs)
 
 
 def stored_reply(content: str, reason: str | None, lines: tuple[str, ...]) -> Reply:

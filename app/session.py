@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.source import Source
@@ -23,3 +24,5 @@ class Session:
     """None where nothing is stored: a replay, or a store that cannot be opened."""
     notices: tuple[str, ...] = ()
     """Sentences to show at the start."""
+    settings_file: Path | None = None
+    """Where what is chosen in the app is kept; None if it is not."""

@@ -129,6 +129,19 @@ def load_settings(path: Path, options: Mapping[str, object] | None = None) -> tu
     return Settings(**{**stored, **variables, **given}), notice
 
 
+def load_values(path: Path, names: Iterable[str]) -> dict[str, Any]:
+    """Those of the named preferences that a file of our own sets.
+
+    Raises:
+        SettingsError: the file cannot be read, or a value has the wrong type.
+    """
+    try:
+        values = TomlFile.read(path).values
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+    return {name: _typed(name, values[name]) for name in names if name in values}
+
+
 def save_settings(path: Path, settings: Settings, names: Iterable[str] | None = None) -> None:
     """Write preferences to the file, in one step; comments and keys of other versions stay.
 
@@ -139,7 +152,7 @@ def save_settings(path: Path, settings: Settings, names: Iterable[str] | None = 
             without names, everything that is not the default is.
 
     Raises:
-        SettingsError: the file cannot be written.
+        SettingsError: the file cannot be written, or has become one that cannot be read; it stays as it is.
     """
     values, defaults = asdict(settings), asdict(Settings())
     if names is None:
@@ -148,9 +161,8 @@ def save_settings(path: Path, settings: Settings, names: Iterable[str] | None = 
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             file = TomlFile.read(path)
-        except ValueError:
-            move_aside(path)
-            file = TomlFile()
+        except ValueError as error:
+            raise SettingsError(f"{path} is left as it is, mend it first: {error}") from error
         file.update({name: values[name] for name in names})
         file.write(path)
     except (OSError, ValueError) as error:

@@ -23,6 +23,25 @@ class Source(Protocol):
     def cancel(self, request_id: str) -> None:
         """End a reply within one round."""
 
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        """Draft otherwise for a reply from its next round on.
+
+        Raises:
+            EngineError: there is no such drafter, or γ is out of range.
+        """
+
+    def set_detail(self, request_id: str, detail: int) -> None:
+        """From the next round of a request on, give the top-k of this size for each judged token; 0 gives none."""
+
+    def pause(self) -> None:
+        """Nothing more happens, from the end of the round under way on."""
+
+    def step(self) -> None:
+        """While paused: one more round of the batch."""
+
+    def resume(self) -> None:
+        """Go on."""
+
     def drain(self) -> list[Record]:
         """Everything that has happened since the last call. A `Request` comes from a trace only."""
 
@@ -47,6 +66,26 @@ class EngineSource:
     def cancel(self, request_id: str) -> None:
         """End a reply within one round."""
         self._engine.cancel(request_id)
+
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        """Draft otherwise for a reply from its next round on."""
+        self._engine.adjust(request_id, drafter, gamma)
+
+    def set_detail(self, request_id: str, detail: int) -> None:
+        """Ask the engine for more, or less, about a reply."""
+        self._engine.set_detail(request_id, detail)
+
+    def pause(self) -> None:
+        """Stop between two rounds."""
+        self._engine.pause()
+
+    def step(self) -> None:
+        """One round."""
+        self._engine.step()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._engine.resume()
 
     def drain(self) -> list[Record]:
         """Everything the engine has said since the last call."""

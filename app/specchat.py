@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,37 +17,41 @@ from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.notifications import SeverityLevel
 from textual.screen import Screen
+from textual.theme import Theme
 
 from app import themes
 from app.archive import Archive
+from app.chats import ChatsApp
 from app.errors import AppError
-from app.exchange import Exchange
 from app.offers import offers
-from app.picture import write_new
 from app.player import Player
-from app.sanitize import visible
+from app.preferences import Preferences
+from app.probe import Probe
+from app.screens.candidates import CandidatesScreen
 from app.screens.chat import ChatScreen
+from app.screens.definitions import DefinitionsScreen
 from app.screens.help import HelpScreen
-from app.screens.rename import RenameScreen
 from app.session import Session
-from app.store import Chat
-from app.widgets.chat_list import ChatList
+from app.settings import Settings
+from app.steering import SteeringApp
+from app.stepper import Stepper
 from engine import Died, EngineError, Loading, Notice, Ready, Request
 
 STYLES = Path(__file__).parent / "styles"
 DRAIN_S = 1 / 30
 WRITE_S = 0.25
 """A kill loses what came after the last write: this much at most."""
-NOTICE_S = 8.0
+PROBE_S = 1.0
 
 
-class SpecChat(App[None]):
+class SpecChat(SteeringApp):
     """Chat with a model and watch it being sped up; or, with a player, watch a recorded trace."""
 
     TITLE = "specchat"
-    CSS_PATH = [STYLES / "chat.tcss", STYLES / "dialogs.tcss"]  # noqa: RUF012
+    CSS_PATH = [  # noqa: RUF012
+        STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "controls", "candidates")
+    ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
     ]
@@ -64,12 +68,6 @@ class SpecChat(App[None]):
 
         sentence: str
 
-    @dataclass
-    class StoreFailed(Message):
-        """Something could not be stored or read."""
-
-        sentence: str
-
     def __init__(
         self,
         prepare: Callable[[], Session],
@@ -78,6 +76,7 @@ class SpecChat(App[None]):
         theme: str = "",
         pictures: Path | None = None,
         now: Callable[[], float] = time.time,
+        probe: Probe | None = None,
     ) -> None:
         """Make the app; nothing runs yet.
 
@@ -88,28 +87,22 @@ class SpecChat(App[None]):
             theme: A theme's name; empty for specchat's own.
             pictures: The folder that pictures of the screen go to; the current one by default.
             now: The time of day, for the ages of chats.
+            probe: Measures what the interface and the GPU do; without one the panel does not say.
         """
-        super().__init__()
+        super().__init__(player, now)
         self._prepare = prepare
-        self.exchange = Exchange()
         self._player = player
-        self._pictures = pictures
-        self._now = now
-        self._archive: Archive | None = None
-        self._deleted: list[Chat] = []
-        self._target = ""
-        self._drafting: tuple[str, int | None, bool] = ("", 0, True)
-        """Target, drafter and γ as last shown."""
-        self._listed = 0
-        """`Exchange.changes` when the list of chats was last shown."""
-        self._screen_of_chat = ChatScreen(player)
+        self.pictures = pictures
+        self._probe = probe
+        self.stepper: Stepper | None = None
+        """Holds rounds back while they are stepped through; there once the session is."""
         self.register_theme(themes.DARK)
         self.register_theme(themes.LIGHT)
         self._begin_with(theme)
 
     def get_default_screen(self) -> ChatScreen:
         """The chat is the first screen and stays below all others."""
-        return self._screen_of_chat
+        return self.chat_screen
 
     def get_css_variables(self) -> dict[str, str]:
         """Textual's variables and our own, whatever the theme."""
@@ -135,20 +128,34 @@ class SpecChat(App[None]):
         """Connect everything, and begin to drain."""
         session = event.session
         if session.store is not None:
-            self._archive = Archive(session.store, self._store_failed)
+            self.archive = Archive(session.store, self._store_failed)
+        if session.settings_file is not None:
+            self.preferences = Preferences(session.settings_file, self._store_failed)
         if session.settings is not None:
             settings = session.settings
             if settings.theme in self.available_themes and settings.theme != self.theme:
                 self.theme = settings.theme
-            sampling = settings.sampling()
-            self._show_models(Path(settings.target).name, settings.drafter, settings.gamma, lossless=sampling.lossless)
-            self._screen_of_chat.show_rejected(settings.show_rejected)
+            self.target = Path(settings.target).name
+            self.show_settings(settings)
+            self.chat_screen.show_rejected(settings.show_rejected)
         for sentence in session.notices:
-            self._notice(sentence, severity="warning")
-        self.exchange.connect(session, self._archive)
+            self.say(sentence, severity="warning")
+        self._theme_kept = self.theme
+        self.theme_changed_signal.subscribe(self, self._keep_theme)
+        self.stepper = Stepper(session.source)
+        self.exchange.connect(replace(session, source=self.stepper), self.archive)
         self.list_chats()
         self.set_interval(DRAIN_S, self.pump)
-        self.set_interval(WRITE_S, self.exchange.write)
+        self.set_interval(WRITE_S, self.write)
+        self.bring_draft()
+        if self._probe is not None:
+            self.set_interval(PROBE_S, self._measure)
+
+    def _keep_theme(self, theme: Theme) -> None:
+        """A theme that was chosen in the app is there again at the next start."""
+        if theme.name != self._theme_kept and self.preferences is not None:
+            self._theme_kept = theme.name
+            self.preferences.remember(Settings(theme=theme.name), ["theme"])
 
     def on_spec_chat_unprepared(self, event: Unprepared) -> None:
         """Say why; prompts get the same sentence."""
@@ -159,108 +166,49 @@ class SpecChat(App[None]):
         for record in self.exchange.drain():
             match record:
                 case Loading():
-                    self._screen_of_chat.show_loading(record)
+                    self.chat_screen.show_loading(record)
                 case Ready():
                     self._become_ready(record)
                 case Notice():
-                    self._notice(record.text)
+                    self.say(record.text)
                 case Died():
                     self._fail(record.message)
                 case Request():
-                    self._show_models(self._target, record.drafter, record.gamma, lossless=record.sampling.lossless)
-                    self.exchange.follow(self._screen_of_chat.conversation, record)
-        self._screen_of_chat.update()
-        if self.exchange.changes != self._listed:
+                    self.show_drafting(record.drafter, record.gamma, lossless=record.sampling.lossless)
+                    self.exchange.follow(self.chat_screen.conversation, record)
+        if self.stepper is not None:
+            self.exchange.show_steps(self.stepper.shown)
+        self.chat_screen.update()
+        if isinstance(self.screen, CandidatesScreen):
+            self.screen.update()
+        if self.list_is_old:
             self.list_chats()
 
-    def on_spec_chat_store_failed(self, event: StoreFailed) -> None:
+    def on_chats_app_store_failed(self, event: ChatsApp.StoreFailed) -> None:
         """The chat goes on; the user knows that it is not kept."""
-        self._notice(event.sentence, severity="error")
+        self.say(event.sentence, severity="error")
 
     async def on_unmount(self) -> None:
-        """However the app ends, what was said is stored."""
+        """However the app ends, what was said is stored, and what was being typed."""
+        self.write()
         await asyncio.to_thread(self.exchange.close)
-
-    # Chats
-
-    @work(exclusive=True, group="list", exit_on_error=False)
-    async def list_chats(self) -> None:
-        """Show the list as it now is."""
-        self._listed = self.exchange.changes
-        if self._archive is None:
-            return
-        chats = await asyncio.wrap_future(self._archive.chats())
-        if chats is not None:
-            self._screen_of_chat.show_chats(chats, self.exchange.busy_chats, self._now())
-
-    @work(exclusive=True, group="open", exit_on_error=False)
-    async def on_chat_list_chosen(self, event: ChatList.Chosen) -> None:
-        """Open a chat; one that is answering is shown as it is."""
-        conversation = self.exchange.busy_conversation(event.chat.id)
-        if conversation is None and self._archive is not None:
-            conversation = await asyncio.wrap_future(self._archive.open(event.chat))
-        if conversation is not None:
-            self._screen_of_chat.show(conversation)
-            self.list_chats()
-
-    @work(exclusive=True, group="rename", exit_on_error=False)
-    async def on_chat_list_rename_wanted(self, event: ChatList.RenameWanted) -> None:
-        """Ask for the title, then keep it."""
-        title = await self.push_screen_wait(RenameScreen(event.chat.title))
-        if title and self._archive is not None:
-            await asyncio.wrap_future(self._archive.rename(event.chat, title))
-            self._screen_of_chat.rename(event.chat, title)
-            self.list_chats()
-
-    def on_chat_list_delete_wanted(self, event: ChatList.DeleteWanted) -> None:
-        """Delete, and say how to undo it."""
-        if self._archive is None:
-            return
-        conversation = self.exchange.busy_conversation(event.chat.id)
-        if conversation is not None:
-            self.exchange.stop(conversation)
-        self._archive.delete(event.chat)
-        self._deleted.append(event.chat)
-        self._screen_of_chat.leave(event.chat)
-        self._notice(f"deleted “{visible(event.chat.title)}” · u in the list brings it back")
-        self.list_chats()
-
-    def on_chat_list_undo_wanted(self) -> None:
-        """Bring the last deleted chat back."""
-        self.action_undo_delete()
-
-    def action_undo_delete(self) -> None:
-        """Bring the last deleted chat back."""
-        if self._archive is not None and self._deleted:
-            self._archive.restore(self._deleted.pop())
-            self.list_chats()
+        if self.preferences is not None:
+            await asyncio.to_thread(self.preferences.close)
 
     # Commands
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the palette offers."""
-        if screen is self._screen_of_chat:
-            yield from offers(self, self._screen_of_chat, replaying=self._player is not None)
-
-    @property
-    def can_undo(self) -> bool:
-        """Whether a deleted chat can be brought back."""
-        return bool(self._deleted)
+        if screen is self.chat_screen:
+            yield from offers(self, self.chat_screen, replaying=self._player is not None)
 
     def action_help(self) -> None:
         """Keys, fates, figures."""
         self.push_screen(HelpScreen(replaying=self._player is not None))
 
-    def action_save_picture(self) -> None:
-        """Write the screen to the first free file name; nothing is ever overwritten."""
-        folder = self._pictures or Path.cwd()
-        picture = self.export_screenshot(title="specchat")
-        try:
-            path = write_new(folder, picture)
-        except OSError as error:
-            self._notice(f"no picture: {folder} cannot be written ({error.strerror or error})", severity="error")
-        else:
-            self._notice(f"picture saved as {path}")
+    def action_definitions(self) -> None:
+        """What each figure means."""
+        self.push_screen(DefinitionsScreen())
 
     def _begin_with(self, theme: str) -> None:
         """Set the first theme. One of our own is set quietly, so that the first frame is styled only once."""
@@ -273,28 +221,26 @@ class SpecChat(App[None]):
         self.set_class(not self.current_theme.dark, "-light-mode", update=False)
         self.stylesheet.set_variables(self.get_css_variables())
 
+    @work(exclusive=True, group="probe", exit_on_error=False)
+    async def _measure(self) -> None:
+        if self._probe is not None:
+            interface = self._probe.interface()
+            gpu = await asyncio.to_thread(self._probe.gpu)
+            self.chat_screen.show_load(gpu, interface)
+
     def _store_failed(self, sentence: str) -> None:
         self.post_message(self.StoreFailed(sentence))
 
     def _become_ready(self, ready: Ready) -> None:
-        self._target = ready.target
-        self._show_drafting()
-        self._screen_of_chat.show_ready(ready)
+        self.target, self.drafters, self.slots = ready.target, ready.drafters, ready.slots
+        self.show_drafting()
+        self.chat_screen.show_ready(ready)
+        if self._probe is not None and ready.device == "cuda":
+            self._probe.find_gpu(ready.device_name)
         self.exchange.ready()
 
-    def _show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool) -> None:
-        self._target, self._drafting = target, (drafter, gamma, lossless)
-        self._show_drafting()
-
-    def _show_drafting(self) -> None:
-        drafter, gamma, lossless = self._drafting
-        self._screen_of_chat.show_models(self._target, drafter, gamma, lossless=lossless)
-
     def _fail(self, sentence: str) -> None:
-        self._screen_of_chat.show_loading(sentence, failed=True)
-        if self._screen_of_chat.conversation.turns:  # else the whole screen says it
-            self._notice(sentence, severity="error")
+        self.chat_screen.show_loading(sentence, failed=True)
+        if self.chat_screen.conversation.turns:  # else the whole screen says it
+            self.say(sentence, severity="error")
         self.exchange.fail(sentence)
-
-    def _notice(self, sentence: str, severity: SeverityLevel = "information") -> None:
-        self.notify(visible(sentence), severity=severity, timeout=NOTICE_S, markup=False)

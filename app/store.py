@@ -42,6 +42,10 @@ class StoredMessage:
     """Why the reply ended; None for a prompt, and for a reply that was interrupted or is still being written."""
     events: tuple[str, ...]
     """The trace lines (`engine.to_json`) of the reply, in order."""
+    answers: int | None = None
+    """The prompt that a reply is to; None for prompts, and for replies to the prompt before them."""
+    chosen: bool = True
+    """Whether the conversation goes on with this reply, of several to one prompt."""
 
 
 class Store:
@@ -99,7 +103,8 @@ class Store:
         """The turns of a chat, oldest first."""
         with self._lock:
             rows = self._read(
-                "SELECT id, role, content, created_at, finish_reason FROM messages WHERE chat_id = ? ORDER BY id",
+                "SELECT id, role, content, created_at, finish_reason, answers, chosen FROM messages"
+                " WHERE chat_id = ? ORDER BY id",
                 (chat_id,),
             )
             lines = self._read(
@@ -111,18 +116,20 @@ class Store:
         for message_id, line in lines:
             events.setdefault(message_id, []).append(line)
         return [
-            StoredMessage(message_id, role, content, created_at, reason, tuple(events.get(message_id, ())))
-            for message_id, role, content, created_at, reason in rows
+            StoredMessage(row_id, role, content, at, reason, tuple(events.get(row_id, ())), answers, bool(chosen))
+            for row_id, role, content, at, reason, answers, chosen in rows
         ]
 
-    def add_message(self, chat_id: int, role: str, content: str) -> int:
+    def add_message(
+        self, chat_id: int, role: str, content: str, *, answers: int | None = None, chosen: bool = True
+    ) -> int:
         """Append a turn (for a reply: before its first token) and return its id; the chat becomes the newest."""
         at = self._now()
         with self._write() as db:
             self._touch(db, f"chat {chat_id}", "UPDATE chats SET updated_at = ? WHERE id = ?", (at, chat_id))
             row = db.execute(
-                "INSERT INTO messages (chat_id, role, content, created_at) VALUES (?, ?, ?, ?)",
-                (chat_id, role, _storable(content), at),
+                "INSERT INTO messages (chat_id, role, content, created_at, answers, chosen) VALUES (?, ?, ?, ?, ?, ?)",
+                (chat_id, role, _storable(content), at, answers, chosen),
             )
         return _row_id(row)
 
@@ -139,6 +146,31 @@ class Store:
         """Mark a reply as complete."""
         change = "UPDATE messages SET finish_reason = ? WHERE id = ?"
         self._change(f"message {message_id}", change, (reason, message_id))
+
+    def choose(self, message_id: int) -> None:
+        """Of several replies to one prompt, go on with this one."""
+        change = "UPDATE messages SET chosen = (id = ?) WHERE answers = (SELECT answers FROM messages WHERE id = ?)"
+        with self._write() as db:
+            db.execute(change, (message_id, message_id))
+
+    def take_back(self, message_id: int) -> None:
+        """Remove a prompt that nobody has answered; one that has replies stays."""
+        replies = "SELECT 1 FROM messages WHERE answers = ?"
+        with self._write() as db:
+            db.execute(
+                f"DELETE FROM messages WHERE id = ? AND role = 'user' AND NOT EXISTS ({replies})",
+                (message_id, message_id),
+            )
+
+    def draft(self) -> str:
+        """What stood in the composer when it was last kept."""
+        rows = self._read("SELECT text FROM drafts WHERE id = 1")
+        return str(rows[0][0]) if rows else ""
+
+    def keep_draft(self, text: str) -> None:
+        """Keep what stands in the composer."""
+        with self._write() as db:
+            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (1, ?)", (_storable(text),))
 
     def close(self) -> None:
         """Close the file; further calls raise `StoreError`."""

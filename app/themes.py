@@ -34,6 +34,9 @@ FATES_IN_16_COLOURS = {
     "fate-plain": "ansi_default",
 }
 
+READABLE = 4.5
+"""Contrast with the background that text needs (WCAG 2.1, level AA)."""
+
 DARK = Theme(
     name="specchat-dark",
     primary="#d99bc1",
@@ -106,5 +109,25 @@ def colours(theme: Theme, variables: dict[str, str]) -> dict[str, str]:
     if theme.ansi:
         return FATES_IN_16_COLOURS | {"quiet": "ansi_default", "faint": "ansi_bright_black"} | theme.variables
     foreground, background = Color.parse(variables["foreground"]), Color.parse(variables["background"])
-    tones = {"quiet": foreground.blend(background, 0.38).hex, "faint": foreground.blend(background, 0.72).hex}
-    return (FATES_ON_DARK if theme.dark else FATES_ON_LIGHT) | tones | theme.variables
+    faint = foreground.blend(background, 0.72).hex
+    tones = (FATES_ON_DARK if theme.dark else FATES_ON_LIGHT) | {"quiet": foreground.blend(background, 0.38).hex}
+    readable = {name: _readable(Color.parse(tone), background).hex for name, tone in tones.items()}
+    return readable | {"faint": faint} | theme.variables
+
+
+def contrast(one: Color, other: Color) -> float:
+    """The contrast ratio of two colours, 1 to 21 (WCAG 2.1)."""
+    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _readable(tone: Color, background: Color) -> Color:
+    """The tone, moved away from the background until it can be read on it."""
+    end = Color(255, 255, 255) if _luminance(background) < 0.18 else Color(0, 0, 0)
+    shades = (tone.blend(end, step / 20) for step in range(21))
+    return next((shade for shade in shades if contrast(shade, background) >= READABLE), end)
+
+
+def _luminance(colour: Color) -> float:
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour.normalized]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

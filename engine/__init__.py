@@ -24,6 +24,7 @@ from engine.events import (
     Round,
     Token,
 )
+from engine.gain import Baseline, Gain, Gains
 from engine.outbox import Outbox
 from engine.request import Message, Request, Sampling
 from engine.statistics import WINDOW_S, Statistics
@@ -34,6 +35,7 @@ __all__ = [
     "DTYPES",
     "WINDOW_S",
     "Admitted",
+    "Baseline",
     "Candidate",
     "Detail",
     "Died",
@@ -44,6 +46,8 @@ __all__ = [
     "Fate",
     "FinishReason",
     "Finished",
+    "Gain",
+    "Gains",
     "Loading",
     "Message",
     "Notice",

@@ -25,8 +25,41 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Adjust:
+    """Draft otherwise for a request from the next round on. Which tokens may come, and how likely, stays the same."""
+
+    request_id: str
+    drafter: str
+    gamma: int | None
+    """As `Request.gamma`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Run no further round, whoever waits for one, until told to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Run one round more and stay paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetDetail:
+    """From the next round on, send a running request the top-k of this size; 0 sends none."""
+
+    request_id: str
+    detail: int
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End the thread."""
 
 
-Command = Submit | Cancel | Close
+Command = Submit | Cancel | Adjust | Pause | Step | Resume | SetDetail | Close

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from engine.adaptive import AdaptiveGamma, Forecast
 from engine.costs import Costs
 from engine.drafters.base import Draft, Drafter
 from engine.drafters.proposal import Proposal, merge
-from engine.errors import EngineError
+from engine.errors import EngineError, unknown_drafter
 from engine.outcome import Outcome
 from engine.request import AUTO
 from engine.row import Row
@@ -62,8 +62,7 @@ class Drafting:
             return next(iter(self.drafters))
         if name in self.drafters:
             return name
-        hint = {"model": " (it needs --draft)", "head": " (make one with specchat distill)"}.get(name, "")
-        raise EngineError(f"drafter {name!r} is not there{hint}: choose one of auto, {', '.join(self.drafters)}")
+        raise EngineError(unknown_drafter(name, self.drafters))
 
     def admit(self, row: Row) -> None:
         """A row starts."""
@@ -81,6 +80,13 @@ class Drafting:
         """A row goes on without drafts."""
         self.release(row)
         row.drafter = "none"
+        self.admit(row)
+
+    def change(self, row: Row, drafter: str, gamma: int | None) -> None:
+        """A row drafts otherwise from its next round on."""
+        self.release(row)
+        row.request = replace(row.request, drafter=drafter, gamma=gamma)
+        row.drafter = "none" if gamma == 0 else drafter
         self.admit(row)
 
     def plan(self, rows: Sequence[Row], device: torch.device) -> Plan:
@@ -126,6 +132,10 @@ class Drafting:
         if plan.adaptive:
             forecasts = [self._forecasts[rows[i].request.request_id] for i in plan.adaptive]
             self._controller.observe(forecasts, plan.buckets, [outcomes[i].accepted for i in plan.adaptive])
+
+    def lend(self, row: Row, source: int, length: int) -> int:
+        """How many of a row's first `length` tokens, which another slot holds, may be copied from there."""
+        return self.drafters[row.drafter].lend(row, source, length)
 
     def absorb(self, rows: Sequence[Row], tapped: Tensor | None) -> None:
         """The target has read tokens of these rows, from `Row.cached` on; what it hands out goes to who drafts."""

@@ -11,12 +11,12 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from engine.commands import Cancel, Close, Command, Submit
+from engine.commands import Adjust, Cancel, Close, Command, Pause, Resume, SetDetail, Step, Submit
 from engine.config import EngineConfig
-from engine.errors import EngineError
+from engine.errors import EngineError, unknown_drafter
 from engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from engine.outbox import Outbox
-from engine.request import Request
+from engine.request import AUTO, Request, check_gamma
 
 if TYPE_CHECKING:
     from engine.assembly import Assemble
@@ -70,6 +70,41 @@ class Engine:
     def cancel(self, request_id: str) -> None:
         """End a request within one round. Unknown ids are ignored: the request may just have finished."""
         self._commands.put(Cancel(request_id))
+
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        """Draft otherwise for a request, running or waiting, from its next round on; unknown ids are ignored.
+
+        This is exact: whatever drafts, the reply is distributed as the target's own, and a greedy one is the same.
+
+        Raises:
+            EngineError: γ is out of range, or the loaded models have no such drafter.
+        """
+        check_gamma(gamma)
+        if self.ready is not None and drafter not in (AUTO, *self.ready.drafters):
+            raise EngineError(unknown_drafter(drafter, self.ready.drafters))
+        self._commands.put(Adjust(request_id, drafter, gamma))
+
+    def pause(self) -> None:
+        """Finish the round under way, then run no further one until `resume`; requests can be cancelled meanwhile."""
+        self._commands.put(Pause())
+
+    def step(self) -> None:
+        """While paused: run one round. Where nothing is asked yet, it is the first one that will be."""
+        self._commands.put(Step())
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._commands.put(Resume())
+
+    def set_detail(self, request_id: str, detail: int) -> None:
+        """Change `Request.detail` of a request, waiting or running, from its next round on; unknown ids are ignored.
+
+        Raises:
+            EngineError: `detail` is negative.
+        """
+        if detail < 0:
+            raise EngineError(f"detail is {detail}: it must be 0 (off) or more")
+        self._commands.put(SetDetail(request_id, detail))
 
     def close(self, timeout: float | None = 5.0) -> None:
         """End every request and the thread; waits up to `timeout` seconds for it."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
 from engine.assembly import Assemble, warm_up
-from engine.commands import Cancel, Close, Command, Submit
+from engine.commands import Adjust, Cancel, Close, Command, Pause, Resume, SetDetail, Step, Submit
 from engine.commit import commit, record
 from engine.config import EngineConfig
 from engine.drafting import Drafting
@@ -22,6 +23,7 @@ from engine.events import Admitted, Finished, FinishReason, Loading, Notice, Pre
 from engine.outbox import Outbox
 from engine.outcome import Outcome
 from engine.round import Timing, run_round
+from engine.request import AUTO
 from engine.row import Row
 from engine.scheduler import Scheduler
 from engine.text import ReplyText, encode
@@ -53,6 +55,9 @@ class Loop:
         self._on_ready = on_ready
         self._scheduler: Scheduler[Submit] = Scheduler(0)
         self._closed = False
+        self._paused = False
+        self._steps = 0
+        """Rounds still to be run while paused."""
 
     def run(self, assemble: Assemble) -> None:
         """Load with `assemble`, then serve until closed.
@@ -119,16 +124,31 @@ class Loop:
         """Everything that was asked meanwhile; waits where there is nothing else to do."""
         idle = not self._scheduler.rows and not self._scheduler.waiting
         while True:
+            held = self._paused and not self._steps and not self._closed
             try:
-                command = self._commands.get(block=idle)
+                command = self._commands.get(block=idle or held)
             except queue.Empty:
                 return
             idle = False
-            if isinstance(command, Submit):
+            self._obey(command)
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Submit():
                 self._enqueue(command)
-            elif isinstance(command, Cancel):
+            case Cancel():
                 self._cancel(command.request_id)
-            elif isinstance(command, Close):
+            case Adjust():
+                self._adjust(command)
+            case Pause():
+                self._paused, self._steps = True, 0
+            case Step():
+                self._steps += self._paused
+            case Resume():
+                self._paused = False
+            case SetDetail():
+                self._set_detail(command.request_id, command.detail)
+            case Close():
                 self._closed = True
 
     def _enqueue(self, submitted: Submit) -> None:
@@ -145,6 +165,25 @@ class Loop:
         for waiting in [w for w in self._scheduler.waiting if w.request.request_id == request_id]:
             self._scheduler.waiting.remove(waiting)
             self._refuse(waiting, FinishReason.CANCELLED, "")
+
+    def _adjust(self, wanted: Adjust) -> None:
+        drafter, gamma = wanted.drafter, wanted.gamma
+        for row in self._scheduler.rows:
+            if row.request.request_id == wanted.request_id and drafter in (AUTO, *self._drafting.drafters):
+                self._drafting.change(row, self._drafting.named(drafter), gamma)
+        waiting = self._scheduler.waiting
+        for number, other in enumerate(waiting):
+            if other.request.request_id == wanted.request_id:
+                waiting[number] = replace(other, request=replace(other.request, drafter=drafter, gamma=gamma))
+
+    def _set_detail(self, request_id: str, detail: int) -> None:
+        for row in self._scheduler.rows:
+            if row.request.request_id == request_id:
+                row.request = replace(row.request, detail=detail)
+        for place, waiting in enumerate(self._scheduler.waiting):
+            if waiting.request.request_id == request_id:
+                request = replace(waiting.request, detail=detail)
+                self._scheduler.waiting[place] = replace(waiting, request=request)
 
     def _admit(self) -> None:
         while self._scheduler.waiting and self._scheduler.has_room:
@@ -195,10 +234,17 @@ class Loop:
         if row is None:
             return
         started = self._clock()
+        lent = self._scheduler.lend(row)
+        if lent is not None and (length := self._drafting.lend(row, lent.source, lent.length)) > row.cached:
+            self._target.cache.copy(lent.source, lent.slot, length)
+            row.cached = length
         chunk = row.tokens[row.cached : min(row.cached + self._config.prefill_chunk, len(row.tokens) - 1)]
-        tapped = self._target.prefill(torch.tensor([chunk], device=self._target.device), [row.slot], [row.cached])
-        self._drafting.absorb([row], tapped)
-        row.cached += len(chunk)
+        if chunk:
+            tapped = self._target.prefill(torch.tensor([chunk], device=self._target.device), [row.slot], [row.cached])
+            self._drafting.absorb([row], tapped)
+            row.cached += len(chunk)
+        if row.rounds:  # a drafter that was changed to had to see it
+            return
         now = self._clock()
         row.outbox.put(Prefilled(row.request.request_id, row.cached, row.prompt_length, now - started, now))
 
@@ -206,6 +252,7 @@ class Loop:
         rows = [row for row in self._scheduler.rows if row.prefilled]
         if not rows:
             return
+        self._steps -= self._steps > 0
         plan, outcomes, timing = run_round(self._target, rows, self._drafting, self._penalties)
         self._drafting.learn(rows, plan, outcomes, timing.draft, timing.verify, self._rest(timing))
         for row, outcome in zip(rows, outcomes, strict=True):

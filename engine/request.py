@@ -135,11 +135,19 @@ class Request:
     def __post_init__(self) -> None:
         kinds = bool(self.messages) + (self.prompt is not None) + bool(self.prompt_ids)
         _check(kinds == 1, "the request has no prompt: give it messages, a prompt or prompt_ids, and only one of them")
-        gamma = self.gamma or 0
-        _check(0 <= gamma <= MAX_GAMMA, f"gamma is {gamma}: it must be from 0 (no drafting) to {MAX_GAMMA}")
+        check_gamma(self.gamma)
         _check(self.max_tokens >= 1, f"max-tokens is {self.max_tokens}: it must be at least 1")
         _check(all(self.stop), "a stop string is empty: it would end every reply before its first token")
         _check(self.detail >= 0, f"detail is {self.detail}: it must be 0 (off) or more")
+
+
+def check_gamma(gamma: int | None) -> None:
+    """Check a draft length.
+
+    Raises:
+        EngineError: it is out of range.
+    """
+    _check(0 <= (gamma or 0) <= MAX_GAMMA, f"gamma is {gamma}: it must be from 0 (no drafting) to {MAX_GAMMA}")
 
 
 def _check(condition: bool, sentence: str) -> None:

@@ -72,6 +72,12 @@ class Scheduler(Generic[Waiting]):
         slot = min(free, key=lambda i: (bool(self._slots[i].tokens), self._slots[i].used))
         return Placement(slot, source, length)
 
+    def lend(self, row: Row) -> Placement | None:
+        """The slot that holds more of a row's prompt than the row has read; requests of one prompt read it once."""
+        shared = [common_prefix(slot.content, row.tokens[: row.prompt_length - 1]) for slot in self._slots]
+        source = max(range(len(self._slots)), key=shared.__getitem__)
+        return Placement(row.slot, source, shared[source]) if shared[source] > row.cached else None
+
     def admit(self, row: Row) -> None:
         """Put a row into its slot."""
         self._slots[row.slot].row = row

@@ -1,20 +1,25 @@
 """Record the traces that the snapshot tests and the README's pictures are made from, with the real default model.
 
-Run from the repository: python -m tests.record_traces. It replaces the files in assets/traces.
+Run from the repository: python -m tests.record_traces [NAME ...]. It replaces the files in assets/traces, or those
+that are named.
 """
 
 from __future__ import annotations
 
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 
 from app.paths import models_folder
-from engine import Engine, EngineConfig, Finished, Message, Request, Round, Sampling, TraceWriter
+from engine import Engine, EngineConfig, Finished, Message, Outbox, Request, Round, Sampling, TraceWriter
 
 FOLDER = Path(__file__).parent.parent / "assets" / "traces"
 CHAT = (
     "What should I see in Lisbon in two days? Answer with a short list.",
     "Write the same list again, with one more place at the end.",
 )
+DETAIL = "Explain in four sentences why the sky is blue."
 CODE = (
     "Write a Python class Stack with push, pop and peek.",
     "Rename the class to Pile and keep everything else as it is.",
@@ -42,15 +47,89 @@ def record(engine: Engine, name: str, turns: tuple[str, ...], sampling: Sampling
             messages.append(Message("assistant", reply))
 
 
+def record_detail(name: str) -> None:
+    """A draft that is often nearly right, with the top-k of both models at every judged position.
+
+    No small model of the target's family comes with specchat, so the draft is the target with noise in its weights.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        draft = noisy_copy(models_folder() / "smollm2-135m", Path(temporary) / "noisy-copy")
+        engine = Engine(EngineConfig("smollm2-135m", models_folder(), draft=str(draft)))
+        engine.start()
+        path = FOLDER / f"{name}.jsonl"
+        path.unlink(missing_ok=True)
+        sampling = Sampling(temperature=0.5, top_p=0.9, seed=3)
+        request = Request(
+            f"{name}-0",
+            (Message("user", DETAIL),),
+            sampling=sampling,
+            drafter="model",
+            gamma=4,
+            max_tokens=96,
+            detail=8,
+        )
+        with TraceWriter(path) as trace:
+            trace.write(engine.wait_ready())
+            trace.write(request)
+            for event in engine.stream(request):
+                trace.write(event)
+        engine.close()
+
+
+def noisy_copy(model: Path, folder: Path, noise: float = 0.09) -> Path:
+    """The model in another folder, each weight moved by `noise` standard deviations of its matrix."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model, folder)
+    torch.manual_seed(1)
+    weights = {
+        name: (w + noise * w.float().std() * torch.randn(w.shape)).to(w.dtype) if w.ndim == 2 else w
+        for name, w in load_file(model / "model.safetensors").items()
+    }
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def record_lanes(engine: Engine, name: str) -> None:
+    """Three prompts at once: one batch, three lanes."""
+    path = FOLDER / f"{name}.jsonl"
+    path.unlink(missing_ok=True)
+    prompts = ("Count from one to twenty in words.", "Say the alphabet.", CHAT[0])
+    requests = [
+        Request(f"{name}-{i}", (Message("user", text),), gamma=4, max_tokens=64) for i, text in enumerate(prompts)
+    ]
+    box = Outbox()
+    with TraceWriter(path) as trace:
+        trace.write(engine.wait_ready())
+        for request in requests:
+            trace.write(request)
+            engine.submit(request, box)
+        open_ones = len(requests)
+        while open_ones:
+            event = box.get(60)
+            assert event is not None, "no event for a minute"
+            trace.write(event)
+            open_ones -= isinstance(event, Finished)
+
+
 def main() -> None:
-    """Record every trace."""
+    """Record every trace, or those that are named."""
     FOLDER.mkdir(parents=True, exist_ok=True)
+    wanted = sys.argv[1:] or ["chat", "code", "sampled", "lanes", "detail"]
     engine = Engine(EngineConfig("smollm2-135m", models_folder()))
     engine.start()
-    record(engine, "chat", CHAT, Sampling())
-    record(engine, "code", CODE, Sampling())
-    record(engine, "sampled", CHAT, Sampling(temperature=0.8, top_p=0.95, seed=7))
+    if "chat" in wanted:
+        record(engine, "chat", CHAT, Sampling())
+    if "code" in wanted:
+        record(engine, "code", CODE, Sampling())
+    if "sampled" in wanted:
+        record(engine, "sampled", CHAT, Sampling(temperature=0.8, top_p=0.95, seed=7))
+    if "lanes" in wanted:
+        record_lanes(engine, "lanes")
     engine.close()
+    if "detail" in wanted:
+        record_detail("detail")
 
 
 if __name__ == "__main__":

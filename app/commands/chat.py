@@ -24,9 +24,10 @@ def open_chat(options: Mapping[str, object]) -> int:
     need_terminal("ask a question without the interface: specchat ask")
     settings, notice = load_settings(settings_file(), options)
 
+    from app.probe import Probe
     from app.specchat import SpecChat
 
-    app = SpecChat(lambda: prepare(settings, notice), theme=settings.theme)
+    app = SpecChat(lambda: prepare(settings, notice), theme=settings.theme, probe=Probe())
     app.run()
     return app.return_code or 0
 
@@ -49,7 +50,7 @@ def prepare(settings: Settings, notice: str | None, database: Path | None = None
     except StoreError as error:
         notices.append(str(error))
     source = EngineSource(Engine(settings.engine_config(models_folder())))
-    return Session(source, settings, store, tuple(sentence for sentence in notices if sentence))
+    return Session(source, settings, store, tuple(sentence for sentence in notices if sentence), settings_file())
 
 
 def need_terminal(instead: str) -> None:

@@ -24,10 +24,12 @@ def open_replay(file: Path) -> int:
     settings, notice = load_settings(settings_file())
 
     from app.player import Player
+    from app.probe import Probe
     from app.session import Session
     from app.specchat import SpecChat
 
     player = Player(records, file.name)
-    app = SpecChat(lambda: Session(player, notices=(notice,) if notice else ()), player=player, theme=settings.theme)
+    session = Session(player, notices=(notice,) if notice else (), settings_file=settings_file())
+    app = SpecChat(lambda: session, player=player, theme=settings.theme, probe=Probe())
     app.run()
     return app.return_code or 0

@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import Screen
+from textual.strip import Strip
 from textual.widgets import Static
 
+from app import slash
 from app.conversation import Conversation
+from app.marks import Marks
 from app.player import Player
 from app.reply import Reply
 from app.sanitize import visible
+from app.screens.looking import Looking
 from app.store import Chat
 from app.widgets.chat_list import ChatList
+from app.widgets.command_hint import CommandHint
 from app.widgets.composer import Composer
 from app.widgets.key_bar import KeyBar
 from app.widgets.masthead import Masthead
-from app.widgets.pane_tabs import PaneTabs
+from app.widgets.pane_tabs import PANES, PaneTabs
 from app.widgets.panel import Panel
 from app.widgets.replay_bar import ReplayBar
 from app.widgets.transcript import Transcript
@@ -34,7 +38,7 @@ PANEL_EVERY = 6
 """The panel is drawn again with every sixth update of the conversation, five times a second: figures are to be read."""
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(Looking):
     """Shows one conversation. What it is asked to do with chats and the engine, the app does."""
 
     app: SpecChat
@@ -43,7 +47,7 @@ class ChatScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "back", key_display="esc"),
         Binding("escape", "stop", "stop", key_display="esc"),
-        Binding("space", "pause", "pause"),
+        Binding("space", "hold", "pause", show=False),
         Binding("plus,equals_sign", "faster(1)", "faster", key_display="+"),
         Binding("minus", "faster(-1)", "slower", key_display="−"),
         Binding("r", "again", "again"),
@@ -53,20 +57,22 @@ class ChatScreen(Screen[None]):
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
         Binding("f1,question_mark", "app.help", "help", key_display="f1"),
+        Binding("ctrl+o,f9", "controls", "controls", key_display="^o"),
+        Binding("f8", "app.copy", "Copy", show=False),
         Binding("ctrl+s", "app.save_picture", "Save the screen", show=False),
     ]
 
     def __init__(self, player: Player | None) -> None:
         # The first frame is styled once: what it shows is said here, not when it is mounted.
-        super().__init__(classes="-empty -pane-chat" + (" -replay" if player else ""))
+        super().__init__("-empty -pane-chat" + (" -replay" if player else ""), player)
         self.conversation = Conversation()
-        self._player = player
         self._masthead = Masthead(id="masthead")
         self._tabs = PaneTabs(id="tabs")
         self._chats = ChatList(id="chats")
         self._welcome = Welcome(id="welcome")
         self._transcript = Transcript(self.conversation, id="transcript")
         self._composer = Composer(id="composer")
+        self._hint = CommandHint(id="hint")
         self._replay_bar = ReplayBar(id="replay")
         self._frame = Vertical(id="ask")
         self._panel = Panel(id="panel")
@@ -74,7 +80,7 @@ class ChatScreen(Screen[None]):
         self._loading: Loading | str = Loading("import", "starting", None, 0.0)
         self._no_reply = Reply()
         self._updates = 0
-        self._panel_state: object = None
+        self._panel_state: tuple[object, ...] | None = None
 
     def compose(self) -> ComposeResult:
         """Top to bottom, left to right."""
@@ -85,9 +91,13 @@ class ChatScreen(Screen[None]):
             with Vertical(id="middle"):
                 yield self._welcome
                 yield self._transcript
+                yield self._timeline
+                yield self._step_bar
                 with self._frame:
+                    yield self._hint
                     yield self._replay_bar if self._player else self._composer
             yield self._panel
+            yield self._inspector
         yield KeyBar(compact=True, show_command_palette=False)
         yield Static("specchat needs more room:\nplease make the terminal larger", id="too-small")
 
@@ -96,6 +106,7 @@ class ChatScreen(Screen[None]):
         self._chats.border_title = "chats"
         self._show_title()
         self._focus_composer()
+        self._composer.words = self.app.words
         if self._player is not None:
             self._masthead.name_it("specchat replay")
             self._replay_bar.play(self._player)
@@ -107,6 +118,7 @@ class ChatScreen(Screen[None]):
         """Another conversation."""
         self.conversation = conversation
         self._transcript.show(conversation)
+        self.forget()
         if self._player is None:
             self._composer.remember([turn.prompt for turn in conversation.turns])
         self._focus_composer()
@@ -123,14 +135,18 @@ class ChatScreen(Screen[None]):
         if self._player is not None:
             self._replay_bar.update()
         self._transcript.update()
-        reply = self._shown_reply()
+        self.update_steps()
+        reply = self.shown_reply()
         state = (reply, reply.stage, len(reply.rounds))
         if state != self._panel_state and (self._updates % PANEL_EVERY == 0 or not reply.running):
-            if self._panel_state is None or state[:2] != self._panel_state[:2]:  # type: ignore[index]
+            if self._panel_state is None or state[:2] != self._panel_state[:2]:
                 self.refresh_bindings()
                 self._show_title()
             self._panel_state = state
             self._panel.show(reply)
+            self.update_views()
+        elif self._updates % PANEL_EVERY == 0:
+            self.update_views()  # other lanes may have grown
 
     def show_loading(self, state: Loading | str, *, failed: bool = False) -> None:
         """How far loading has got, or how it ended."""
@@ -149,9 +165,15 @@ class ChatScreen(Screen[None]):
         self._panel.show_machine(ready)
         self.show_loading("" if self._player else "ready: ask anything")
 
-    def show_chats(self, chats: list[Chat], busy: set[int], now: float) -> None:
-        """The list at the left."""
-        self._chats.show(chats, self.conversation.chat, busy, now)
+    def show_load(self, gpu: str, interface: float | None) -> None:
+        """What the machine does."""
+        self._panel.show_load(gpu, interface)
+
+    def show_chats(self, chats: list[Chat], marks: Marks, now: float) -> None:
+        """The list at the left; on a narrow screen its tab says that a chat has news."""
+        opened = self.conversation.chat
+        self._chats.show(chats, opened, marks, now)
+        self._tabs.mark(marks.without(opened.id) if opened else marks)
         self._show_title()
 
     def show_rejected(self, shown: bool) -> None:
@@ -171,13 +193,20 @@ class ChatScreen(Screen[None]):
             if in_list:
                 self.action_tab("chats")
 
+    def drawn(self) -> tuple[list[Strip], int]:
+        """Every line of the conversation as it would be drawn, and their width."""
+        return self._transcript.all_lines()
+
     def set_pane(self, pane: str) -> None:
         """On a narrow screen: show the chat, the chats or the panel."""
-        for name in ("chat", "chats", "panel"):
+        for name in PANES:
             self.set_class(name == pane, f"-pane-{name}")
         self._tabs.show(pane)
 
-    def _shown_reply(self) -> Reply:
+    def shown_reply(self) -> Reply:
+        """The reply of the token that is looked at, else the last one."""
+        if self._spot is not None:
+            return self._spot.reply
         replies = [turn.reply for turn in self.conversation.turns if turn.reply is not None]
         return replies[-1] if replies else self._no_reply
 
@@ -202,9 +231,9 @@ class ChatScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Replay keys work in a replay, chat keys in a chat."""
-        if action in ("pause", "faster", "again"):
+        if action in ("faster", "again"):
             return self._player is not None
-        if action == "new_chat":
+        if action in ("new_chat", "controls"):
             return self._player is None
         if action == "pane" and parameters == ("chats",):
             return self._player is None
@@ -213,11 +242,31 @@ class ChatScreen(Screen[None]):
         if action == "stop":
             stoppable = self.conversation.running or self.conversation.waiting
             return bool(stoppable) and not self._elsewhere and self._player is None
-        return True
+        return super().check_action(action, parameters)
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
-        """Ask the model."""
-        self.app.exchange.send(self.conversation, event.text)
+        """Ask the model; a line behind one slash is for the app, and stays where it was if it is wrong."""
+        if not slash.is_command(event.text):
+            self.ask(slash.unescaped(event.text))
+        elif not self.app.run_command(event.text):
+            self._composer.put(event.text)
+
+    def on_text_area_changed(self) -> None:
+        """Say what the command that is being typed takes."""
+        self._hint.show(self._composer.text, self._composer.words)
+
+    @property
+    def unsent(self) -> str:
+        """What stands in the composer."""
+        return self._composer.text
+
+    def put(self, text: str) -> None:
+        """Show a text in the composer, to be changed and sent."""
+        self._composer.put(text)
+
+    def ask(self, prompt: str, candidates: int = 1) -> None:
+        """Ask the model in this conversation."""
+        self.app.exchange.send(self.conversation, prompt, candidates)
         self._transcript.follow()
         self._show_title()
         self.update()
@@ -228,10 +277,11 @@ class ChatScreen(Screen[None]):
 
     @property
     def _elsewhere(self) -> bool:
-        return not self.has_class("-pane-chat") or self._chats.has_focus
+        return not self.has_class("-pane-chat") or self._chats.has_focus or self.looking
 
     def action_back(self) -> None:
-        """From the chats or the panel to the conversation."""
+        """From wherever one was to the conversation."""
+        self.stop_looking()
         self.set_pane("chat")
         self._focus_composer()
 
@@ -268,8 +318,14 @@ class ChatScreen(Screen[None]):
         self.set_pane(pane)
         if pane == "chats":
             self._chats.focus()
+        elif pane == "rounds":
+            self._timeline.focus()
         else:
             self._focus_composer()
+
+    def action_controls(self) -> None:
+        """Open the panel of controls."""
+        self.app.action_controls()
 
     def action_rejected(self) -> None:
         """Hide or show what is no part of the reply."""
@@ -283,11 +339,6 @@ class ChatScreen(Screen[None]):
         """Scroll the conversation by most of its height, whatever has the focus."""
         self._transcript.scroll_relative(y=pages * max(self._transcript.size.height - 2, 1), animate=False)
 
-    def action_pause(self) -> None:
-        """Pause the replay, or go on."""
-        if self._player is not None:
-            self._player.toggle()
-
     def action_faster(self, steps: int) -> None:
         """Change the replay's speed."""
         if self._player is not None:
@@ -295,10 +346,15 @@ class ChatScreen(Screen[None]):
 
     def action_again(self) -> None:
         """Play from the start."""
-        if self._player is not None:
-            self._player.restart()
-            self.app.exchange.replies.clear()
-            self.show(Conversation())
+        self.replay_again()
+
+    def show_pane(self, pane: str) -> None:
+        """Show a pane, and go there."""
+        self.action_tab(pane)
+
+    def leave_views(self) -> None:
+        """Back to where one writes."""
+        self._focus_composer()
 
     def _focus_composer(self) -> None:
         (self._transcript if self._player else self._composer).focus()

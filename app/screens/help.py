@@ -1,10 +1,11 @@
-"""Keys, fates and the definition of every figure, on one screen."""
+"""Keys and fates on one screen. What each figure means: `app.screens.definitions`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import ClassVar
 
+from rich.console import Group
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +15,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from app.widgets.figures import DEFINITIONS, FATES
+from app.slash import COMMANDS
+from app.widgets.figures import FATES
 from app.widgets.look import TOKEN_CLASSES
 
 Row = tuple[str | Text, str]
@@ -25,18 +27,34 @@ CHAT_KEYS: tuple[Row, ...] = (
     ("↑ ↓", "earlier and later prompts"),
     ("esc", "stop the reply; its text is kept"),
     ("^n", "new chat"),
+    ("^o  f9", "controls: γ, drafter, sampling, presets"),
+    ("/", "commands; tab completes; // sends a slash"),
     ("^b  f2", "chats; there: enter opens, r renames, d deletes, u undoes"),
 )
 REPLAY_KEYS: tuple[Row, ...] = (
     ("space", "pause, and go on"),
+    ("← →", "back and forward in time; a click on the line too"),
+    (",  .", "a round back; the next part of a round"),
+    ("x", "the next rejection"),
     ("+ −", "faster, slower"),
     ("r", "play again from the start"),
+)
+LOOKING_KEYS: tuple[Row, ...] = (
+    ("f6  i", "look at tokens, as a click on one does; again: stop"),
+    ("← → ↑ ↓", "there: token by token, line by line; ^← ^→ round by round"),
+    ("^l", "rounds on a line of time; there: ← → ↑ ↓, z zooms"),
+    ("f10  p", "pause between rounds, and go on"),
+    ("f7  n", "the next part of a round: drafted, judged, complete"),
+    ("^f  f", "one round per line, as in Figure 1 of the paper"),
+    ("f12  d", "what each figure means, as a click on the panel does"),
 )
 KEYS: tuple[Row, ...] = (
     ("^g  f3", "speculation panel"),
     ("^r  f4", "hide or show rejected and discarded tokens"),
     ("^t  f5", "finished replies as Markdown, or token by token"),
     ("page up, down", "scroll; at its end the view follows the reply again"),
+    ("f8", "copy the reply, a code block, or the chat"),
+    ("^c", "copy what is selected, by mouse or (tab) shift and arrows"),
     ("^s", "save the screen as an SVG picture"),
     ("^p", "all commands, themes among them"),
     ("f1  ?", "this help"),
@@ -55,10 +73,11 @@ class HelpScreen(ModalScreen[None]):
 
     def __init__(self, *, replaying: bool) -> None:
         super().__init__()
+        self._commands = () if replaying else tuple((command.usage, command.means) for command in COMMANDS)
         self._keys = (REPLAY_KEYS if replaying else CHAT_KEYS) + KEYS
 
     def compose(self) -> ComposeResult:
-        """Figures beside keys and fates; on a narrow screen below them."""
+        """Keys beside those that look closely and fates; on a narrow screen above them."""
         with VerticalScroll(id="help") as frame:
             frame.border_title = "help"
             frame.border_subtitle = "esc closes"
@@ -68,9 +87,10 @@ class HelpScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         """The text needs the theme's styles."""
         fates = [(Text(fate.value, self._style(f"token--{fate.value}")), meaning) for fate, meaning in FATES.items()]
-        keys = self._table(("keys", self._keys), ("tokens", fates))
-        self.query_one("#help-keys", Static).update(keys)
-        self.query_one("#help-figures", Static).update(self._table(("figures", DEFINITIONS)))
+        commands = [self._table(("commands", self._commands))] if self._commands else []
+        closely = self._table(("looking closely", LOOKING_KEYS), ("tokens", fates))
+        self.query_one("#help-keys", Static).update(self._table(("keys", self._keys)))
+        self.query_one("#help-figures", Static).update(Group(closely, *commands))
         self.query_one("#help").focus()
 
     def _table(self, *sections: tuple[str, Iterable[Row]]) -> Table:

@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from app.marks import Marks
 from app.sanitize import visible
 from app.store import Chat
 
@@ -24,9 +25,9 @@ AGES = ((HOUR, MINUTE, "m"), (DAY, HOUR, "h"), (WEEK, DAY, "d"), (YEAR, WEEK, "w
 
 
 class ChatList(OptionList):
-    """The chats, newest first. A dot marks one that answers; the open one is bold."""
+    """The chats, newest first. ● answers, ◌ waits, ◆ has an answer nobody has seen; the open one is bold."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"chat-list--age", "chat-list--open", "chat-list--busy"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"chat-list--age", "chat-list--open", "chat-list--busy", "chat-list--news"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r,f2", "rename", "rename", key_display="r"),
         Binding("d,delete", "delete", "delete", key_display="d"),
@@ -58,16 +59,21 @@ class ChatList(OptionList):
         super().__init__(compact=True, **options)
         self.chats: list[Chat] = []
         self._open: int | None = None
-        self._busy: set[int] = set()
+        self._marks = Marks()
         self._now = 0.0
 
-    def show(self, chats: list[Chat], opened: Chat | None, busy: set[int], now: float) -> None:
+    def show(self, chats: list[Chat], opened: Chat | None, marks: Marks, now: float) -> None:
         """Show these chats; the highlight stays on its chat."""
         before = self.chats[self.highlighted].id if self.highlighted is not None and self.chats else None
-        self.chats, self._open, self._busy, self._now = chats, opened.id if opened else None, busy, now
+        self.chats, self._open, self._marks, self._now = chats, opened.id if opened else None, marks, now
         wanted = before if self.has_focus else self._open
         self._fill()
         self.highlighted = next((i for i, chat in enumerate(chats) if chat.id == wanted), None)
+
+    def on_focus(self) -> None:
+        """Whoever comes here without a chat being open begins with the newest."""
+        if self.highlighted is None and self.chats:
+            self.highlighted = 0
 
     def on_resize(self, event: Resize) -> None:  # noqa: ARG002 the handler's signature
         """Titles are cut to the width."""
@@ -104,10 +110,10 @@ class ChatList(OptionList):
     def _line(self, chat: Chat) -> Text:
         age = age_of(self._now - chat.updated_at)
         title = " ".join(visible(chat.title).split()) or "untitled"
-        busy = "● " if chat.id in self._busy else ""
-        width = max(self.scrollable_content_region.width - PADDING - cell_len(age) - len(busy) - 1, 4)
+        sign, part = self._marks.sign(chat.id)
+        width = max(self.scrollable_content_region.width - PADDING - cell_len(age) - len(sign) - 1, 4)
         line = Text(no_wrap=True, overflow="ellipsis")
-        line.append(busy, self._style("busy"))
+        line.append(sign, self._style(part))
         line.append(_cut(title, width), self._style("open") if chat.id == self._open else "")
         line.append(" " + age, self._style("age"))
         return line

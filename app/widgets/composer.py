@@ -10,6 +10,7 @@ from textual.events import Key
 from textual.message import Message
 from textual.widgets import TextArea
 
+from app import slash
 from app.sanitize import clean_prompt
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
@@ -45,6 +46,10 @@ class Composer(TextArea):
         self._place = 0
         """Which prompt of the history is shown; its length while the user writes a new one."""
         self._draft = ""
+        self.words: slash.Words = {}
+        """What can stand behind a slash command."""
+        self._stem: str | None = None
+        """The line that tab began to complete."""
 
     def remember(self, prompts: list[str]) -> None:
         """Begin with these earlier prompts."""
@@ -68,6 +73,10 @@ class Composer(TextArea):
                 self.action_send()
             else:
                 self.action_newline()
+        elif event.key == "tab" and slash.is_command(self.text):
+            event.prevent_default()
+            event.stop()
+            self._complete()
         elif event.character == "?" and not self.text:
             event.prevent_default()
             event.stop()
@@ -81,6 +90,21 @@ class Composer(TextArea):
         self.remember([*(p for p in self._history if p != text), text])
         self.clear()
         self.post_message(self.Sent(text))
+
+    def _complete(self) -> None:
+        """As far as it is clear; where it is not, each press of tab shows the next thing it may be."""
+        found = slash.matches(self._stem, self.words) if self._stem is not None else []
+        if self.text in found:
+            self.put(found[(found.index(self.text) + 1) % len(found)])
+            return
+        further = slash.completed(self.text, self.words)
+        choices = [line for line in slash.matches(self.text, self.words) if line != self.text]
+        if further != self.text:
+            self._stem = None
+            self.put(further)
+        elif choices:
+            self._stem = self.text
+            self.put(choices[0])
 
     def action_newline(self) -> None:
         """Begin another line."""

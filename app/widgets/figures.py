@@ -1,8 +1,8 @@
-"""How figures are written, and what each of them means. The figures themselves are `engine.Statistics`."""
+"""How figures are written. What each of them means: `app.widgets.definitions`."""
 
 from __future__ import annotations
 
-from engine import WINDOW_S, Fate, FinishReason, Ready, Statistics
+from engine import Fate, FinishReason, Ready, Statistics
 
 NOTHING = "–"
 """Stands for a figure that has nothing to divide by yet."""
@@ -27,19 +27,6 @@ ENDINGS: dict[FinishReason, str] = {
     FinishReason.ERROR: "failed",
 }
 
-DEFINITIONS: tuple[tuple[str, str], ...] = (
-    ("acceptance", "accepted / tested. Tokens behind a rejection are never judged and do not count as tested."),
-    ("by position", "accepted / tested at the first, second, … token of a draft."),
-    ("τ", "tokens emitted per pass of the target; the correction or bonus is one of them."),
-    ("round", "one draft and one verification; one pass of the target."),
-    ("tok/s now", f"tokens emitted in the last {WINDOW_S:g} s of rounds, per second; the sparkline shows its course."),
-    ("tok/s reply", "tokens of the reply / time from the start of its first round to the end of its last."),
-    ("first token", "from sending to the end of the first round; waiting and reading the prompt included."),
-    ("γ", "draft length asked for in each round; the drafter may offer fewer tokens."),
-    ("prompt", "tokens of the whole conversation as the model reads it; reused ones were in its cache already."),
-    ("memory", "weights of the models + the cache for all slots."),
-)
-
 
 def percent(share: float | None) -> str:
     """0.714 as 71 %."""
@@ -51,6 +38,11 @@ def rate(value: float | None) -> str:
     if value is None:
         return NOTHING
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def times(factor: float) -> str:
+    """1.31 as 1.31×."""
+    return f"{factor:.2f}×"
 
 
 def duration(seconds: float | None) -> str:

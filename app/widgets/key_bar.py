@@ -6,8 +6,10 @@ from textual.app import ComposeResult
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
-ROOMY = ("pane('chats')", "pane('panel')", "quit")
+ROOMY = ("pane('chats')", "pane('panel')", "quit", "hold")
 """Actions whose keys are shown where there is room."""
+SPARE = ("timeline", "by_round", "markdown")
+"""Actions whose keys are shown where there is a lot of it."""
 
 
 class KeyBar(Footer):
@@ -18,4 +20,6 @@ class KeyBar(Footer):
         for key in super().compose():
             if isinstance(key, FooterKey) and key.action in ROOMY:
                 key.add_class("-roomy")
+            elif isinstance(key, FooterKey) and key.action in SPARE:
+                key.add_class("-spare")
             yield key

@@ -10,28 +10,38 @@ from rich.style import Style
 from engine import Fate
 
 TOKEN_CLASSES = {f"token--{fate.value}" for fate in Fate}
-PART_CLASSES = {f"transcript--{part}" for part in ("prompt", "mark", "queued", "figures", "error", "caret", "text")}
+PENDING = "pending"
+"""The style of drafted tokens that are shown before they are judged."""
+_PARTS = ("prompt", "mark", "link", "queued", "figures", "error", "caret", "text", "number", "cursor", "round")
+PART_CLASSES = {f"transcript--{part}" for part in _PARTS} | {f"token--{PENDING}"}
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """Each token's fate has a style, and a second one without lines for the space around words."""
 
-    fates: dict[Fate, Style]
-    spaces: dict[Fate, Style]
+    fates: dict[str, Style]
+    spaces: dict[str, Style]
     base: Style
     prompt: Style
     mark: Style
+    link: Style
     queued: Style
     figures: Style
     error: Style
     caret: Style
     text: Style
+    number: Style
+    cursor: Style
+    """Over the style of the token that is looked at."""
+    round: Style
+    """Over the styles of the tokens of its round."""
 
 
 def look_of(base: Style, component: Callable[[str], Style]) -> Look:
     """The look from a widget's own style and its component classes."""
-    fates = {fate: component(f"token--{fate.value}") for fate in Fate}
+    fates = {name: component(f"token--{name}") for name in (*Fate, PENDING)}
     plain = Style(underline=False, strike=False)
-    parts = {part.removeprefix("transcript--"): component(part) for part in PART_CLASSES}
+    parts = {part: component(f"transcript--{part}") for part in _PARTS}
+    parts["round"] = Style(bgcolor=parts["round"].bgcolor)
     return Look(fates, {fate: style + plain for fate, style in fates.items()}, base, **parts)

@@ -1,24 +1,37 @@
-"""On a narrow screen: which of the three panes is shown."""
+"""On a narrow screen: which of the panes is shown."""
 
 from __future__ import annotations
 
 from textual.content import Content
 from textual.widgets import Static
 
-PANES = ("chat", "chats", "panel")
+from app.marks import Marks
+
+PANES = ("chat", "chats", "panel", "rounds")
 
 
 class PaneTabs(Static):
-    """Three names to click on."""
+    """Names to click on."""
+
+    _pane, _sign = "chat", ""
 
     def on_mount(self) -> None:
         """The chat is shown first."""
         self.show("chat")
 
+    def mark(self, marks: Marks) -> None:
+        """The chats' tab has the sign of the chat that wants most to be seen."""
+        sign = "◆" if marks.news else "●" if marks.answering else ""
+        if sign != self._sign:
+            self._sign = sign
+            self.show(self._pane)
+
     def show(self, pane: str) -> None:
         """Mark the pane that is shown."""
+        self._pane = pane
+        signs = {"chats": f" {self._sign}".rstrip()}
         tabs = [
-            Content.from_markup(f"[@click=screen.tab('{name}')] {name} [/]").stylize(
+            Content.from_markup(f"[@click=screen.tab('{name}')] {name}{signs.get(name, '')} [/]").stylize(
                 "reverse bold" if name == pane else "dim"
             )
             for name in PANES

@@ -1,153 +1,156 @@
-"""The speculation panel: what the drafts were worth, how fast it went, and on what."""
+"""The speculation panel: what the drafts were worth, what they gained, and on what machine."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
-from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container
-from textual.widget import Widget
+from textual.events import Click
 
 from app.reply import Reply
-from app.widgets.figures import NOTHING, duration, meter, percent, rate, size, sparkline
-from engine import Ready, Statistics
+from app.widgets import definitions as d
+from app.widgets.card import Card
+from app.widgets.figures import NOTHING, duration, percent, rate, size, sparkline, times
+from engine import Gain, Ready, Statistics
 
-LABEL = 13
-POSITIONS = 8
+POSITIONS = 6
 """Bars beyond this draft position are left out."""
+SURE = 20
+"""Rounds before a speedup is called one, or none."""
+SLOWER = 0.97
+"""A measured speedup below this is worth a warning."""
 
 
-class Card(Widget):
-    """One group of figures in a frame."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "card--figure", "card--label", "card--full", "card--empty", "card--spark",
-    }  # fmt: skip
-    ALLOW_SELECT = False
+class ReplyCard(Card):
+    """Figures of one reply."""
 
     def __init__(self, title: str, **options: Any) -> None:
-        super().__init__(**options)
-        self.border_title = title
+        super().__init__(title, **options)
         self.reply = Reply()
-        self.ready: Ready | None = None
-        self._shown: list[Text] = []
-
-    def rows(self) -> list[Text]:
-        """The lines, as the figures now are."""
-        raise NotImplementedError
 
     def show(self, reply: Reply) -> None:
-        """Draw again what has changed; only a new number of lines moves what is below."""
+        """Show the figures of this reply; called again when they have changed."""
         self.reply = reply
-        before, self._shown = self._shown, self.rows()
-        if self._shown != before:
-            self.refresh(layout=len(self._shown) != len(before))
-
-    def render(self) -> Text:
-        """The lines at the present width."""
-        return Text("\n", no_wrap=True, overflow="crop").join(self.rows())
+        self.update()
 
     @property
-    def _statistics(self) -> Statistics:
+    def statistics(self) -> Statistics:
+        """What the figures are read from."""
         return self.reply.statistics
 
-    @property
-    def _inner(self) -> int:
-        return max(self.content_size.width, 12)
 
-    def _style(self, part: str) -> Style:
-        return self.get_component_rich_style(f"card--{part}", partial=True)
-
-    def _figure(self, value: str, unit: str) -> Text:
-        return Text.assemble((value, self._style("figure")), " ", (unit, self._style("label")))
-
-    def _row(self, label: str, value: str) -> Text:
-        room = self._inner - LABEL
-        cut = value if len(value) <= room else value[: room - 1] + "…"
-        return Text.assemble((label.ljust(LABEL), self._style("label")), cut)
-
-    def _meter(self, share: float | None, width: int) -> Text:
-        full, empty = meter(share, width)
-        return Text.assemble((full, self._style("full")), (empty, self._style("empty")))
-
-
-class Acceptance(Card):
-    """Accepted / tested, in all and by draft position, and τ."""
+class Acceptance(ReplyCard):
+    """Accepted / tested, in all and by draft position, τ, α and γ."""
 
     def rows(self) -> list[Text]:
         """The figures of the reply."""
-        s = self._statistics
-        counts = f"{s.accepted} accepted of {s.tested} tested"
+        s = self.statistics
         lines = [
-            self._figure(percent(s.acceptance), "accepted / tested"),
-            self._meter(s.acceptance, self._inner),
-            Text(counts, self._style("label")),
+            self.headline(percent(s.acceptance), d.ACCEPTANCE),
+            self.meter(s.acceptance, self.inner),
+            Text(f"{s.accepted} of {s.tested} · {s.tested - s.accepted + s.discarded} wasted", self.style("label")),
+            self.headline(f"τ {rate(s.mean_emitted_length)}", "tokens per target pass"),
+            Text(f"{s.emitted} tokens in {s.rounds} rounds", self.style("label")),
             Text(),
-            self._figure(f"τ {rate(s.mean_emitted_length)}", "tokens per target pass"),
-            Text(f"{s.emitted} tokens in {s.rounds} rounds", self._style("label")),
-            Text(),
-            Text("by draft position".ljust(self._inner - 6) + "tested", self._style("label")),
+            Text(d.POSITIONS.label.ljust(self.inner - 6) + "tested", self.style("label")),
         ]
         for number, share in enumerate(s.per_position[:POSITIONS], start=1):
             tested = f"{percent(share):>5} {s.position_tested[number - 1]:>5}"
-            bar = self._meter(share, self._inner - 2 - len(tested) - 1)
-            lines.append(Text.assemble((f"{number} ", self._style("label")), bar, " ", tested))
+            bar = self.meter(share, self.inner - 2 - len(tested) - 1)
+            lines.append(Text.assemble(self.label(f"{number} "), bar, " ", tested))
         if not s.per_position:
-            lines.append(Text(NOTHING, self._style("empty")))
+            lines.append(Text(NOTHING, self.style("empty")))
+        asked = [float(record.gamma) for record in self.reply.rounds[-(self.inner - 6) :]]
+        latest = f"{self.reply.rounds[-1].gamma:>3} " if asked else f"{NOTHING:>3} "
+        spark = sparkline(asked, self.inner - 6)
+        lines.append(Text.assemble(self.label(d.GAMMA.label), latest, " ", (spark, self.style("draft"))))
         return lines
 
 
-class Speed(Card):
-    """Tokens per second, now and over the reply, and the wait for the first token."""
+class Speed(ReplyCard):
+    """Tokens per second, and what drafting gained: predicted, measured, and what lies between."""
 
     def rows(self) -> list[Text]:
         """The figures of the reply."""
-        s = self._statistics
+        s = self.statistics
         over = f"{rate(s.tokens_per_second)} tok/s" if s.rounds else NOTHING
         return [
-            self._figure(rate(s.recent_tokens_per_second), "tok/s now"),
-            Text(sparkline(self.reply.speeds, self._inner) or " ", self._style("spark")),
-            self._row("reply", over),
-            self._row("first token", duration(s.time_to_first_token_s)),
+            self.headline(rate(s.recent_tokens_per_second), d.NOW),
+            Text(sparkline(self.reply.speeds, self.inner) or " ", self.style("spark")),
+            self.row(d.REPLY, over),
+            self.row(d.FIRST, duration(s.time_to_first_token_s)),
+            *self._gain(self.reply.gain),
         ]
 
+    def _gain(self, gain: Gain | None) -> list[Text]:
+        alpha = self.statistics.alpha
+        known = NOTHING if alpha is None else f"{alpha:.2f}"
+        if gain is None:
+            return [
+                self.row(d.ALPHA, f"{known}   c {NOTHING}"),
+                self.row(d.PREDICTED, "not measured yet", "label"),
+                self.row(d.MEASURED, "not measured yet", "label"),
+            ]
+        return [
+            self.row(d.ALPHA, f"{known}   c {gain.c:.3f}"),
+            self.row(d.PREDICTED, times(gain.predicted)),
+            self.row(d.MEASURED, times(gain.measured), "figure"),
+            self.row(d.UNEVEN, _change(gain.acceptance), "label"),
+            self.row(d.WIDER, _change(gain.passes), "label"),
+            self.row(d.OVERHEAD, _change(gain.overhead), "label"),
+            *self._warning(gain),
+        ]
 
-class SetUp(Card):
-    """The models, the machine, the prompt."""
+    def _warning(self, gain: Gain) -> list[Text]:
+        if gain.measured >= SLOWER or self.reply.counted_rounds < SURE:
+            return []
+        return self.sentence(f"▲ slower than no drafts would be: {times(gain.measured)}", "warning")
+
+
+class SetUp(ReplyCard):
+    """The models, the machine, the prompt, and what the interface costs."""
+
+    def __init__(self, title: str, **options: Any) -> None:
+        super().__init__(title, **options)
+        self.ready: Ready | None = None
+        self.gpu = ""
+        self.interface: float | None = None
 
     def rows(self) -> list[Text]:
         """The set-up of the reply."""
-        s, ready = self._statistics, self.ready
+        s, ready = self.statistics, self.ready
         length = "auto" if self.reply.gamma is None else self.reply.gamma
         gamma = f"{self.reply.drafter} · γ {length}" if self.reply.drafter != "none" else "none"
         prompt = f"{s.prompt_tokens} tok, {s.reused_tokens} reused" if s.prompt_tokens else NOTHING
-        rows = [self._row("drafter", gamma or NOTHING)]
+        rows = [self.row(d.DRAFTER, gamma or NOTHING)]
         if ready is None:
-            rows.append(self._row("target", NOTHING))
+            rows.append(self.row(d.TARGET, NOTHING))
         else:
             rows += [
-                self._row("target", ready.target),
-                *([self._row("draft", ready.draft)] if ready.draft else []),
-                self._row("device", f"{ready.device_name or ready.device}"),
-                self._row("numbers", ready.dtype),
-                self._row("weights", size(ready.weight_bytes)),
-                self._row("cache", f"{size(ready.cache_bytes)} · {ready.slots}×{ready.context}"),
+                self.row(d.TARGET, ready.target),
+                *([self.row(d.DRAFT_MODEL, ready.draft)] if ready.draft else []),
+                self.row(d.DEVICE, f"{ready.device_name or ready.device} · {ready.dtype}"),
+                self.row(d.MEMORY, f"{size(ready.weight_bytes)} + {size(ready.cache_bytes)}"),
+                *([self.row(d.GPU, self.gpu)] if self.gpu else []),
             ]
-        rows.append(self._row("prompt", prompt))
+        rows.append(self.row(d.PROMPT, prompt))
+        if self.interface is not None:
+            rows.append(self.row(d.INTERFACE, f"{percent(self.interface)} of a core"))
         return rows
 
 
 class Panel(Container):
-    """All cards; a column on a wide screen, a page on a narrow one."""
+    """All cards; a column on a wide screen, a page on a narrow one. A click explains the figures."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._cards: tuple[Card, ...] = (
+        self._set_up = SetUp("set-up", id="set-up")
+        self._cards: tuple[ReplyCard, ...] = (
             Acceptance("acceptance", id="acceptance"),
             Speed("speed", id="speed"),
-            SetUp("set-up", id="set-up"),
+            self._set_up,
         )
 
     def compose(self) -> ComposeResult:
@@ -161,6 +164,21 @@ class Panel(Container):
 
     def show_machine(self, ready: Ready) -> None:
         """Show what was loaded, and where."""
-        for card in self._cards:
-            card.ready = ready
-            card.refresh(layout=True)
+        self._set_up.ready = ready
+        self._set_up.update()
+
+    def show_load(self, gpu: str, interface: float | None) -> None:
+        """Show how busy the GPU is (empty: there is none), and what the interface takes of one core."""
+        self._set_up.gpu, self._set_up.interface = gpu, interface
+        self._set_up.update()
+
+    async def on_click(self, event: Click) -> None:
+        """What the figures mean."""
+        event.stop()
+        await self.run_action("app.definitions")
+
+
+def _change(factor: float) -> str:
+    """0.92 as −8 %."""
+    share = round((factor - 1) * 100)
+    return f"{'−' if share < 0 else '+'}{abs(share)} %" if share else "±0 %"

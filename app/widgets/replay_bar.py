@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rich.style import Style
 from rich.text import Text
+from textual.events import Click
+from textual.message import Message
 from textual.widget import Widget
 
 from app.player import Player
@@ -22,6 +25,20 @@ class ReplayBar(Widget):
         super().__init__(**options)
         self._player: Player | None = None
         self._shown = Text()
+        self._span = (0, 0)
+        """Where the line begins, and its cells."""
+
+    @dataclass
+    class Sought(Message):
+        """The user wants to be at this time of the trace."""
+
+        position: float
+
+    def on_click(self, event: Click) -> None:
+        """A place on the line is a time."""
+        player, (left, width) = self._player, self._span
+        if player is not None and left <= event.x < left + width:
+            self.post_message(self.Sought((event.x - left) / max(width - 1, 1) * player.duration))
 
     def play(self, player: Player) -> None:
         """Show this player."""
@@ -46,7 +63,9 @@ class ReplayBar(Widget):
         left = f"{sign} {clock_time(player.position)} "
         right = f" {clock_time(player.duration)}  ×{player.speed:g}"
         share = player.position / player.duration if player.duration else 1.0
-        full, empty = meter(share, max(self.size.width - len(left) - len(right), 0))
+        width = max(self.size.width - len(left) - len(right), 0)
+        self._span = (len(left), width)
+        full, empty = meter(share, width)
         return Text.assemble(
             left,
             (full, self._style("full")),

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Resize
-from textual.geometry import Region, Size
+from textual.geometry import Offset, Region, Size
+from textual.message import Message
 from textual.reactive import reactive
-from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
 from app.conversation import Conversation, Turn
 from app.reply import Reply
-from app.widgets.blocks import Block, PromptBlock, ReplyBlock
+from app.widgets.blocks import Block, PromptBlock, ReplyBlock, legend_strip
 from app.widgets.look import PART_CLASSES, TOKEN_CLASSES, Look, look_of
+from app.widgets.token_cursor import Spot, TokenCursor
 
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
@@ -28,18 +30,28 @@ TOP = 1
 """Empty lines above the first prompt."""
 
 
-class Transcript(ScrollView, can_focus=True):
+class Transcript(TokenCursor, can_focus=True):
     """A conversation, token by token, or with its finished replies as Markdown. Follows the end unless scrolled up."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | PART_CLASSES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("home", "scroll_home", "First line", show=False),
         Binding("end", "scroll_end", "Last line", show=False),
+        Binding("shift+up", "select_lines(-1)", "Select lines", show=False),
+        Binding("shift+down", "select_lines(1)", "Select lines", show=False),
     ]
     ALLOW_SELECT = True
 
+    @dataclass
+    class CopyWanted(Message):
+        """Copy this reply."""
+
+        reply: Reply
+
     show_rejected = reactive(True, init=False)
     markdown = reactive(False, init=False)
+    by_round = reactive(False, init=False)
+    """One round per line."""
 
     def __init__(self, conversation: Conversation, **options: Any) -> None:
         super().__init__(**options)
@@ -56,12 +68,29 @@ class Transcript(ScrollView, can_focus=True):
         self._behind = False
         """Whether the end has moved on since it was last brought into sight."""
         self._look: Look | None = None
+        self._selecting: tuple[int, int] | None = None
+        """Where lines that are selected by key begin, and where they end by now."""
 
     def show(self, conversation: Conversation) -> None:
         """Show another conversation, from its end."""
         self.conversation = conversation
+        self.spot = None
         self._following = True
         self._rebuild()
+
+    def parts(self) -> list[Turn | Reply]:
+        """What there is to show: prompts and replies, from top to bottom."""
+        parts: list[Turn | Reply] = []
+        for turn in self.conversation.turns:
+            parts.append(turn)
+            if turn.reply is not None:
+                parts.append(turn.reply)
+        return parts
+
+    def look_at(self, spot: Spot | None, *, scroll: bool = True) -> None:
+        """Mark a token; while one is looked at, the view stays where it is."""
+        super().look_at(spot, scroll=scroll)
+        self._following = spot is None and self.is_vertical_scroll_end
 
     def follow(self) -> None:
         """Show the end, and stay there."""
@@ -118,11 +147,47 @@ class Transcript(ScrollView, can_focus=True):
             strip = self._selected(strip, *span)
         return strip.apply_offsets(0, line)
 
+    def all_lines(self) -> tuple[list[Strip], int]:
+        """Every line, on screen or not, with what the colours mean below them; and the width of all of them."""
+        look, width = self._current_look(), max(self.size.width, 2)
+        lines = [self._line(y, look) for y in range(self._tops[-1])]
+        lines.append(legend_strip(look))
+        return [line.adjust_cell_length(width, look.base) for line in lines], width
+
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text, for the clipboard."""
+        """The selected text, for the clipboard: as it was written, not as it is wrapped."""
         look = self._current_look()
-        lines = [self._line(y, look).text.rstrip() for y in range(self._tops[-1])]
-        return selection.extract("\n".join(lines)), "\n"
+        text = ""
+        for y in range(selection.start.y if selection.start else 0, self._tops[-1]):
+            span = selection.get_span(y)
+            if span is None:
+                break
+            block = bisect_right(self._tops, y) - 1
+            if 0 <= block < len(self._blocks):
+                end = self.size.width if span[1] == -1 else span[1]
+                part, joint = self._blocks[block].plain(y - self._tops[block], span[0], end, look)
+                text += part + joint
+        return text.removesuffix("\n"), "\n"
+
+    def action_select_lines(self, by: int) -> None:
+        """Begin to select with the last line in sight (the first one, going down), then line by line; ^c copies."""
+        top, height = self.scroll_offset.y, self.size.height
+        last = self._tops[-1] - 1
+        if self.text_selection is None or self._selecting is None:
+            start = min(top if by > 0 else top + height - 1, last)
+            self._selecting = (start, start)
+        else:
+            anchor, at = self._selecting
+            self._selecting = (anchor, min(max(at + by, 0), last))
+        begin, end = sorted(self._selecting)
+        self.screen.selections = {self: Selection(Offset(0, begin), Offset(self.size.width, end))}
+        self.scroll_to_region(Region(0, self._selecting[1], 1, 1), animate=False)
+
+    def action_copy_reply(self, identity: int) -> None:
+        """A click on the word below a reply."""
+        reply = next((part for part in self._parts if id(part) == identity), None)
+        if isinstance(reply, Reply):
+            self.post_message(self.CopyWanted(reply))
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002 the base class names it
         """Show what is selected."""
@@ -142,6 +207,8 @@ class Transcript(ScrollView, can_focus=True):
         if self._blocks and self._blocks[0].width != self._width and event.size.width:
             self._rebuild()
         self._keep_end()
+        if self.spot is not None:
+            self.look_at(self.spot)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Who scrolls to the end follows it; who scrolls away does not."""
@@ -155,6 +222,10 @@ class Transcript(ScrollView, can_focus=True):
 
     def watch_markdown(self) -> None:
         """Show the other view."""
+        self._rebuild()
+
+    def watch_by_round(self) -> None:
+        """Lay the tokens out the other way."""
         self._rebuild()
 
     @property
@@ -199,11 +270,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def _sync_blocks(self) -> int | None:
         """One block for each prompt and each reply; the line from which on blocks came or went, or None."""
-        parts: list[Turn | Reply] = []
-        for turn in self.conversation.turns:
-            parts.append(turn)
-            if turn.reply is not None:
-                parts.append(turn.reply)
+        parts = self.parts()
         if parts == self._parts:
             return None
         pairs = zip(parts, self._parts, strict=False)
@@ -216,7 +283,10 @@ class Transcript(ScrollView, can_focus=True):
         if isinstance(part, Turn):
             return PromptBlock(part, self._width)
         render = self._render_markdown if self.markdown else None
-        return ReplyBlock(part, self._width, show_rejected=self.show_rejected, markdown=render)
+        block = ReplyBlock(part, self._width, show_rejected=self.show_rejected, markdown=render, by_round=self.by_round)
+        if self.spot is not None and part is self.spot.reply:
+            block.select(self.spot.token)
+        return block
 
     def _render_markdown(self, text: str, width: int) -> list[Strip]:
         from app.widgets.markdown import markdown_strips  # loads a parser and a highlighter

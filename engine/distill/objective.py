@@ -58,7 +58,7 @@ class _CrossEntropy(torch.autograd.Function):
         weight = 1 / max(len(index), 1)
         loss, overlap, top = (torch.zeros((), device=drafted.device) for _ in range(3))
         gradient = torch.zeros_like(drafted)
-        for part in index.split(_CHUNK):
+        for part in torch.split(index, _CHUNK):
             p = (truth.hidden[part] @ vocabulary.T).float().sub_(truth.log_total[part, None]).exp_()
             log_q = (drafted[part] @ vocabulary.T).float().log_softmax(-1)
             loss -= (p * log_q).sum() * weight

@@ -46,6 +46,10 @@ class Drafter:
     def admit(self, row: Row) -> None:
         """A row starts; its tokens are in `row.tokens`. To see the target read more of them, lower `row.cached`."""
 
+    def lend(self, row: Row, source: int, length: int) -> int:  # noqa: ARG002
+        """Slot `source` of the target's cache holds the row's first `length` tokens; how many of them may be copied."""
+        return length
+
     def absorb(self, rows: Sequence[Row], tapped: Tensor) -> None:
         """The target has read T tokens of each row, from `row.cached` on.
 

@@ -45,6 +45,10 @@ class CombinedDrafter(Drafter):
         self._head.admit(row)
         self._ngram.admit(row)
 
+    def lend(self, row: Row, source: int, length: int) -> int:
+        """As the head can."""
+        return self._head.lend(row, source, length)
+
     def absorb(self, rows: Sequence[Row], tapped: Tensor) -> None:
         """For the head."""
         self._head.absorb(rows, tapped)

@@ -56,6 +56,10 @@ class HeadDrafter(Drafter):
         """Find what is known of the prompt; the target reads again what is not."""
         row.cached = min(row.cached, self._memory.admit(row))
 
+    def lend(self, row: Row, source: int, length: int) -> int:
+        """As many as the head knows in that slot."""
+        return self._memory.lend(row, source, length)
+
     def absorb(self, rows: Sequence[Row], tapped: Tensor) -> None:
         """Keep the states of what the target has read."""
         self._memory.absorb(rows, tapped)

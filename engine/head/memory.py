@@ -76,6 +76,13 @@ class HeadMemory:
         slot.first = min(slot.first, slot.read)
         return known
 
+    def lend(self, row: Row, source: int, length: int) -> int:
+        """Take over what slot `source` knows of the row's first `length` tokens; how many of them are known then."""
+        known = common_prefix(self._slots[source].content, row.tokens[:length])
+        if known > row.cached:
+            self._states[row.slot, :known] = self._states[source, :known]
+        return max(known, row.cached)
+
     @torch.inference_mode()
     def absorb(self, rows: Sequence[Row], tapped: Tensor) -> None:
         """Keep the states of the T tokens [B, T, taps x d] that the target has just read from `row.cached` on."""

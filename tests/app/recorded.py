@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from engine import Died, EngineError, Event, Finished, FinishReason, Loading, Ready, Record, Request, read_trace
+from engine import Died, EngineError, Event, Finished, FinishReason, Loading, Ready, Record, Request, Round, read_trace
 
 TRACES = Path(__file__).parents[2] / "assets" / "traces"
 
@@ -30,7 +30,9 @@ class RecordedEngine:
         records = list(records)
         self.submitted: list[Request] = []
         self.cancelled: list[str] = []
-        self.closed = self.started = False
+        self.adjusted: list[tuple[str, str, int | None]] = []
+        self.closed = self.started = self.paused = False
+        self.details: list[tuple[str, int]] = []
         self.refuse: str | None = None
         self._ready = next(r for r in records if isinstance(r, Ready))
         self._replies = _replies(records)
@@ -51,6 +53,28 @@ class RecordedEngine:
         self.cancelled.append(request_id)
         if self._open.pop(request_id, None) is not None:
             self._out.append(Finished(request_id, FinishReason.CANCELLED, "", "", 0.0))
+
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        self.adjusted.append((request_id, drafter, gamma))
+
+    def set_detail(self, request_id: str, detail: int) -> None:
+        self.details.append((request_id, detail))
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def step(self) -> None:
+        """Up to the next round of every open request."""
+        for request_id, events in list(self._open.items()):
+            while events:
+                self._out.append(events.pop(0))
+                if isinstance(self._out[-1], Round):
+                    break
+            if not events:
+                del self._open[request_id]
+
+    def resume(self) -> None:
+        self.paused = False
 
     def drain(self) -> list[Record]:
         out, self._out = self._out, []
@@ -74,6 +98,14 @@ class RecordedEngine:
             del events[:count]
             if not events:
                 del self._open[request_id]
+
+    def give_to(self, request_id: str, count: int | None = None) -> None:
+        """The next `count` events (or all) of one request."""
+        events = self._open[request_id]
+        self._out += events[:count]
+        del events[:count]
+        if not events:
+            del self._open[request_id]
 
     def fail(self, message: str) -> None:
         """Every open request ends with this error."""

@@ -53,7 +53,7 @@ class Stage:
         for _ in range(2):
             with suppress(WorkerCancelled):  # a newer one took its place
                 for worker in self.app.workers:
-                    if worker.group != "rename":  # that one waits for a title
+                    if worker.group not in ("rename", "asking"):  # these wait for a person
                         await worker.wait()
             await pilot.pause()
             for _ in range(PANEL_EVERY):

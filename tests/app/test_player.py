@@ -54,10 +54,10 @@ def test_pauses_changes_speed_and_begins_again(clock: Clock) -> None:
     player = Player(trace(), clock=clock)
     player.start()
     drained(player, clock, 2)
-    player.toggle()
+    player.pause()
     assert drained(player, clock, 100) == []
     assert player.position == 2
-    player.toggle()
+    player.resume()
     player.faster()
     drained(player, clock, 1)
     assert player.position == 4
@@ -87,3 +87,64 @@ def test_a_trace_that_ends_in_the_middle(clock: Clock) -> None:
 def test_answers_nobody(clock: Clock) -> None:
     with pytest.raises(EngineError, match="replay"):
         Player([], "x.jsonl", clock).submit(Request("a", (Message("user", "?"),)))
+
+
+def rounds_in(records: list[Record]) -> list[int]:
+    return [record.number for record in records if isinstance(record, Round)]
+
+
+def test_steps_one_round(clock: Clock) -> None:
+    player = Player(trace("detail"), clock=clock)
+    player.pause()
+    seen = []
+    for _ in range(4):
+        player.step()
+        seen.append(rounds_in(player.drain()))
+        clock.now += 10
+    assert seen == [[0], [1], [2], [3]]
+
+
+def test_steps_a_round_of_every_lane(clock: Clock) -> None:
+    player = Player(trace("lanes"), clock=clock)
+    player.pause()
+    batches = []
+    while not player.ended:
+        player.step()
+        batches.append([r for r in player.drain() if isinstance(r, Round)])
+    full = [batch for batch in batches if len(batch) == 3]
+    assert full
+    assert all(len({record.verify_s for record in batch}) == 1 for batch in batches if batch)
+
+
+def test_goes_back_a_round(clock: Clock) -> None:
+    player = Player(trace("detail"), clock=clock)
+    assert not player.back()
+    player.pause()
+    for _ in range(5):
+        player.step()
+        player.drain()
+    assert player.back()
+    assert rounds_in(player.drain()) == [0, 1, 2, 3]
+
+
+def test_seeks_within_the_trace(clock: Clock) -> None:
+    player = Player(trace("detail"), clock=clock)
+    assert not player.seek(3.0)
+    given = player.drain()
+    assert player.seek(1.0)
+    assert len(player.drain()) < len(given)
+    assert player.seek(-5.0)
+    assert player.position == 0
+    player.seek(1e9)
+    assert player.position == player.duration
+
+
+def test_finds_rejections_until_there_are_none(clock: Clock) -> None:
+    player = Player(trace("detail"), clock=clock)
+    rounds = [r for r in trace("detail") if isinstance(r, Round)]
+    found = 0
+    while player.to_rejection():
+        last = [r for r in player.drain() if isinstance(r, Round)][-1]
+        assert last.accepted < last.tested
+        found += 1
+    assert found == sum(r.accepted < r.tested for r in rounds)

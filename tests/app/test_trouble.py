@@ -99,7 +99,7 @@ async def test_without_a_store(tmp_path: Path) -> None:
 
 async def test_pictures_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "gone")
-    stage.app._pictures = tmp_path / "nowhere"
+    stage.app.pictures = tmp_path / "nowhere"
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.press(pilot, "ctrl+s")
         assert "no picture" in notices(stage)[0]

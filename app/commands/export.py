@@ -1,0 +1,84 @@
+"""`specchat export`: a stored chat as Markdown, JSON or SVG, on stdout or in a new file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.commands.screenshot import Theme, known_theme, refuse_existing, write_new
+from app.errors import UsageError
+from app.paths import database_file
+from app.sanitize import visible
+
+if TYPE_CHECKING:
+    from app.conversation import Conversation
+    from app.store import Chat
+
+FORMATS = ("md", "json", "svg")
+WIDTH = 100
+
+
+def export(
+    chat: Annotated[
+        str | None, typer.Argument(metavar="CHAT", help="A part of its title; the newest chat if left out.")
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", metavar="|".join(FORMATS), help="That of FILE, else md, if left out.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A new file, instead of stdout.")] = None,
+    titles: Annotated[bool, typer.Option("--list", help="Print the titles of all chats, newest first.")] = False,
+    theme: Theme = None,
+) -> None:
+    """Write a stored chat as Markdown, JSON (with every round) or an SVG picture."""
+    from app.conversation import stored_conversation
+    from app.store import Store
+
+    chosen = _format(form, out)
+    with Store(database_file()) as store:
+        if titles:
+            for entry in store.chats():
+                print(visible(" ".join(entry.title.split())))
+            return
+        entry = _found(store.chats(), chat)
+        conversation = stored_conversation(entry, store.messages(entry.id))
+    if out is not None:
+        refuse_existing(out)
+    text = _text(conversation, chosen, theme)
+    if out is None:
+        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
+    else:
+        write_new(out, text)
+        print(f"exported as {visible(str(out))}", file=sys.stderr)
+
+
+def _format(form: str | None, out: Path | None) -> str:
+    suffix = out.suffix.removeprefix(".").lower() if out else ""
+    chosen = form or {"markdown": "md"}.get(suffix, suffix) or FORMATS[0]
+    if chosen not in FORMATS:
+        named = f"--format {form}" if form else f"the ending of {out}"
+        raise UsageError(f"{named} is not understood: choose --format {', '.join(FORMATS)}")
+    return chosen
+
+
+def _found(chats: list[Chat], wanted: str | None) -> Chat:
+    """The newest chat with this in its title; one whose whole title it is comes first."""
+    if not chats:
+        raise UsageError("there are no chats yet: specchat begins one")
+    matching = [c for c in chats if wanted is None or wanted.casefold() in c.title.casefold()]
+    if not matching:
+        raise UsageError(f"no chat has {wanted!r} in its title: specchat export --list shows all titles")
+    exact = [c for c in matching if wanted is not None and c.title.casefold() == wanted.casefold()]
+    return (exact or matching)[0]
+
+
+def _text(conversation: Conversation, form: str, theme: str | None) -> str:
+    if form == "svg":
+        from app.headless import chat_svg
+
+        return chat_svg(conversation, WIDTH, known_theme(theme))
+    from app.export import as_json, as_markdown
+
+    return as_markdown(conversation, "") if form == "md" else as_json(conversation, "")

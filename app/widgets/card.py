@@ -1,0 +1,94 @@
+"""A group of figures in a frame: what the panel and the inspector are made of."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from rich.cells import cell_len, set_cell_size
+from rich.style import Style
+from rich.text import Text
+from textual.widget import Widget
+
+from app.widgets.definitions import Figure
+from app.widgets.figures import meter
+
+LABEL = 13
+"""Cells of a label and the space behind it."""
+NARROWEST = 12
+
+
+class Card(Widget):
+    """Lines of text, drawn again only when they have changed."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "card--figure", "card--label", "card--full", "card--empty", "card--spark", "card--warning", "card--target",
+        "card--draft", "card--residual",
+    }  # fmt: skip
+    ALLOW_SELECT = False
+
+    def __init__(self, title: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.border_title = title
+        self._shown: list[Text] = []
+        self._room = 0
+
+    def rows(self) -> list[Text]:
+        """The lines, as things now are."""
+        raise NotImplementedError
+
+    def update(self) -> None:
+        """Draw again what has changed; only a new number of lines moves what is below."""
+        before, self._shown = self._shown, self.rows()
+        if self._shown != before:
+            self.refresh(layout=len(self._shown) != len(before))
+
+    def render(self) -> Text:
+        """The lines at the present width."""
+        return Text("\n", no_wrap=True, overflow="crop").join(self.rows())
+
+    def get_content_height(self, container: Any, viewport: Any, width: int) -> int:  # noqa: ARG002 the base class names them
+        """As many as there are lines at this width."""
+        self._room = width
+        self._shown = self.rows()
+        return len(self._shown)
+
+    @property
+    def inner(self) -> int:
+        """Cells of a line."""
+        return max(self._room, NARROWEST)
+
+    def style(self, part: str) -> Style:
+        """The style of a part of the card."""
+        return self.get_component_rich_style(f"card--{part}", partial=True)
+
+    def label(self, text: str) -> tuple[str, Style]:
+        """A quiet text."""
+        return text, self.style("label")
+
+    def headline(self, value: str, figure: Figure | str) -> Text:
+        """A figure that matters most, its name behind it."""
+        name = figure if isinstance(figure, str) else figure.label
+        return Text.assemble((value, self.style("figure")), " ", self.label(name))
+
+    def row(self, figure: Figure, value: str, part: str = "") -> Text:
+        """A figure behind its name; what does not fit is cut."""
+        room = self.inner - LABEL
+        cut = value if cell_len(value) <= room else set_cell_size(value, room - 1) + "…"
+        return Text.assemble(self.label(figure.label.ljust(LABEL)), (cut, self.style(part) if part else Style.null()))
+
+    def meter(self, share: float | None, width: int, part: str = "full") -> Text:
+        """A share as a line."""
+        full, empty = meter(share, width)
+        return Text.assemble((full, self.style(part)), (empty, self.style("empty")))
+
+    def sentence(self, text: str, part: str = "label") -> list[Text]:
+        """A text in as many lines as it needs."""
+        lines: list[Text] = []
+        line = ""
+        for word in text.split(" "):
+            if line and cell_len(f"{line} {word}") > self.inner:
+                lines.append(Text(line, self.style(part)))
+                line = word
+            else:
+                line = f"{line} {word}" if line else word
+        return [*lines, Text(line, self.style(part))]

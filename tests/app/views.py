@@ -1,0 +1,61 @@
+"""The views on recorded traces: a replay that stands where a test wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from textual.pilot import Pilot
+
+from app.player import Player
+from app.screens.chat import PANEL_EVERY, ChatScreen
+from app.session import Session
+from app.specchat import SpecChat
+from tests.app.recorded import Clock, trace
+
+WIDE, MEDIUM, NARROW = (140, 40), (110, 30), (80, 24)
+
+
+class Replay:
+    """A replay of one of the traces that come with specchat, with a clock that a test moves."""
+
+    def __init__(self, name: str = "detail", theme: str = "") -> None:
+        self.clock = Clock()
+        self.player = Player(trace(name), f"{name}.jsonl", self.clock)
+        self.app = SpecChat(lambda: Session(self.player), player=self.player, theme=theme)
+        self.app.animation_level = "none"
+
+    @property
+    def screen(self) -> ChatScreen:
+        """The screen below all others."""
+        found = self.app.screen_stack[0]
+        assert isinstance(found, ChatScreen)
+        return found
+
+    async def at(self, pilot: Pilot[None], share: float) -> None:
+        """Play up to this share of the trace."""
+        await self.app.workers.wait_for_complete()
+        await pilot.pause()
+        self.clock.now += self.player.duration * share - self.player.position
+        await self.settle(pilot)
+
+    async def press(self, pilot: Pilot[None], *keys: str) -> None:
+        """Press keys one by one, each after what the one before did is on screen."""
+        for key in keys:
+            await pilot.press(key)
+            await self.settle(pilot)
+
+    async def settle(self, pilot: Pilot[None]) -> None:
+        """Bring everything that has been said on screen."""
+        await pilot.pause()
+        for _ in range(PANEL_EVERY):
+            self.app.pump()
+        await pilot.pause()
+
+    def run(self, share: float, *keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
+        """For `snap_compare`: play, then press the keys."""
+
+        async def before(pilot: Pilot[None]) -> None:
+            await self.at(pilot, share)
+            await self.press(pilot, *keys)
+
+        return before
