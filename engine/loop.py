@@ -22,8 +22,8 @@ from engine.errors import EngineError
 from engine.events import Admitted, Finished, FinishReason, Loading, Notice, Prefilled, Ready
 from engine.outbox import Outbox
 from engine.outcome import Outcome
-from engine.round import Timing, run_round
 from engine.request import AUTO
+from engine.round import Timing, run_round
 from engine.row import Row
 from engine.scheduler import Scheduler
 from engine.text import ReplyText, encode

@@ -26,12 +26,13 @@ DEPTH = 4
 """Steps of its own that the head is trained over."""
 _SHARE = 0.3
 """Of the places of a batch that are gone on from beyond the first step."""
+_NOISE = 0.1
 _RATE = 1.5e-3
 _LEAST = 0.02
 """Learning rate after the warm-up, and what is left of it at the end (a cosine in between)."""
 _WARM_UP = 20
 _BETAS = (0.9, 0.95)
-_DECAY = 0.01
+_DECAY = 0.1
 _CLIP = 1.0
 _POOL = 4
 """Shards that a batch is drawn from: as many as fit into any memory."""
@@ -119,7 +120,7 @@ class Trainer:
             group["lr"] = rate
         device = self._embedding.device.type
         with torch.autocast(device, torch.bfloat16, enabled=self._embedding.dtype != torch.float32):
-            loss, agreements = unroll(self.head, self._embedding, self._scores, batch, DEPTH, _SHARE)
+            loss, agreements = unroll(self.head, self._embedding, self._scores, batch, DEPTH, _SHARE, _NOISE)
         self._optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.head.parameters(), _CLIP)

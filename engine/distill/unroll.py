@@ -34,7 +34,13 @@ class Batch:
 
 
 def unroll(
-    head: DraftHead, embedding: Tensor, vocabulary: Tensor, batch: Batch, depth: int, share: float = 1.0
+    head: DraftHead,
+    embedding: Tensor,
+    vocabulary: Tensor,
+    batch: Batch,
+    depth: int,
+    share: float = 1.0,
+    noise: float = 0.0,
 ) -> tuple[Tensor, list[Agreement]]:
     """Run the head from every position of a batch.
 
@@ -44,6 +50,7 @@ def unroll(
         vocabulary: [V', d], the target's output embeddings of the tokens that the head can draft.
         batch: what the target did.
         depth: steps.
+        noise: standard deviation of the factor that the hidden states are blurred by, against learning them by heart.
         share: of the positions, drawn anew for each batch, from which it goes beyond the first step.
 
     Returns:
@@ -52,7 +59,10 @@ def unroll(
     device, length = batch.tokens.device, batch.tokens.shape[1]
     # From the state at anchor i and token i+1, the first step drafts token i+2.
     anchors = torch.arange(length - depth - 1, device=device)
-    state = head.fused(batch.tapped[:, : len(anchors)])
+    tapped = batch.tapped[:, : len(anchors)]
+    if noise:
+        tapped = tapped * (1 + noise * torch.randn_like(tapped))
+    state = head.fused(tapped)
     mask = anchors <= anchors[:, None]
     keys: list[Tensor] = []
     values: list[Tensor] = []
