@@ -15,12 +15,14 @@ from engine.drafters.model import ModelDrafter
 from engine.drafters.ngram import NGramDrafter
 from engine.drafters.none import NoDrafter
 from engine.errors import EngineError
-from engine.loading import LoadedModel, load_model, pick_device, pick_dtype
+from engine.exact_check import ExactCheck, check_exact
+from engine.loading import LoadedModel, pick_device, pick_dtype
 from engine.model_store import ModelStore
 from engine.penalties import Penalties
 from engine.progress import Progress
 from engine.request import MAX_GAMMA
 from engine.resolve import resolve
+from engine.shelf import shared_model
 from engine.vocabulary import check_vocabularies
 
 _OVERHANG = MAX_GAMMA + 1
@@ -41,9 +43,15 @@ class Assembly:
     cache_bytes: int
     notices: tuple[str, ...]
     """What the user should know about these models."""
+    exact: ExactCheck | None = None
+    """What passes of fixed shape give here; None where they were not asked for."""
 
 
 _LEAST_CONTEXT = 512
+INEXACT = (
+    "exact mode cannot be given here: on this device the same token gets other bits at another place of a pass, so "
+    "greedy texts may differ where two tokens are close; --dtype float32 makes that rare"
+)
 
 Assemble = Callable[[EngineConfig, Progress], Assembly]
 
@@ -58,10 +66,10 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     store = ModelStore(config.models)
     folder = resolve(config.target, store, progress)
     dtype = pick_dtype(config.dtype, device, folder)
-    model = load_model(folder, device, dtype, progress)
+    model = shared_model(folder, device, dtype, progress)
     draft = None
     if config.draft is not None:
-        draft = load_model(resolve(config.draft, store, progress), device, dtype, progress, stage="draft")
+        draft = shared_model(resolve(config.draft, store, progress), device, dtype, progress, stage="draft")
         check_vocabularies(model.tokenizer, draft.tokenizer, model.eos_ids, draft.eos_ids)
     return put_together(config, model, draft)
 
@@ -75,13 +83,14 @@ def put_together(config: EngineConfig, model: LoadedModel, draft: LoadedModel | 
     limit = min(config.context, model.context, draft.context if draft else model.context)
     for slots, context in _sizes(config.slots, limit):
         try:
-            target = CachedModel(model.model, slots, context, _OVERHANG)
+            target = CachedModel(model.model, slots, context, _OVERHANG, exact=config.exact)
             cached = CachedModel(draft.model, slots, context, _OVERHANG) if draft else None
             break
         except EngineError as error:
             shortage = error
     else:
         raise shortage
+    exact = check_exact(target) if config.exact else None
     penalties = Penalties(target.cache.slots, context, target.device)
     never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
     drafters: list[Drafter] = [NGramDrafter(model.eos_ids, never), NoDrafter()]
@@ -95,7 +104,11 @@ def put_together(config: EngineConfig, model: LoadedModel, draft: LoadedModel | 
         penalties=penalties,
         weight_bytes=model.weight_bytes + (draft.weight_bytes if draft else 0),
         cache_bytes=target.cache.bytes + (cached.cache.bytes if cached else 0),
-        notices=tuple(_notices(model, draft, (slots, context) != (config.slots, limit) and (slots, context))),
+        notices=(
+            *_notices(model, draft, (slots, context) != (config.slots, limit) and (slots, context)),
+            *([INEXACT] if exact and not exact.equal else []),
+        ),
+        exact=exact,
     )
 
 

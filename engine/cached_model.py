@@ -12,6 +12,7 @@ from engine import attention
 from engine.cache import Pass, SlotCache
 from engine.device import require_memory
 from engine.errors import EngineError
+from engine.exact_steps import ExactSteps
 from engine.static_steps import StaticSteps, StaticView
 
 
@@ -23,12 +24,13 @@ class CachedModel:
         slots: rows of the cache.
         context: tokens per row.
         overhang: columns beyond the context, for the padding of rows that draft less than their batch.
+        exact: whether every pass but the prompt's has one fixed shape (`engine.exact_steps`).
 
     Raises:
         EngineError: the cache does not fit into memory, or the model cannot be run with one.
     """
 
-    def __init__(self, model: Any, slots: int, context: int, overhang: int) -> None:
+    def __init__(self, model: Any, slots: int, context: int, overhang: int, *, exact: bool = False) -> None:
         self.model = model
         self.config = model.config.get_text_config()
         self.device: torch.device = model.device
@@ -37,7 +39,9 @@ class CachedModel:
         self._fold = self._use_slot_attention()
         # One column more than ever holds a token: rows that only ride along in a static pass write there.
         self.cache = self._allocate(slots, context + overhang + 1)
-        self._static = StaticSteps(self.cache, self._step, capture=True) if self.device.type == "cuda" else None
+        on_gpu = self.device.type == "cuda"
+        self._exact = ExactSteps(self.cache, self._step, capture=on_gpu) if exact else None
+        self._static = StaticSteps(self.cache, self._step, capture=True) if on_gpu else None
 
     @torch.inference_mode()
     def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
@@ -51,6 +55,13 @@ class CachedModel:
         Returns:
             Logits [B, T, V].
         """
+        if self._exact is not None:
+            return self._exact.forward(tokens, slots, starts)
+        return self.forward_as_it_comes(tokens, slots, starts)
+
+    @torch.inference_mode()
+    def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """As `forward`, in whatever shape is fastest."""
         if self._static is not None:
             try:
                 return self._static.forward(tokens, slots, starts)
