@@ -10,6 +10,7 @@ import typer
 
 from app.commands import models, options
 from app.commands.bench import bench
+from app.commands.compare import compare
 from app.commands.verify import verify
 from app.errors import UsageError
 
@@ -161,4 +162,5 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
 
 
 app.command()(bench)
+app.command()(compare)
 app.command()(verify)
