@@ -18,6 +18,8 @@ def offers(app: SpecChat, screen: ChatScreen, *, replaying: bool) -> Iterator[Sy
     """The commands that would do something now."""
     if not replaying:
         yield from _of_chats(app, screen)
+    if app.side.offered:
+        yield SystemCommand("Side by side", "One prompt in two set-ups, fairly timed", app.action_side_by_side)
     yield SystemCommand("Panel", "Show or fold the speculation panel", lambda: screen.action_pane("panel"))
     yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", screen.action_rejected)
     yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, replace
 
 from app.errors import SettingsError, UsageError
+from app.paths import models_folder
 from app.settings import AUTO, DRAFTERS, Settings
+from engine import EngineConfig
 
 FIELDS = ("gamma", "draft", "target")
 EXAMPLE = "as in none, ngram:gamma=auto or model:gamma=6,draft=FOLDER"
@@ -85,6 +88,18 @@ def lanes(left: str | None, right: str | None, shared: Settings) -> tuple[Settin
         except SettingsError as error:
             raise UsageError(f"{name} {text}: {error}") from None
     return made[0], made[1]
+
+
+def lane_config(settings: Settings, *, exact: bool) -> EngineConfig:
+    """The engine's set-up of one lane: a lane runs one reply at a time."""
+    return replace(settings.engine_config(models_folder()), slots=1, exact=exact)
+
+
+def with_seed(settings: Settings) -> Settings:
+    """Both lanes draw with the same seed; one is made up where none is given."""
+    if settings.seed is not None or settings.sampling().greedy:
+        return settings
+    return replace(settings, seed=secrets.randbelow(1 << 31))
 
 
 def _usual(shared: Settings) -> str:

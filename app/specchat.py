@@ -22,6 +22,7 @@ from textual.screen import Screen
 
 from app import themes
 from app.archive import Archive
+from app.conversation import Conversation
 from app.errors import AppError
 from app.exchange import Exchange
 from app.offers import offers
@@ -32,6 +33,7 @@ from app.screens.chat import ChatScreen
 from app.screens.help import HelpScreen
 from app.screens.rename import RenameScreen
 from app.session import Session
+from app.side import MakeDuet, SideBySide
 from app.store import Chat
 from app.widgets.chat_list import ChatList
 from engine import Died, EngineError, Loading, Notice, Ready, Request
@@ -47,7 +49,7 @@ class SpecChat(App[None]):
     """Chat with a model and watch it being sped up; or, with a player, watch a recorded trace."""
 
     TITLE = "specchat"
-    CSS_PATH = [STYLES / "chat.tcss", STYLES / "dialogs.tcss"]  # noqa: RUF012
+    CSS_PATH = [STYLES / "chat.tcss", STYLES / "dialogs.tcss", STYLES / "side.tcss"]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
     ]
@@ -78,6 +80,8 @@ class SpecChat(App[None]):
         theme: str = "",
         pictures: Path | None = None,
         now: Callable[[], float] = time.time,
+        make_duet: MakeDuet | None = None,
+        begin_side_by_side: bool = False,
     ) -> None:
         """Make the app; nothing runs yet.
 
@@ -88,6 +92,8 @@ class SpecChat(App[None]):
             theme: A theme's name; empty for specchat's own.
             pictures: The folder that pictures of the screen go to; the current one by default.
             now: The time of day, for the ages of chats.
+            make_duet: Makes the lanes of the side-by-side mode; without it there is none.
+            begin_side_by_side: Whether that mode is opened at the start.
         """
         super().__init__()
         self._prepare = prepare
@@ -95,6 +101,8 @@ class SpecChat(App[None]):
         self._player = player
         self._pictures = pictures
         self._now = now
+        self.side = SideBySide(self, make_duet)
+        self._begin_side_by_side = begin_side_by_side
         self._archive: Archive | None = None
         self._deleted: list[Chat] = []
         self._target = ""
@@ -148,9 +156,12 @@ class SpecChat(App[None]):
         for sentence in session.notices:
             self._notice(sentence, severity="warning")
         self.exchange.connect(session, self._archive)
+        self.side.connect(session.settings, self._archive)
         self.list_chats()
         self.set_interval(DRAIN_S, self.pump)
         self.set_interval(WRITE_S, self.exchange.write)
+        if self._begin_side_by_side:
+            self.side.open()
 
     def on_spec_chat_unprepared(self, event: Unprepared) -> None:
         """Say why; prompts get the same sentence."""
@@ -181,6 +192,7 @@ class SpecChat(App[None]):
 
     async def on_unmount(self) -> None:
         """However the app ends, what was said is stored."""
+        await self.side.close()
         await asyncio.to_thread(self.exchange.close)
 
     # Chats
@@ -244,10 +256,24 @@ class SpecChat(App[None]):
         if screen is self._screen_of_chat:
             yield from offers(self, self._screen_of_chat, replaying=self._player is not None)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        """A replay has nobody to ask."""
+        return self.side.offered if action == "side_by_side" else True
+
     @property
     def can_undo(self) -> bool:
         """Whether a deleted chat can be brought back."""
         return bool(self._deleted)
+
+    def action_side_by_side(self) -> None:
+        """The same prompt with and without drafts, each on a clock of its own."""
+        self.side.open()
+
+    def come_back(self, conversation: Conversation | None) -> None:
+        """From the side-by-side mode, with the lane to go on from if there is one."""
+        if conversation is not None:
+            self._screen_of_chat.show(conversation)
+        self.list_chats()
 
     def action_help(self) -> None:
         """Keys, fates, figures."""

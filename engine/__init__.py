@@ -5,6 +5,7 @@
 Importing this package loads neither torch nor transformers; the engine's thread does.
 """
 
+from engine.compare.figures import Comparison, LaneTally
 from engine.config import DEVICES, DTYPES, EngineConfig
 from engine.engine import Engine
 from engine.errors import EngineError
@@ -24,6 +25,8 @@ from engine.events import (
     Round,
     Token,
 )
+from engine.lane_engine import LaneEngine, LaneReady
+from engine.lanes import Order
 from engine.outbox import Outbox
 from engine.request import Message, Request, Sampling
 from engine.statistics import WINDOW_S, Statistics
@@ -35,6 +38,7 @@ __all__ = [
     "WINDOW_S",
     "Admitted",
     "Candidate",
+    "Comparison",
     "Detail",
     "Died",
     "Engine",
@@ -44,9 +48,13 @@ __all__ = [
     "Fate",
     "FinishReason",
     "Finished",
+    "LaneEngine",
+    "LaneReady",
+    "LaneTally",
     "Loading",
     "Message",
     "Notice",
+    "Order",
     "Outbox",
     "Prefilled",
     "Ready",

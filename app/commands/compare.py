@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,11 +12,11 @@ import typer
 from app.commands import options
 from app.commands.bench import Json, progress, typed
 from app.errors import UsageError
-from app.paths import models_folder, settings_file
+from app.paths import settings_file
 from app.sanitize import clean_prompt
-from app.set_up import label, lanes
+from app.set_up import label, lane_config, lanes, with_seed
 from app.settings import Settings, load_settings
-from engine import EngineConfig, Message, Notice, Request
+from engine import Message, Notice, Request
 
 BOTH = "both"
 MAX_TOKENS = 128
@@ -84,18 +82,6 @@ def compare(
         raise UsageError(f"--repeat is {repeat}: it must be at least 1")
     report = _run(pair, prompts, order, repeat, exact=exact)
     print(report.json() if as_json else report.text())  # type: ignore[attr-defined]
-
-
-def lane_config(settings: Settings, *, exact: bool) -> EngineConfig:
-    """The engine's set-up of one lane: a lane runs one reply at a time."""
-    return replace(settings.engine_config(models_folder()), slots=1, exact=exact)
-
-
-def with_seed(settings: Settings) -> Settings:
-    """Both lanes draw with the same seed; one is made up where none is given."""
-    if settings.seed is not None or settings.sampling().greedy:
-        return settings
-    return replace(settings, seed=secrets.randbelow(1 << 31))
 
 
 def _run(pair: Sequence[Settings], prompts: Sequence[str], order: str, repeat: int, *, exact: bool) -> object:

@@ -25,6 +25,7 @@ CHAT_KEYS: tuple[Row, ...] = (
     ("↑ ↓", "earlier and later prompts"),
     ("esc", "stop the reply; its text is kept"),
     ("^n", "new chat"),
+    ("f6", "side by side: one prompt with and without drafts"),
     ("^b  f2", "chats; there: enter opens, r renames, d deletes, u undoes"),
 )
 REPLAY_KEYS: tuple[Row, ...] = (

@@ -34,6 +34,11 @@ class Masthead(Horizontal):
         warning = Content("") if lossless else Content.assemble("  ", (" lossy ", "reverse"))
         self.query_one("#models", Static).update(Content.assemble((target, "bold"), (" ◂ ", "dim"), draft, warning))
 
+    def show_targets(self, targets: str, note: str) -> None:
+        """The targets alone, and a word about them."""
+        word = Content.assemble("  ", (f" {note} ", "reverse")) if note else Content("")
+        self.query_one("#models", Static).update(Content.assemble((targets, "bold"), word))
+
     def show_machine(self, ready: Ready) -> None:
         """Where the models run."""
         self.query_one("#machine", Static).update(machine(ready))

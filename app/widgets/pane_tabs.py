@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.content import Content
 from textual.widgets import Static
-
-PANES = ("chat", "chats", "panel")
 
 
 class PaneTabs(Static):
     """Three names to click on."""
 
+    PANES: ClassVar[tuple[str, ...]] = ("chat", "chats", "panel")
+
     def on_mount(self) -> None:
-        """The chat is shown first."""
-        self.show("chat")
+        """The first one is shown first."""
+        self.show(self.PANES[0])
 
     def show(self, pane: str) -> None:
         """Mark the pane that is shown."""
@@ -21,6 +23,6 @@ class PaneTabs(Static):
             Content.from_markup(f"[@click=screen.tab('{name}')] {name} [/]").stylize(
                 "reverse bold" if name == pane else "dim"
             )
-            for name in PANES
+            for name in self.PANES
         ]
         self.update(Content(" ").join(tabs))
