@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from app.errors import AppError
 from app.sanitize import visible
+from app.screens.side_by_side import SideScreen
 from engine import EngineError
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ class SideBySide:
         if self._app.exchange.replies:
             self._say("a reply is being written, and it would slow both lanes: let it end, or stop it")
             return
-        from app.screens.side_by_side import SideScreen
-
         try:
             self._duet = self._make(self._settings)
         except (AppError, EngineError) as error:

@@ -25,13 +25,14 @@ from app.archive import Archive
 from app.conversation import Conversation
 from app.errors import AppError
 from app.exchange import Exchange
-from app.offers import offers
+from app.offers import offers, offers_side_by_side
 from app.picture import write_new
 from app.player import Player
 from app.sanitize import visible
 from app.screens.chat import ChatScreen
 from app.screens.help import HelpScreen
 from app.screens.rename import RenameScreen
+from app.screens.side_by_side import SideScreen
 from app.session import Session
 from app.side import MakeDuet, SideBySide
 from app.store import Chat
@@ -255,6 +256,8 @@ class SpecChat(App[None]):
         """What the palette offers."""
         if screen is self._screen_of_chat:
             yield from offers(self, self._screen_of_chat, replaying=self._player is not None)
+        elif isinstance(screen, SideScreen):
+            yield from offers_side_by_side(self, screen)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         """A replay has nobody to ask."""

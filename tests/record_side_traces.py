@@ -1,4 +1,4 @@
-"""Record the traces of both lanes that the side-by-side snapshots are made from, with the real default model.
+"""Record the traces of both lanes that the side-by-side snapshots are made from: the real default model, exact mode.
 
 Run from the repository: python -m tests.record_side_traces. It replaces assets/traces/side-*.jsonl.
 """
@@ -20,7 +20,7 @@ LANES = (("left", "none", 0), ("right", "ngram", 4))
 
 def main() -> None:
     """Record both lanes over both turns, interleaved."""
-    config = EngineConfig("smollm2-135m", models_folder(), slots=1)
+    config = EngineConfig("smollm2-135m", models_folder(), slots=1, exact=True)
     engine = LaneEngine((config, config))
     engine.start()
     engine.wait_ready()
@@ -37,7 +37,7 @@ def main() -> None:
             for lane, (name, drafter, gamma) in enumerate(LANES):
                 histories[lane].append(Message("user", text))
                 request = Request(
-                    f"{name}-{number}", tuple(histories[lane]), drafter=drafter, gamma=gamma, max_tokens=96
+                    f"{name}-{number}", tuple(histories[lane]), drafter=drafter, gamma=gamma, max_tokens=72
                 )
                 requests.append(request)
                 traces[lane].write(request)

@@ -25,7 +25,7 @@ CHAT_KEYS: tuple[Row, ...] = (
     ("↑ ↓", "earlier and later prompts"),
     ("esc", "stop the reply; its text is kept"),
     ("^n", "new chat"),
-    ("f6", "side by side: one prompt with and without drafts"),
+    ("^y  f11", "side by side: one prompt with and without drafts"),
     ("^b  f2", "chats; there: enter opens, r renames, d deletes, u undoes"),
 )
 REPLAY_KEYS: tuple[Row, ...] = (
@@ -57,6 +57,7 @@ class HelpScreen(ModalScreen[None]):
     def __init__(self, *, replaying: bool) -> None:
         super().__init__()
         self._keys = (REPLAY_KEYS if replaying else CHAT_KEYS) + KEYS
+        self._figures: Iterable[Row] = DEFINITIONS
 
     def compose(self) -> ComposeResult:
         """Figures beside keys and fates; on a narrow screen below them."""
@@ -71,7 +72,7 @@ class HelpScreen(ModalScreen[None]):
         fates = [(Text(fate.value, self._style(f"token--{fate.value}")), meaning) for fate, meaning in FATES.items()]
         keys = self._table(("keys", self._keys), ("tokens", fates))
         self.query_one("#help-keys", Static).update(keys)
-        self.query_one("#help-figures", Static).update(self._table(("figures", DEFINITIONS)))
+        self.query_one("#help-figures", Static).update(self._table(("figures", self._figures)))
         self.query_one("#help").focus()
 
     def _table(self, *sections: tuple[str, Iterable[Row]]) -> Table:

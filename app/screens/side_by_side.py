@@ -20,7 +20,7 @@ from app.widgets.key_bar import KeyBar
 from app.widgets.lane_column import LaneColumn
 from app.widgets.masthead import Masthead
 from app.widgets.pane_tabs import PaneTabs
-from app.widgets.side_figures import order_text
+from app.widgets.side_figures import order_text, verdict
 from app.widgets.side_summary import SideSummary
 from engine import Died, Loading, Notice, Ready
 
@@ -36,10 +36,7 @@ class SideTabs(PaneTabs):
     """On a narrow screen: which lane is shown, or the summary."""
 
     PANES: ClassVar[tuple[str, ...]] = PANES
-
-    def on_mount(self) -> None:
-        """The right lane is shown first: it is the one with drafts."""
-        self.show("right")
+    FIRST: ClassVar[str] = "right"
 
 
 class SideScreen(Screen[Conversation | None]):
@@ -51,12 +48,12 @@ class SideScreen(Screen[Conversation | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "stop", key_display="esc"),
         Binding("escape", "leave", "leave", key_display="esc"),
-        Binding("f7", "go_on(0)", "go on left"),
-        Binding("f8", "go_on(1)", "go on right"),
+        Binding("f8", "go_on(0)", "go on left"),
+        Binding("f9", "go_on(1)", "go on right"),
         Binding("ctrl+b,f2", "next_pane", "lane", key_display="^b"),
+        Binding("f1,question_mark", "how", "clocks", key_display="f1"),
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
-        Binding("f1,question_mark", "how", "how the clock counts", key_display="f1"),
         Binding("ctrl+s", "app.save_picture", "Save the screen", show=False),
     ]
 
@@ -202,6 +199,8 @@ class SideScreen(Screen[Conversation | None]):
             state = f"{visible(self._state.text)}{share}"
         elif self.duet.waiting:
             state = f"{len(self.duet.waiting)} waiting · esc stops"
+        elif self.duet.done and self.has_class("-narrow"):
+            state = f"{verdict(self.duet.comparison, greedy=self.duet.greedy)} · ^b summary"
         else:
             state = order_text(self.duet.order)
         if self._frame.border_subtitle != state:
@@ -219,7 +218,10 @@ class SideScreen(Screen[Conversation | None]):
         if state == self._summarised:
             return
         self._summarised = state
-        self.set_class(done, "-done")
+        begun = bool(self.duet.conversations[0].turns)
+        self.set_class(done or not begun, "-done")
         if done:
             self._summary.show(self.duet)
+        elif not begun:
+            self._summary.explain(self.duet)
         self.refresh_bindings()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from textual.widgets import Static
-
 from app.screens.help import HelpScreen, Row
 from app.widgets.side_figures import SIDE_DEFINITIONS
 
 SIDE_KEYS: tuple[Row, ...] = (
     ("enter", "ask both lanes the same"),
     ("esc", "stop both replies, their texts are kept; then leave"),
-    ("f7", "go on chatting from the left lane"),
-    ("f8", "go on chatting from the right lane"),
+    ("f8", "go on chatting from the left lane"),
+    ("f9", "go on chatting from the right lane"),
     ("^b  f2", "on a narrow screen: left, right, summary"),
     ("^r  f4", "hide or show rejected and discarded tokens"),
     ("^t  f5", "finished replies as Markdown, or token by token"),
@@ -27,8 +25,4 @@ class SideHelpScreen(HelpScreen):
     def __init__(self) -> None:
         super().__init__(replaying=False)
         self._keys = SIDE_KEYS
-
-    def on_mount(self) -> None:
-        """The chat's keys and fates stay, the figures are the mode's own."""
-        super().on_mount()
-        self.query_one("#help-figures", Static).update(self._table(("side by side", SIDE_DEFINITIONS)))
+        self._figures = SIDE_DEFINITIONS

@@ -12,10 +12,11 @@ class PaneTabs(Static):
     """Three names to click on."""
 
     PANES: ClassVar[tuple[str, ...]] = ("chat", "chats", "panel")
+    FIRST: ClassVar[str] = "chat"
 
     def on_mount(self) -> None:
         """The first one is shown first."""
-        self.show(self.PANES[0])
+        self.show(self.FIRST)
 
     def show(self, pane: str) -> None:
         """Mark the pane that is shown."""

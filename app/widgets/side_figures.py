@@ -64,6 +64,12 @@ def texts(comparison: Comparison, gap: float | None, *, greedy: bool) -> tuple[s
     return f"✗ they part at token {(comparison.difference or 0) + 1}{close}", False
 
 
+def verdict(comparison: Comparison, *, greedy: bool) -> str:
+    """The most telling figures in a few words."""
+    same = "" if not greedy else " · identical" if comparison.identical else " · texts differ"
+    return f"{times(comparison.measured)} measured{same}"
+
+
 def timing(comparison: Comparison, labels: tuple[str, ...]) -> list[Pair]:
     """Time and speed of both lanes."""
     left, right = comparison.left, comparison.right

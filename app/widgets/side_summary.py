@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 from textual.widgets import Static
 
 from app.duet import Duet
 from app.widgets.side_figures import Pair, exactness, gains, texts, timing
+from engine.compare.report import CLOCKS
 
 
 class SideSummary(Static):
@@ -22,7 +24,7 @@ class SideSummary(Static):
         comparison = duet.comparison
         first, second = timing(comparison, duet.labels), gains(comparison)
         table = Table.grid(padding=(0, 3))
-        if self.size.width >= self.TWO_GROUPS or not self.size.width:
+        if self.app.size.width - 6 >= self.TWO_GROUPS:
             table.add_row(self._group(first), self._group(second))
         else:
             table.add_row(self._group([*first, *second]))
@@ -36,6 +38,11 @@ class SideSummary(Static):
             whole.add_row(Text(note, self._style("label")))
         self.update(whole)
 
+    def explain(self, duet: Duet) -> None:
+        """Before the first prompt: how the clocks count."""
+        note = exactness(duet.readies())
+        self.update(Text(f"{CLOCKS}\n{note}" if note else CLOCKS, self._style("label")))
+
     def _group(self, rows: list[Pair]) -> Table:
         table = Table.grid(padding=(0, 2))
         table.add_column(style=self._style("label"), width=9, no_wrap=True)
@@ -44,5 +51,5 @@ class SideSummary(Static):
             table.add_row(*row)
         return table
 
-    def _style(self, part: str):  # type: ignore[no-untyped-def]
+    def _style(self, part: str) -> Style:
         return self.get_component_rich_style(f"side-summary--{part}", partial=True)
