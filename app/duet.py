@@ -27,9 +27,9 @@ class LaneConversation(Conversation):
 
     @property
     def title(self) -> str:
-        """The chat's own title, else the first prompt and the set-up."""
+        """The chat's own title, else the set-up and the first prompt."""
         title = super().title
-        return title if (self.chat and self.chat.title) or not title else f"{title} · {self.set_up}"
+        return title if (self.chat and self.chat.title) or not title else f"{self.set_up} · {title}"
 
 
 class Duet:
@@ -84,7 +84,7 @@ class Duet:
         for exchange in self._exchanges:
             yield from exchange.drain()
         self._next()
-        if self.done and not self._asked_gap and self.greedy and not self.comparison.identical:
+        if self.done and not self._asked_gap and self.comparable and not self.comparison.identical:
             self._asked_gap = True
             self._lanes[0].ask_gap(self.comparison)
 
@@ -132,6 +132,17 @@ class Duet:
     def comparison(self) -> Comparison:
         """How the lanes' last replies compare."""
         return Comparison(self.tally(0), self.tally(1))
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the last texts have to be the same: both lanes are greedy, and were asked the same."""
+        return self.greedy and self.same_prompt
+
+    @property
+    def same_prompt(self) -> bool:
+        """Whether both lanes were given the same conversation; not once their earlier texts differ."""
+        left, right = (c.messages(c.turns[-1]) if c.turns else () for c in self.conversations)
+        return left == right
 
     @property
     def gap(self) -> float | None:

@@ -63,6 +63,7 @@ class SideScreen(Screen[Conversation | None]):
         self._archive = archive
         self.columns = (LaneColumn(duet, 0, id="left"), LaneColumn(duet, 1, id="right"))
         self._masthead = Masthead(id="masthead")
+        self._masthead.program = "specchat side by side"
         self._tabs = SideTabs(id="side-tabs")
         self._summary = SideSummary(id="summary")
         self._composer = Composer(id="composer")
@@ -87,7 +88,6 @@ class SideScreen(Screen[Conversation | None]):
 
     def on_mount(self) -> None:
         """Start the engine, and begin to drain."""
-        self._masthead.name_it("specchat side by side")
         self._frame.border_title = "one prompt, both lanes"
         self._composer.focus()
         self.duet.connect(self._archive)
@@ -200,7 +200,7 @@ class SideScreen(Screen[Conversation | None]):
         elif self.duet.waiting:
             state = f"{len(self.duet.waiting)} waiting · esc stops"
         elif self.duet.done and self.has_class("-narrow"):
-            state = f"{verdict(self.duet.comparison, greedy=self.duet.greedy)} · ^b summary"
+            state = f"{verdict(self.duet.comparison, comparable=self.duet.comparable)} · ^b summary"
         else:
             state = order_text(self.duet.order)
         if self._frame.border_subtitle != state:

@@ -15,9 +15,12 @@ from engine import Ready
 class Masthead(Horizontal):
     """One line on a wide screen; on a narrow one the legend has the second."""
 
+    program = "specchat"
+    """What this is; set before it is composed, or with `name_it`."""
+
     def compose(self) -> ComposeResult:
         """The parts, left to right."""
-        yield Static(" specchat ", id="name")
+        yield Static(f" {self.program} ", id="name")
         yield Static("", id="models")
         yield Static("", id="machine")
         yield Legend(id="legend")

@@ -54,8 +54,12 @@ def status(reply: Reply | None, tally: LaneTally, waits: bool) -> list[str]:
     return parts
 
 
-def texts(comparison: Comparison, gap: float | None, *, greedy: bool) -> tuple[str, bool | None]:
+def texts(
+    comparison: Comparison, gap: float | None, *, greedy: bool, same_prompt: bool = True
+) -> tuple[str, bool | None]:
     """Whether both lanes said the same, as a sentence, and as a truth; None where that is not the question."""
+    if not same_prompt:
+        return "not compared: an earlier text differs, so the lanes were not asked the same", None
     if not greedy:
         return "sampled with the same seed: the distributions are equal, not the tokens", None
     if comparison.identical:
@@ -64,9 +68,9 @@ def texts(comparison: Comparison, gap: float | None, *, greedy: bool) -> tuple[s
     return f"✗ they part at token {(comparison.difference or 0) + 1}{close}", False
 
 
-def verdict(comparison: Comparison, *, greedy: bool) -> str:
+def verdict(comparison: Comparison, *, comparable: bool) -> str:
     """The most telling figures in a few words."""
-    same = "" if not greedy else " · identical" if comparison.identical else " · texts differ"
+    same = "" if not comparable else " · identical" if comparison.identical else " · texts differ"
     return f"{times(comparison.measured)} measured{same}"
 
 

@@ -11,6 +11,8 @@ from app.duet import Duet
 from app.widgets.side_figures import Pair, exactness, gains, texts, timing
 from engine.compare.report import CLOCKS
 
+HINT = "rounding, not speculation: with --exact no token's bits depend on what rides along"
+
 
 class SideSummary(Static):
     """Two groups of figures beside each other, on a narrow screen one below the other."""
@@ -28,12 +30,12 @@ class SideSummary(Static):
             table.add_row(self._group(first), self._group(second))
         else:
             table.add_row(self._group([*first, *second]))
-        sentence, same = texts(comparison, duet.gap, greedy=duet.greedy)
+        sentence, same = texts(comparison, duet.gap, greedy=duet.greedy, same_prompt=duet.same_prompt)
         style = "label" if same is None else "same" if same else "differ"
         whole = Table.grid()
         whole.add_row(table)
         whole.add_row(Text.assemble(("texts".ljust(11), self._style("label")), (sentence, self._style(style))))
-        note = exactness(duet.readies())
+        note = exactness(duet.readies()) or ("" if same is not False else HINT)
         if note:
             whole.add_row(Text(note, self._style("label")))
         self.update(whole)

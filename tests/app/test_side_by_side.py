@@ -82,7 +82,7 @@ async def test_summary_and_both_conversations_in_the_store(stage: SideStage) -> 
         for words in ("measured", "Theorem 3.8", "Theorem 3.11", "target passes"):
             assert words in shown
     titles = {chat.title: chat for chat in stage.store_again().chats()}
-    assert set(titles) == {f"{QUESTION[:47].rstrip()}… · {name}" for name in ("no drafts", "ngram γ 4")}
+    assert set(titles) == {f"{name} · {QUESTION[:47].rstrip()}…" for name in ("no drafts", "ngram γ 4")}
 
 
 async def test_esc_stops_both_and_keeps_their_texts(stage: SideStage) -> None:
@@ -155,6 +155,10 @@ async def test_a_difference_is_asked_about_once_and_the_next_turn_waits_for_the_
         stage.left.answer(0.125)
         await stage.settle(pilot)
         assert len(stage.left.submitted) == 2
+        # From here on the lanes are asked different things: their texts are no longer held against each other.
+        await stage.give(pilot, None, None)
+        assert "not compared" in summary(stage)
+        assert len(stage.left.asked) == 1
 
 
 async def test_gap_is_shown(tmp_path: Path) -> None:
