@@ -40,8 +40,8 @@ class CachedModel:
         # One column more than ever holds a token: rows that only ride along in a static pass write there.
         self.cache = self._allocate(slots, context + overhang + 1)
         on_gpu = self.device.type == "cuda"
-        self._exact = ExactSteps(self.cache, self._step, capture=on_gpu) if exact else None
-        self._static = StaticSteps(self.cache, self._step, capture=True) if on_gpu else None
+        self._usual = StaticSteps(self.cache, self._step, capture=True) if on_gpu else None
+        self._static = ExactSteps(self.cache, self._step, capture=on_gpu) if exact else self._usual
 
     @torch.inference_mode()
     def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
@@ -55,13 +55,6 @@ class CachedModel:
         Returns:
             Logits [B, T, V].
         """
-        if self._exact is not None:
-            return self._exact.forward(tokens, slots, starts)
-        return self.forward_as_it_comes(tokens, slots, starts)
-
-    @torch.inference_mode()
-    def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """As `forward`, in whatever shape is fastest."""
         if self._static is not None:
             try:
                 return self._static.forward(tokens, slots, starts)
@@ -75,6 +68,14 @@ class CachedModel:
     def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> None:
         """Feed tokens [B, T] for their keys and values alone."""
         self._run(self.model.base_model, tokens, slots, starts)
+
+    def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """As `forward`, in the shape that is fastest, whatever that does to the last bits."""
+        exact, self._static = self._static, self._usual
+        try:
+            return self.forward(tokens, slots, starts)
+        finally:
+            self._static = exact
 
     def _run(self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Any:
         first = torch.tensor(starts, device=self.device)

@@ -9,6 +9,7 @@ not depend on its place in the matrix: `engine.exact_check` finds out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,34 +64,59 @@ class ExactSteps(StaticSteps):
 
     def __init__(self, cache: SlotCache, step: Step, *, capture: bool) -> None:
         super().__init__(cache, step, capture=capture)
-        self._fixed: dict[tuple[int, int], tuple[Tensor, Tensor, Callable[[], Tensor]]] = {}
+        self._fixed: dict[tuple[int, int], tuple[Tensor, Tensor, Callable[[], Any]]] = {}
 
-    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """As `CachedModel.forward`."""
+    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Any:
+        """As the base class."""
         rows = []
         for row, slot, start in zip(tokens, slots, starts, strict=True):
             cuts = pieces(start, len(row), self._cache.columns)
-            rows.append(torch.cat([self._pass(row[i:j], slot, start + i) for i, j in cuts]))
-        return torch.stack(rows)
+            rows.append(_joined([self._pass(row[i:j], slot, start + i) for i, j in cuts], dim=1))
+        return _joined(rows, dim=0)
 
-    def _pass(self, tokens: Tensor, slot: int, start: int) -> Tensor:
-        """Logits [n, V] of n ≤ `WIDTH` tokens of one extent."""
+    def _pass(self, tokens: Tensor, slot: int, start: int) -> Any:
+        """What the step gives [1, n, …] for n ≤ `WIDTH` tokens of one extent."""
         fed, positions, run = self._shape(slot, extent(start, self._cache.columns))
         fed.zero_()
         fed[0, : len(tokens)] = tokens
         torch.arange(start, start + WIDTH, out=positions[0])
-        # A copy: the next pass may write where these logits lie.
-        return run()[0, : len(tokens)].clone()
+        # Copies: the next pass may write where these scores lie.
+        return _each(lambda scores: scores[:, : len(tokens)].clone(), run())
 
-    def _shape(self, slot: int, columns: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
+    def _shape(self, slot: int, columns: int) -> tuple[Tensor, Tensor, Callable[[], Any]]:
         key = (slot, columns)
         if key not in self._fixed:
             tokens = torch.zeros(1, WIDTH, dtype=torch.long, device=self._device)
             positions = torch.zeros_like(tokens)
             view = SlotView(self._cache, slot, columns, positions)
 
-            def run() -> Tensor:
+            def run() -> Any:
                 return self._step(tokens, positions, view)
 
-            self._fixed[key] = tokens, positions, self._captured(run) if self._capture else run
+            self._fixed[key] = tokens, positions, self._as_graph(run)
         return self._fixed[key]
+
+    def _as_graph(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Modelling code that cannot be captured still runs, in the same shape."""
+        if self._capture:
+            try:
+                return self._captured(run)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:
+                self._capture = False
+        return run
+
+
+def _each(change: Callable[[Tensor], Tensor], scores: Any) -> Any:
+    """`change` applied to the logits, and to whatever else a step hands out beside them."""
+    if isinstance(scores, tuple):
+        return tuple(None if part is None else change(part) for part in scores)
+    return change(scores)
+
+
+def _joined(parts: Sequence[Any], dim: int) -> Any:
+    """Scores of several passes as one."""
+    if isinstance(parts[0], tuple):
+        return tuple(None if each[0] is None else torch.cat(each, dim) for each in zip(*parts, strict=True))
+    return torch.cat(list(parts), dim)

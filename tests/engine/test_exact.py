@@ -67,7 +67,7 @@ def test_a_device_that_cannot_give_it_is_found_and_named(monkeypatch: pytest.Mon
 
     def depends_on_place(self: ExactSteps, tokens: torch.Tensor, slot: int, start: int) -> torch.Tensor:
         logits = forward(self, tokens, slot, start)
-        logits[1:] += 1e-3
+        logits[:, 1:] += 1e-3
         return logits
 
     monkeypatch.setattr(ExactSteps, "_pass", depends_on_place)
