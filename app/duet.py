@@ -131,12 +131,17 @@ class Duet:
     @property
     def comparison(self) -> Comparison:
         """How the lanes' last replies compare."""
-        return Comparison(self.tally(0), self.tally(1))
+        return Comparison(self.tally(0), self.tally(1), self.same_target)
 
     @property
     def comparable(self) -> bool:
-        """Whether the last texts have to be the same: both lanes are greedy, and were asked the same."""
-        return self.greedy and self.same_prompt
+        """Whether the last texts have to be the same: one target, greedy in both lanes, that were asked the same."""
+        return self.same_target and self.greedy and self.same_prompt
+
+    @property
+    def same_target(self) -> bool:
+        """Whether both lanes have the same target."""
+        return self.targets[0] == self.targets[1]
 
     @property
     def same_prompt(self) -> bool:

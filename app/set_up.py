@@ -9,6 +9,7 @@ from app.errors import SettingsError, UsageError
 from app.paths import models_folder
 from app.settings import AUTO, DRAFTERS, Settings
 from engine import EngineConfig
+from engine.request import DEFAULT_GAMMA
 
 FIELDS = ("gamma", "draft", "target")
 EXAMPLE = "as in none, ngram:gamma=auto or model:gamma=6,draft=FOLDER"
@@ -72,7 +73,10 @@ def label(settings: Settings) -> str:
     """A lane's set-up for people."""
     if settings.chosen_drafter == "none" or settings.gamma == 0:
         return "no drafts"
-    return f"{settings.chosen_drafter} γ {AUTO if settings.gamma is None else settings.gamma}"
+    gamma = settings.gamma
+    if gamma is None and settings.seed is not None and not settings.sampling().greedy:
+        gamma = DEFAULT_GAMMA  # what is sampled with a seed has to repeat, and does not adapt
+    return f"{settings.chosen_drafter} γ {AUTO if gamma is None else gamma}"
 
 
 def lanes(left: str | None, right: str | None, shared: Settings) -> tuple[Settings, Settings]:

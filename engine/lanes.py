@@ -11,6 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 
+CLOCKS = (
+    "A lane's clock runs while the lane works and stands while the other does. Interleaved, the lane whose clock is "
+    "behind has the next round; sequential, the right lane begins when the left one has ended. Each lane has a cache, "
+    "drafters and a cost table of its own, reads the whole prompt itself, and no round ever holds both."
+)
+"""How the clocks count, for people."""
+
 
 class Order(StrEnum):
     """How lanes share the device."""

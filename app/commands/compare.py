@@ -114,6 +114,7 @@ def _run(pair: Sequence[Settings], prompts: Sequence[str], order: str, repeat: i
         prompts,
         [label(settings) for settings in pair],
         greedy=sampling.greedy,
+        same_target=pair[0].target == pair[1].target,
         command=typed(),
         target=" and ".join(targets),
         device=ready.device_name,

@@ -36,8 +36,7 @@ class LaneColumn(Vertical):
 
     def on_mount(self) -> None:
         """The set-up does not change."""
-        other = self._duet.targets[0] != self._duet.targets[1]
-        target = f"  {visible(self._duet.targets[self._side])}" if other else ""
+        target = "" if self._duet.same_target else f"  {visible(self._duet.targets[self._side])}"
         self._title.update(
             Content.assemble((f"{SIDES[self._side]} ", "dim"), (visible(self._duet.labels[self._side]), "bold"), target)
         )

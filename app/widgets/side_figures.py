@@ -5,7 +5,8 @@ from __future__ import annotations
 from app.reply import Reply, Stage
 from app.widgets.figures import NOTHING, percent, rate
 from engine import Comparison, LaneReady, LaneTally, Order
-from engine.compare.report import CLOCKS, SAMPLED
+from engine.compare.figures import SAMPLED
+from engine.lanes import CLOCKS
 
 Pair = tuple[str, str]
 """What it is, and what it amounts to."""
@@ -58,6 +59,8 @@ def texts(
     comparison: Comparison, gap: float | None, *, greedy: bool, same_prompt: bool = True
 ) -> tuple[str, bool | None]:
     """Whether both lanes said the same, as a sentence, and as a truth; None where that is not the question."""
+    if not comparison.same_target:
+        return "not compared: the lanes have different targets", None
     if not same_prompt:
         return "not compared: an earlier text differs, so the lanes were not asked the same", None
     if not greedy:

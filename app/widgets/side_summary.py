@@ -9,7 +9,7 @@ from textual.widgets import Static
 
 from app.duet import Duet
 from app.widgets.side_figures import Pair, exactness, gains, texts, timing
-from engine.compare.report import CLOCKS
+from engine.lanes import CLOCKS
 
 HINT = "rounding, not speculation: with --exact no token's bits depend on what rides along"
 

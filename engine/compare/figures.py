@@ -16,6 +16,9 @@ from engine.events import Admitted, Event, Finished, FinishReason, Round
 from engine.statistics import Statistics
 from engine.theory import operations_of_rounds, speedup_of_rounds
 
+SAMPLED = (
+    "The texts are sampled with the same seed: with and without drafts the distributions are equal, not the tokens."
+)
 WITHOUT_MODEL = ("none", "ngram", "copy")
 """Drafters whose arithmetic is nothing beside the target's."""
 
@@ -142,6 +145,7 @@ class Comparison:
 
     left: LaneTally
     right: LaneTally
+    same_target: bool = True
 
     @property
     def measured(self) -> float | None:
@@ -160,7 +164,7 @@ class Comparison:
     @property
     def cost_ratio(self) -> float | None:
         """c: time of one draft step / time of a target pass of the lane that does not draft."""
-        if self.left.drafts is self.right.drafts:
+        if not self.same_target or self.left.drafts is self.right.drafts:
             return None
         plain, drafting = (self.right, self.left) if self.left.drafts else (self.left, self.right)
         step, target = drafting.draft_step_s, plain.pass_s
@@ -170,7 +174,7 @@ class Comparison:
     def predicted(self) -> float | None:
         """Speedup of the right lane by Theorem 3.8, with the measured α and c over the draft lengths that were run.
 
-        None where both lanes draft, or neither: c then has nothing to be measured against.
+        None where both lanes draft, or neither, or the targets differ: c then has nothing to be measured against.
         """
         c = self.cost_ratio
         drafting = self.left if self.left.drafts else self.right

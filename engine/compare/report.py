@@ -9,23 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from engine.compare.figures import Comparison, LaneTally
+from engine.compare.figures import SAMPLED, Comparison, LaneTally
 from engine.compare.runner import Trial
-from engine.lanes import Order
+from engine.lanes import CLOCKS, Order
 
 VERSION = 1
 """Of the JSON object; a field that changes its meaning gives a new one."""
 ORDERS_AGREE = 0.05
 """Both orders have to give a lane the same tokens per second, but for this share."""
 
-CLOCKS = (
-    "A lane's clock runs while the lane works and stands while the other does. Interleaved, the lane whose clock is "
-    "behind has the next round; sequential, the right lane begins when the left one has ended. Each lane has a cache, "
-    "drafters and a cost table of its own, reads the whole prompt itself, and no round ever holds both."
-)
-SAMPLED = (
-    "The texts are sampled with the same seed: with and without drafts the distributions are equal, not the tokens."
-)
 _DEFINITIONS = """\
 time        the lane's clock for the reply, from its submission on, reading the prompt included
 tokens/s    tokens / time from the start of the first round to the end of the last
@@ -102,6 +94,7 @@ class Report:
     device: str
     dtype: str
     greedy: bool
+    same_target: bool
     exact: bool | None
     """Whether fixed-shape passes give equal bits here; None where they were not asked for."""
     exact_cost: float | None
@@ -127,7 +120,9 @@ class Report:
         return "\n\n".join(part for part in parts if part)
 
     def _sentences(self) -> Iterable[str]:
-        if not self.greedy:
+        if not self.same_target:
+            yield "The lanes have different targets: their texts are not held against each other."
+        elif not self.greedy:
             yield SAMPLED
         else:
             orders = len({row.order for row in self.rows}) > 1

@@ -69,9 +69,9 @@ def _trial(engine: LaneEngine, ask: Ask, prompt: int, text: str) -> Trial:
     for events, tally in zip(run_lanes(engine, requests), tallies, strict=True):
         for event in events:
             tally.add(event)
-    comparison = Comparison(*tallies)
+    comparison = Comparison(tallies[0], tallies[1], same_target=engine.configs[0].target == engine.configs[1].target)
     gap = None
-    if not comparison.identical and all(request.sampling.greedy for request in requests):
+    if comparison.same_target and not comparison.identical and all(request.sampling.greedy for request in requests):
         gap = gap_at_difference(engine, requests[0], comparison)
     return Trial(prompt, engine.order, comparison, gap)
 

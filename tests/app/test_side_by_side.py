@@ -17,7 +17,7 @@ from app.widgets.composer import Composer
 from app.widgets.side_figures import exactness, status, texts, times
 from app.widgets.transcript import Transcript
 from engine import Admitted, Comparison, Finished, LaneReady, LaneTally, Prefilled, Ready, Round
-from engine.compare.report import CLOCKS
+from engine.lanes import CLOCKS
 from tests.app.commands.command import command
 from tests.app.recorded import trace
 from tests.app.side_stage import FOLLOW_UP, QUESTION, SideStage, differing
@@ -232,6 +232,7 @@ def test_words_for_figures() -> None:
     nothing = LaneTally()
     assert status(None, nothing, False) == ["no prompt yet"]
     assert times(None) == "–"
+    assert "different targets" in texts(Comparison(nothing, nothing, same_target=False), None, greedy=True)[0]
     both = Comparison(nothing, nothing)
     assert texts(both, None, greedy=False)[1] is None
     ready = next(r for r in trace("side-left") if isinstance(r, Ready))

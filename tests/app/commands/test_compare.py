@@ -144,4 +144,5 @@ def test_lanes_default_to_no_drafts_and_the_best_drafter() -> None:
     assert (label(left), label(right)) == ("no drafts", "ngram γ 5")
     left, right = lanes(None, "model:draft=small,gamma=auto", Settings())
     assert (left.draft, right.draft, label(right)) == ("", "small", "model γ auto")
+    assert label(lanes(None, None, Settings(temperature=0.7, seed=3))[1]) == "ngram γ 4"
     assert lanes("ngram:target=other", None, Settings())[0].target == "other"

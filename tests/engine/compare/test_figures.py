@@ -78,6 +78,7 @@ def test_lanes_the_other_way_round_give_the_inverse() -> None:
 def test_without_a_plain_lane_nothing_is_predicted() -> None:
     assert Comparison(drafting(), drafting()).predicted is None
     assert Comparison(plain(), plain()).predicted is None
+    assert Comparison(plain(), drafting(), same_target=False).predicted is None
 
 
 def test_identity() -> None:
