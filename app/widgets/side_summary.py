@@ -11,7 +11,7 @@ from app.duet import Duet
 from app.widgets.side_figures import Pair, exactness, gains, texts, timing
 from engine.lanes import CLOCKS
 
-HINT = "rounding, not speculation: with --exact no token's bits depend on what rides along"
+HINT = "with --exact no token's bits depend on what rides along, and rounding cannot part the texts"
 
 
 class SideSummary(Static):
