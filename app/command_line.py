@@ -11,6 +11,7 @@ import typer
 from app.commands import models, options
 from app.commands.bench import bench
 from app.commands.compare import Exact, SetUpLeft, SetUpRight, compare
+from app.commands.distill import distill
 from app.commands.verify import verify
 from app.errors import UsageError
 
@@ -194,3 +195,4 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
 app.command()(bench)
 app.command()(compare)
 app.command()(verify)
+app.command()(distill)

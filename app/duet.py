@@ -51,13 +51,12 @@ class Duet:
     ) -> None:
         self.order = order
         self.readies = readies
-        self.labels = tuple(label(settings) for settings in pair)
         self.greedy = all(settings.sampling().greedy for settings in pair)
         self.targets = tuple(settings.target for settings in pair)
-        self.conversations = tuple(LaneConversation(set_up=text) for text in self.labels)
         self.waiting: list[str] = []
         """Prompts that are sent when both lanes have answered."""
         self._pair = pair
+        self.conversations = tuple(LaneConversation(set_up=text) for text in self.labels)
         self._lanes = sources
         self._sources = tuple(TalliedSource(sources[i], lambda i=i: self._share(i)) for i in (0, 1))  # type: ignore[misc]
         self._exchanges = (Exchange(), Exchange())
@@ -88,8 +87,17 @@ class Duet:
             self._asked_gap = True
             self._lanes[0].ask_gap(self.comparison)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The set-ups for people; the best drafter has a name once the models are loaded."""
+        readies = self.readies()
+        offered = [lane.ready.drafters for lane in readies] or [(), ()]
+        return tuple(label(settings, names) for settings, names in zip(self._pair, offered, strict=True))
+
     def ready(self) -> None:
         """The models are loaded."""
+        for conversation, text in zip(self.conversations, self.labels, strict=True):
+            conversation.set_up = text
         for exchange in self._exchanges:
             exchange.ready()
 

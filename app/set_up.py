@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.errors import SettingsError, UsageError
 from app.paths import models_folder
 from app.settings import AUTO, DRAFTERS, Settings
 from engine import EngineConfig
+from engine.compare.figures import WITHOUT_MODEL
 from engine.request import DEFAULT_GAMMA
 
 FIELDS = ("gamma", "draft", "target")
@@ -69,14 +71,16 @@ def parse_set_up(text: str) -> SetUp:
     return SetUp(drafter, _gamma(text, values.get("gamma")), values.get("draft"), values.get("target"))
 
 
-def label(settings: Settings) -> str:
-    """A lane's set-up for people."""
-    if settings.chosen_drafter == "none" or settings.gamma == 0:
+def label(settings: Settings, offered: Sequence[str] = ()) -> str:
+    """A lane's set-up for people; `offered` are its drafters once they are known, the best one first."""
+    if settings.drafter == "none" or settings.gamma == 0:
         return "no drafts"
+    drafter = offered[0] if offered and settings.drafter == AUTO else settings.drafter
     gamma = settings.gamma
     if gamma is None and settings.seed is not None and not settings.sampling().greedy:
         gamma = DEFAULT_GAMMA  # what is sampled with a seed has to repeat, and does not adapt
-    return f"{settings.chosen_drafter} γ {AUTO if gamma is None else gamma}"
+    name = "best drafter" if drafter == AUTO else drafter
+    return f"{name} γ {AUTO if gamma is None else gamma}"
 
 
 def lanes(left: str | None, right: str | None, shared: Settings) -> tuple[Settings, Settings]:
@@ -96,7 +100,9 @@ def lanes(left: str | None, right: str | None, shared: Settings) -> tuple[Settin
 
 def lane_config(settings: Settings, *, exact: bool) -> EngineConfig:
     """The engine's set-up of one lane: a lane runs one reply at a time."""
-    return replace(settings.engine_config(models_folder()), slots=1, exact=exact)
+    config = replace(settings.engine_config(models_folder()), slots=1, exact=exact)
+    # A head costs every pass of its target something, so only a lane that uses it has one.
+    return replace(config, heads=()) if settings.drafter in WITHOUT_MODEL else config
 
 
 def with_seed(settings: Settings) -> Settings:

@@ -16,7 +16,7 @@ from app.errors import SettingsError
 from app.toml_file import TomlFile
 from engine import EngineConfig, EngineError, Message, Request, Sampling
 
-DRAFTERS = ("auto", "none", "ngram", "model")
+DRAFTERS = ("auto", "none", "ngram", "head", "combined", "model")
 PREFIX = "SPECCHAT_"
 AUTO = "auto"
 
@@ -82,20 +82,13 @@ class Settings:
             lenience=self.lenience,
         )
 
-    @property
-    def chosen_drafter(self) -> str:
-        """The drafter by name, auto resolved."""
-        if self.drafter != "auto":
-            return self.drafter
-        return "model" if self.draft else "ngram"
-
     def request(self, request_id: str, messages: tuple[Message, ...], stop: tuple[str, ...] = ()) -> Request:
         """A request for the next turn of a conversation."""
         return Request(
             request_id,
             messages,
             sampling=self.sampling(),
-            drafter=self.chosen_drafter,
+            drafter=self.drafter,
             gamma=self.gamma,
             max_tokens=self.max_tokens,
             stop=stop,

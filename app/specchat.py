@@ -150,9 +150,7 @@ class SpecChat(App[None]):
             if settings.theme in self.available_themes and settings.theme != self.theme:
                 self.theme = settings.theme
             sampling = settings.sampling()
-            self._show_models(
-                Path(settings.target).name, settings.chosen_drafter, settings.gamma, lossless=sampling.lossless
-            )
+            self._show_models(Path(settings.target).name, settings.drafter, settings.gamma, lossless=sampling.lossless)
             self._screen_of_chat.show_rejected(settings.show_rejected)
         for sentence in session.notices:
             self._notice(sentence, severity="warning")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -11,11 +12,14 @@ import torch
 from engine.cached_model import CachedModel
 from engine.config import EngineConfig
 from engine.drafters.base import Drafter
+from engine.drafters.combined import CombinedDrafter
+from engine.drafters.head import HeadDrafter
 from engine.drafters.model import ModelDrafter
 from engine.drafters.ngram import NGramDrafter
 from engine.drafters.none import NoDrafter
 from engine.errors import EngineError
 from engine.exact_check import ExactCheck, check_exact
+from engine.head.folder import LoadedHead, find_head, is_head, load_head
 from engine.loading import LoadedModel, pick_device, pick_dtype
 from engine.model_store import ModelStore
 from engine.penalties import Penalties
@@ -36,6 +40,7 @@ class Assembly:
     model: LoadedModel
     target: CachedModel
     draft: LoadedModel | None
+    head: LoadedHead | None
     drafters: dict[str, Drafter]
     """By name, best first."""
     penalties: Penalties
@@ -67,14 +72,28 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     folder = resolve(config.target, store, progress)
     dtype = pick_dtype(config.dtype, device, folder)
     model = shared_model(folder, device, dtype, progress)
-    draft = None
-    if config.draft is not None:
-        draft = shared_model(resolve(config.draft, store, progress), device, dtype, progress, stage="draft")
-        check_vocabularies(model.tokenizer, draft.tokenizer, model.eos_ids, draft.eos_ids)
-    return put_together(config, model, draft)
+    draft, head = _draft(config, model, store, progress)
+    return put_together(config, model, draft, head)
 
 
-def put_together(config: EngineConfig, model: LoadedModel, draft: LoadedModel | None) -> Assembly:
+def _draft(
+    config: EngineConfig, model: LoadedModel, store: ModelStore, progress: Progress
+) -> tuple[LoadedModel | None, LoadedHead | None]:
+    """The draft that is asked for; else a head that was made for this target, if there is one."""
+    if config.draft is None:
+        folder = find_head(config.heads, model)
+        return None, load_head(folder, model) if folder else None
+    if is_head(folder := Path(config.draft).expanduser()):
+        return None, load_head(folder, model)
+    device, dtype = model.model.device, model.model.dtype
+    draft = shared_model(resolve(config.draft, store, progress), device, dtype, progress, stage="draft")
+    check_vocabularies(model.tokenizer, draft.tokenizer, model.eos_ids, draft.eos_ids)
+    return draft, None
+
+
+def put_together(
+    config: EngineConfig, model: LoadedModel, draft: LoadedModel | None = None, head: LoadedHead | None = None
+) -> Assembly:
     """Caches and drafters for models that are loaded; fewer slots, then less context, where memory is short.
 
     Raises:
@@ -83,7 +102,8 @@ def put_together(config: EngineConfig, model: LoadedModel, draft: LoadedModel | 
     limit = min(config.context, model.context, draft.context if draft else model.context)
     for slots, context in _sizes(config.slots, limit):
         try:
-            target = CachedModel(model.model, slots, context, _OVERHANG, exact=config.exact)
+            taps = head.head.shape.taps if head else ()
+            target = CachedModel(model.model, slots, context, _OVERHANG, taps, exact=config.exact)
             cached = CachedModel(draft.model, slots, context, _OVERHANG) if draft else None
             break
         except EngineError as error:
@@ -93,17 +113,24 @@ def put_together(config: EngineConfig, model: LoadedModel, draft: LoadedModel | 
     exact = check_exact(target) if config.exact else None
     penalties = Penalties(target.cache.slots, context, target.device)
     never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
-    drafters: list[Drafter] = [NGramDrafter(model.eos_ids, never), NoDrafter()]
+    ngram = NGramDrafter(model.eos_ids, never)
+    drafters: list[Drafter] = [ngram, NoDrafter()]
+    cache_bytes = target.cache.bytes + (cached.cache.bytes if cached else 0)
+    if head is not None:
+        drafter = HeadDrafter(head.head, head.vocabulary, target, penalties)
+        drafters = [CombinedDrafter(drafter, ngram, target.device), drafter, *drafters]
+        cache_bytes += drafter.bytes
     if cached is not None:
         drafters.insert(0, ModelDrafter(cached, penalties, model.vocab_size, config.prefill_chunk))
     return Assembly(
         model=model,
         target=target,
         draft=draft,
+        head=head,
         drafters={drafter.name: drafter for drafter in drafters},
         penalties=penalties,
-        weight_bytes=model.weight_bytes + (draft.weight_bytes if draft else 0),
-        cache_bytes=target.cache.bytes + (cached.cache.bytes if cached else 0),
+        weight_bytes=model.weight_bytes + sum(part.weight_bytes for part in (draft, head) if part),
+        cache_bytes=cache_bytes,
         notices=(
             *_notices(model, draft, (slots, context) != (config.slots, limit) and (slots, context)),
             *([INEXACT] if exact and not exact.equal else []),

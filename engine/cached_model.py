@@ -24,14 +24,18 @@ class CachedModel:
         slots: rows of the cache.
         context: tokens per row.
         overhang: columns beyond the context, for the padding of rows that draft less than their batch.
+        taps: hidden states to hand out with every pass, by depth (0 the embeddings, the last one normed).
         exact: whether every pass but the prompt's has one fixed shape (`engine.exact_steps`).
 
     Raises:
         EngineError: the cache does not fit into memory, or the model cannot be run with one.
     """
 
-    def __init__(self, model: Any, slots: int, context: int, overhang: int, *, exact: bool = False) -> None:
+    def __init__(
+        self, model: Any, slots: int, context: int, overhang: int, taps: Sequence[int] = (), *, exact: bool = False
+    ) -> None:
         self.model = model
+        self.taps = tuple(taps)
         self.config = model.config.get_text_config()
         self.device: torch.device = model.device
         self.context = context
@@ -55,6 +59,13 @@ class CachedModel:
         Returns:
             Logits [B, T, V].
         """
+        return self.forward_tapped(tokens, slots, starts)[0]
+
+    @torch.inference_mode()
+    def forward_tapped(
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `forward`, with the tapped hidden states [B, T, taps x hidden size] beside the logits."""
         if self._static is not None:
             try:
                 return self._static.forward(tokens, slots, starts)
@@ -62,12 +73,13 @@ class CachedModel:
                 raise
             except RuntimeError:  # modelling code that cannot be captured still runs step by step
                 self._static = None
-        return self._run(self.model, tokens, slots, starts).logits  # type: ignore[no-any-return]
+        out = self._run(self.model, tokens, slots, starts)
+        return out.logits, self._tapped(out)
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> None:
-        """Feed tokens [B, T] for their keys and values alone."""
-        self._run(self.model.base_model, tokens, slots, starts)
+    def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
+        """Feed tokens [B, T] for their keys and values, and their tapped hidden states."""
+        return self._tapped(self._run(self.model.base_model, tokens, slots, starts))
 
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """As `forward`, in the shape that is fastest, whatever that does to the last bits."""
@@ -82,8 +94,12 @@ class CachedModel:
         positions = first[:, None] + torch.arange(tokens.shape[1], device=self.device)
         return self._call(model, tokens, positions, Pass(self.cache, slots, starts, positions))
 
-    def _step(self, tokens: Tensor, positions: Tensor, view: StaticView) -> Tensor:
-        return self._call(self.model, tokens, positions, view).logits  # type: ignore[no-any-return]
+    def _step(self, tokens: Tensor, positions: Tensor, view: StaticView) -> tuple[Tensor, Tensor | None]:
+        out = self._call(self.model, tokens, positions, view)
+        return out.logits, self._tapped(out)
+
+    def _tapped(self, out: Any) -> Tensor | None:
+        return torch.cat([out.hidden_states[i] for i in self.taps], dim=-1) if self.taps else None
 
     def _call(self, model: Any, tokens: Tensor, positions: Tensor, view: Pass | StaticView) -> Any:
         return model(
@@ -92,6 +108,7 @@ class CachedModel:
             attention_mask=self._mask(positions, view.length),
             past_key_values=view,
             use_cache=True,
+            output_hidden_states=bool(self.taps),
         )
 
     def _mask(self, positions: Tensor, length: int) -> Tensor | dict[str, Tensor] | None:

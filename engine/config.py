@@ -7,6 +7,9 @@ from pathlib import Path
 
 from engine.errors import EngineError
 
+SHIPPED_HEADS = Path(__file__).resolve().parents[1] / "assets" / "heads"
+"""Draft heads that come with specchat."""
+
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -24,7 +27,10 @@ class EngineConfig:
     models: Path
     """The folder that holds fetched and converted models (`engine.model_store`)."""
     draft: str | None = None
-    """A draft model, named as the target is; None for none."""
+    """A draft model, named as the target is, or the folder of a draft head; None for a head made for the target, where
+    `heads` hold one."""
+    heads: tuple[Path, ...] = (SHIPPED_HEADS,)
+    """Folders of draft heads, looked through in this order."""
     device: str = "auto"
     """One of `DEVICES`, or a torch device such as cuda:1."""
     dtype: str = "auto"

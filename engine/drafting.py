@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from engine.adaptive import AdaptiveGamma, Forecast
 from engine.costs import Costs
 from engine.drafters.base import Draft, Drafter
 from engine.drafters.proposal import Proposal, merge
+from engine.errors import EngineError
 from engine.outcome import Outcome
+from engine.request import AUTO
 from engine.row import Row
 
 
@@ -48,6 +51,19 @@ class Drafting:
         self._costs = Costs()
         self._controller = AdaptiveGamma(self._costs)
         self._forecasts: dict[str, Forecast] = {}
+
+    def named(self, name: str) -> str:
+        """The drafter that a request asks for; the best one for auto.
+
+        Raises:
+            EngineError: there is none of that name.
+        """
+        if name == AUTO:
+            return next(iter(self.drafters))
+        if name in self.drafters:
+            return name
+        hint = {"model": " (it needs --draft)", "head": " (make one with specchat distill)"}.get(name, "")
+        raise EngineError(f"drafter {name!r} is not there{hint}: choose one of auto, {', '.join(self.drafters)}")
 
     def admit(self, row: Row) -> None:
         """A row starts."""
@@ -110,6 +126,15 @@ class Drafting:
         if plan.adaptive:
             forecasts = [self._forecasts[rows[i].request.request_id] for i in plan.adaptive]
             self._controller.observe(forecasts, plan.buckets, [outcomes[i].accepted for i in plan.adaptive])
+
+    def absorb(self, rows: Sequence[Row], tapped: Tensor | None) -> None:
+        """The target has read tokens of these rows, from `Row.cached` on; what it hands out goes to who drafts."""
+        if tapped is None:
+            return
+        for name in dict.fromkeys(row.drafter for row in rows):
+            mine = [i for i, row in enumerate(rows) if row.drafter == name]
+            part = tapped if len(mine) == len(rows) else tapped[torch.tensor(mine, device=tapped.device)]
+            self.drafters[name].absorb([rows[i] for i in mine], part)
 
     def observe(self, row: Row, emitted: Sequence[int]) -> None:
         """A round has added `emitted` to `row.tokens`."""

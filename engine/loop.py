@@ -99,7 +99,7 @@ class Loop:
         self._on_ready(
             Ready(
                 target=made.model.name,
-                draft=made.draft.name if made.draft else None,
+                draft=next((part.name for part in (made.draft, made.head) if part), None),
                 drafters=tuple(made.drafters),
                 device=device.type,
                 device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
@@ -160,10 +160,7 @@ class Loop:
 
     def _start(self, submitted: Submit) -> None:
         request = submitted.request
-        if request.drafter not in self._drafting.drafters:
-            raise EngineError(
-                f"drafter {request.drafter!r} is not known: choose one of {', '.join(self._drafting.drafters)}"
-            )
+        drafter = self._drafting.named(request.drafter)
         request.sampling.check_vocabulary(self._model.vocab_size)
         prompt = [*encode(request, self._model.tokenizer), *submitted.continuation]
         if len(prompt) >= self._target.context:
@@ -184,13 +181,13 @@ class Loop:
             cached=place.length,
             seed=fresh_seed() if request.sampling.seed is None else request.sampling.seed,
             text=ReplyText(self._model.tokenizer, request.stop),
-            drafter="none" if request.gamma == 0 else request.drafter,
+            drafter="none" if request.gamma == 0 else drafter,
             admitted_at=now,
             continued=len(submitted.continuation),
         )
         self._scheduler.admit(row)
         self._drafting.admit(row)
-        row.outbox.put(Admitted(request.request_id, len(prompt), place.length, now - submitted.at, now))
+        row.outbox.put(Admitted(request.request_id, len(prompt), row.cached, now - submitted.at, now))
 
     def _refuse(self, submitted: Submit, reason: FinishReason, message: str) -> None:
         submitted.outbox.put(Finished(submitted.request.request_id, reason, "", message, self._clock()))
@@ -203,8 +200,9 @@ class Loop:
         if row is None:
             return
         started = self._clock()
-        chunk = row.tokens[row.cached : min(row.cached + self._config.prefill_chunk, row.prompt_length - 1)]
-        self._target.prefill(torch.tensor([chunk], device=self._target.device), [row.slot], [row.cached])
+        chunk = row.tokens[row.cached : min(row.cached + self._config.prefill_chunk, len(row.tokens) - 1)]
+        tapped = self._target.prefill(torch.tensor([chunk], device=self._target.device), [row.slot], [row.cached])
+        self._drafting.absorb([row], tapped)
         row.cached += len(chunk)
         now = self._clock()
         row.outbox.put(Prefilled(row.request.request_id, row.cached, row.prompt_length, now - started, now))

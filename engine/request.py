@@ -11,6 +11,7 @@ ROLES = ("system", "user", "assistant")
 
 MAX_GAMMA = 16
 """Longest draft."""
+AUTO = "auto"
 DEFAULT_GAMMA = 4
 """Draft length where it may not adapt."""
 
@@ -117,7 +118,8 @@ class Request:
     prompt: str | None = None
     prompt_ids: tuple[int, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
-    drafter: str = "ngram"
+    drafter: str = AUTO
+    """One of `Ready.drafters`; auto is the first, best one."""
     gamma: int | None = None
     """Draft length asked for each round, 0 (no drafting) to `MAX_GAMMA`; None adapts it to what pays.
 

@@ -58,13 +58,14 @@ def run_round(
     watch.mark()
     last = torch.tensor([[row.tokens[-1]] for row in rows], device=target.device)
     fed = torch.cat([last, plan.proposal.tokens], dim=1)
-    logits = target.forward(fed, [row.slot for row in rows], [row.cached for row in rows])
+    logits, tapped = target.forward_tapped(fed, [row.slot for row in rows], [row.cached for row in rows])
     adjustment = penalties.of(rows)
     if adjustment is not None:
         logits = adjustment.apply(logits, plan.proposal.tokens)
     verdict, u, details = _judge(logits, rows, plan.proposal)
     outcomes = to_host(verdict, logits, plan.proposal, plan.gammas, u, details)
     watch.mark()
+    drafting.absorb(rows, tapped)
     draft_s, verify_s = watch.seconds()
     return plan, outcomes, Timing(draft_s, verify_s, started)
 

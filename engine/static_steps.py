@@ -19,8 +19,11 @@ LENGTHS = (1, 2, 3, 5, 9, 17)
 """Tokens per row that a pass is padded to."""
 _FEWEST_COLUMNS = 256
 
-Step = Callable[[Tensor, Tensor, "StaticView"], Tensor]
-"""Logits [K, T, V] of tokens [K, T] at positions [K, T], through a view of the cache."""
+Scores = tuple[Tensor, Tensor | None]
+"""Logits [K, T, V], and the hidden states that are tapped."""
+
+Step = Callable[[Tensor, Tensor, "StaticView"], Scores]
+"""The scores of tokens [K, T] at positions [K, T], through a view of the cache."""
 
 
 class StaticView:
@@ -60,7 +63,7 @@ class _Bucket:
 
     tokens: Tensor
     positions: Tensor
-    run: Callable[[], Tensor]
+    run: Callable[[], Scores]
 
 
 class StaticSteps:
@@ -80,8 +83,8 @@ class StaticSteps:
         self._buckets: dict[tuple[int, int, int], _Bucket] = {}
         self._pool = torch.cuda.graph_pool_handle() if capture else None
 
-    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """As `CachedModel.forward`."""
+    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Scores:
+        """As `CachedModel.forward_tapped`."""
         length = tokens.shape[1]
         padded = next(n for n in LENGTHS if n >= length)
         rows = min(_power_of_two(max(slots) + 1), self._cache.slots)
@@ -98,10 +101,11 @@ class StaticSteps:
         bucket.tokens[:, :length] = torch.where(riding, 0, tokens[index.clamp(min=0)])
         positions = start[:, None] + torch.arange(padded, device=self._device)
         bucket.positions.copy_(torch.where(riding, self._cache.columns - 1, positions))
-        logits = bucket.run()
+        logits, tapped = bucket.run()
         if list(slots) != list(range(rows)):
-            logits = logits[torch.tensor(slots, device=self._device)]
-        return logits[:, :length]
+            mine = torch.tensor(slots, device=self._device)
+            logits, tapped = logits[mine], None if tapped is None else tapped[mine]
+        return logits[:, :length], None if tapped is None else tapped[:, :length]
 
     def _bucket(self, rows: int, length: int, columns: int) -> _Bucket:
         key = (rows, length, columns)
@@ -110,13 +114,13 @@ class StaticSteps:
             positions = torch.full_like(tokens, self._cache.columns - 1)
             view = StaticView(self._cache, rows, columns, positions)
 
-            def run() -> Tensor:
+            def run() -> Scores:
                 return self._step(tokens, positions, view)
 
             self._buckets[key] = _Bucket(tokens, positions, self._captured(run) if self._capture else run)
         return self._buckets[key]
 
-    def _captured(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def _captured(self, run: Callable[[], Scores]) -> Callable[[], Scores]:
         """`run` as a CUDA graph; the first calls, outside of it, let libraries set themselves up."""
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -126,11 +130,11 @@ class StaticSteps:
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            logits = run()
+            scores = run()
 
-        def replay() -> Tensor:
+        def replay() -> Scores:
             graph.replay()
-            return logits
+            return scores
 
         return replay
 

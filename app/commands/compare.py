@@ -112,7 +112,7 @@ def _run(pair: Sequence[Settings], prompts: Sequence[str], order: str, repeat: i
     return make_report(
         trials,
         prompts,
-        [label(settings) for settings in pair],
+        [label(settings, lane.ready.drafters) for settings, lane in zip(pair, engine.lanes, strict=True)],
         greedy=sampling.greedy,
         same_target=pair[0].target == pair[1].target,
         command=typed(),

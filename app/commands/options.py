@@ -15,7 +15,9 @@ Target = Annotated[
 Draft = Annotated[str | None, typer.Option("--draft", metavar="MODEL", help="A smaller model that drafts.")]
 Drafter = Annotated[
     str | None,
-    typer.Option("--drafter", metavar="auto|none|ngram|model", help="What proposes tokens.", show_default=False),
+    typer.Option(
+        "--drafter", metavar="auto|none|ngram|head|combined|model", help="What proposes tokens.", show_default=False
+    ),
 ]
 
 

@@ -110,6 +110,8 @@ class SideScreen(Screen[Conversation | None]):
                     self._show_targets()
                     self._state = ""
                     self.duet.ready()
+                    for column in self.columns:
+                        column.show_set_up()
                 case Notice(text=text) if text not in self._told:
                     self._told.add(text)
                     self.notify(visible(text), markup=False)

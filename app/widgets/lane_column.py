@@ -35,7 +35,11 @@ class LaneColumn(Vertical):
         yield self._line
 
     def on_mount(self) -> None:
-        """The set-up does not change."""
+        """Say which lane it is."""
+        self.show_set_up()
+
+    def show_set_up(self) -> None:
+        """The set-up, as far as it is known."""
         target = "" if self._duet.same_target else f"  {visible(self._duet.targets[self._side])}"
         self._title.update(
             Content.assemble((f"{SIDES[self._side]} ", "dim"), (visible(self._duet.labels[self._side]), "bold"), target)

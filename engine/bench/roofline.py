@@ -32,7 +32,7 @@ class Traffic:
     cache: int
     """Of the target's cache, per token in it."""
     draft_weights: int
-    """Of one step of the draft model; 0 where there is none."""
+    """Of one step of the draft model or head; 0 where there is none."""
     draft_cache: int
 
     @classmethod
@@ -43,7 +43,7 @@ class Traffic:
         return cls(
             weights=weights_read(assembly.model),
             cache=cache.bytes // room,
-            draft_weights=weights_read(assembly.draft) if assembly.draft else 0,
+            draft_weights=_draft_weights(assembly),
             draft_cache=(assembly.cache_bytes - cache.bytes) // room,
         )
 
@@ -52,9 +52,16 @@ class Traffic:
         if not counted.tokens:
             return None
         read = counted.rounds * self.weights + counted.positions * self.cache
-        if drafter == "model":
+        if drafter in ("model", "head", "combined"):
             read += counted.steps * self.draft_weights + counted.draft_positions * self.draft_cache
         return read / counted.tokens
+
+
+def _draft_weights(assembly: Assembly) -> int:
+    if assembly.head is not None:
+        scored = len(assembly.head.vocabulary) * assembly.head.head.shape.hidden
+        return assembly.head.weight_bytes + scored * assembly.model.model.dtype.itemsize
+    return weights_read(assembly.draft) if assembly.draft else 0
 
 
 def weights_read(loaded: LoadedModel) -> int:

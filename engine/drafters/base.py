@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
@@ -37,20 +36,27 @@ class Draft:
         return Draft(tokens, kept, self.q, self.buckets)
 
 
-class Drafter(Protocol):
+class Drafter:
     """One way of drafting, for any number of rows."""
 
     name: str
-
-    @property
-    def buckets(self) -> Sequence[int]:
-        """Grades of confidence it may give its tokens; none if it gives none."""
+    buckets: Sequence[int] = ()
+    """Grades of confidence it may give its tokens; none if it gives none."""
 
     def admit(self, row: Row) -> None:
-        """A row starts; its prompt is in `row.tokens`."""
+        """A row starts; its tokens are in `row.tokens`. To see the target read more of them, lower `row.cached`."""
+
+    def absorb(self, rows: Sequence[Row], tapped: Tensor) -> None:
+        """The target has read T tokens of each row, from `row.cached` on.
+
+        Args:
+            rows: the drafter's own.
+            tapped: the hidden states [B, T, taps x hidden size] that the target was asked to hand out.
+        """
 
     def propose(self, rows: Sequence[Row], gammas: Sequence[int]) -> Draft:
         """Up to `gammas[i]` tokens that may follow `rows[i].tokens`."""
+        raise NotImplementedError
 
     def observe(self, row: Row, emitted: Sequence[int]) -> None:
         """A round has added `emitted` to `row.tokens`."""

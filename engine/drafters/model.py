@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.cached_model import CachedModel
-from engine.drafters.base import Draft
+from engine.drafters.base import Draft, Drafter
 from engine.draws import Stream, uniforms
 from engine.penalties import Penalties
 from engine.row import Row
@@ -19,7 +19,7 @@ _LEAD = 2
 """Tokens fed in the first draft step: after a full acceptance the last drafted one has not been fed yet."""
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """A draft model with a cache of its own, its slots those of the target.
 
     A row's prompt enters the draft cache when the row first drafts, together with those of all rows that start then.
@@ -33,7 +33,6 @@ class ModelDrafter:
     """
 
     name = "model"
-    buckets = ()
 
     def __init__(self, model: CachedModel, penalties: Penalties, vocabulary: int, chunk: int) -> None:
         self._model = model

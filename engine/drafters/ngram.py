@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
-from engine.drafters.base import Draft
+from engine.drafters.base import Draft, Drafter
 from engine.row import Row
 
 MAX_ORDER = 4
@@ -75,7 +75,7 @@ class NGramPredictor:
         return tuple(history[i] for i in range(-min(MAX_ORDER - 1, len(history)), 0))
 
 
-class NGramDrafter:
+class NGramDrafter(Drafter):
     """One predictor per row; the arguments are those of `NGramPredictor`."""
 
     name = "ngram"

@@ -166,8 +166,9 @@ def test_the_engine_gives_the_turn_to_the_lane_that_is_behind(monkeypatch: pytes
         both(engine, *pair())
     together = [seconds for busy, seconds in seen if busy == [0, 1]]
     turns = [max(b - a for a, b in zip(old, new, strict=True)) for old, new in pairwise(together)]
+    ahead = [abs(left - right) for left, right in together]
     assert len(together) > 60
-    assert max(abs(left - right) for left, right in together) <= max(turns)
+    assert max(ahead) <= max(*turns, ahead[0])  # the left lane may have had a turn before the right one was asked
 
 
 def test_a_lane_s_clock_counts_its_own_work() -> None:
@@ -226,7 +227,7 @@ def test_a_lane_without_its_drafter_refuses_and_the_other_goes_on() -> None:
         left, _ = pair()
         lanes, _ = both(engine, left, ask(PROMPT, "right", drafter="head"))
     assert len(ids_of(lanes[0])) == 60
-    assert "drafter 'head' is not known" in lanes[1][-1].message  # type: ignore[union-attr]
+    assert "drafter 'head' is not there" in lanes[1][-1].message  # type: ignore[union-attr]
 
 
 def test_cancel_ends_one_lane() -> None:

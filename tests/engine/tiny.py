@@ -12,6 +12,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from engine import Engine, EngineConfig, Event, Finished, Message, Outbox, Request, Round
 from engine.assembly import Assembly, put_together
+from engine.distill.initial import head_shape
+from engine.head.folder import LoadedHead
+from engine.head.network import DraftHead
 from engine.loading import LoadedModel
 from engine.progress import Progress
 
@@ -61,10 +64,19 @@ def tiny_model(
     )
 
 
+def tiny_head(target: LoadedModel, seed: int = 0, vocabulary: int = 200) -> LoadedHead:
+    """A head of random weights that can draft `vocabulary` of the target's tokens, spread over all of them."""
+    torch.manual_seed(seed)
+    head = DraftHead(head_shape(target.model, target.name)).eval().requires_grad_(False)
+    ids = torch.randperm(target.vocab_size)[:vocabulary].sort().values
+    return LoadedHead(head, ids, "tiny head", sum(weight.nbytes for weight in head.parameters()))
+
+
 @contextmanager
 def tiny_engine(
     target: LoadedModel | None = None,
     draft: LoadedModel | None = None,
+    head: LoadedHead | None = None,
     slots: int = 4,
     chunk: int = 32,
     queue: int = 1024,
@@ -72,7 +84,7 @@ def tiny_engine(
     """A running engine on tiny models."""
 
     def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        return put_together(config, target or tiny_model(), draft)
+        return put_together(config, target or tiny_model(), draft, head)
 
     config = EngineConfig("tiny", Path(), slots=slots, context=256, queue=queue, prefill_chunk=chunk)
     engine = Engine(config, assemble)

@@ -141,8 +141,9 @@ def test_set_ups() -> None:
 
 def test_lanes_default_to_no_drafts_and_the_best_drafter() -> None:
     left, right = lanes(None, None, Settings(gamma=5))
-    assert (label(left), label(right)) == ("no drafts", "ngram γ 5")
+    assert (label(left), label(right)) == ("no drafts", "best drafter γ 5")
+    assert label(right, ("combined", "ngram", "none")) == "combined γ 5"
     left, right = lanes(None, "model:draft=small,gamma=auto", Settings())
     assert (left.draft, right.draft, label(right)) == ("", "small", "model γ auto")
-    assert label(lanes(None, None, Settings(temperature=0.7, seed=3))[1]) == "ngram γ 4"
+    assert label(lanes(None, None, Settings(temperature=0.7, seed=3))[1]) == "best drafter γ 4"
     assert lanes("ngram:target=other", None, Settings())[0].target == "other"

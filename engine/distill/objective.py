@@ -1,0 +1,78 @@
+"""Cross-entropy of a draft head's distribution against the target's, without ever holding a batch of distributions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_CHUNK = 256
+"""Positions at a time: their scores stay in a processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The target's distributions at N positions, as what they are computed from."""
+
+    hidden: Tensor
+    """[N, d], its last hidden states."""
+    log_total: Tensor
+    """[N], float32, log-sum-exp of its logits over its whole vocabulary."""
+    counted: Tensor
+    """[N], bool: positions that count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How a head and its target agree, summed over the positions that count."""
+
+    overlap: Tensor
+    """Σ min(p, q), what the acceptance rate is the mean of (Leviathan et al. 2023, Corollary 3.6)."""
+    top: Tensor
+    """How often both have the same most likely token, of those the head can draft."""
+    count: Tensor
+
+
+def cross_entropy(drafted: Tensor, vocabulary: Tensor, truth: Truth) -> tuple[Tensor, Agreement]:
+    """Mean over the counted positions of -Σ p log q.
+
+    Args:
+        drafted: [N, d], what the head scores with.
+        vocabulary: [V', d], the target's output embeddings of the tokens that the head can draft. p is not scaled up
+            to sum to 1 over them: what the head cannot draft teaches it nothing.
+        truth: of the same positions.
+    """
+    loss, overlap, top = _CrossEntropy.apply(drafted, vocabulary, truth)  # type: ignore[no-untyped-call]
+    return loss, Agreement(overlap, top, truth.counted.sum())
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """The gradient with respect to the scores is q Σp - p: it is made, and used up, on the way forward."""
+
+    @staticmethod
+    def forward(ctx: Any, drafted: Tensor, vocabulary: Tensor, truth: Truth) -> tuple[Tensor, Tensor, Tensor]:
+        weight = truth.counted.float() / truth.counted.sum().clamp(min=1)
+        loss, overlap, top = (torch.zeros((), device=drafted.device) for _ in range(3))
+        gradient = torch.empty_like(drafted)
+        for at in range(0, len(drafted), _CHUNK):
+            part = slice(at, at + _CHUNK)
+            counted = truth.counted[part, None]
+            p = (truth.hidden[part] @ vocabulary.T).float().sub_(truth.log_total[part, None]).exp_()
+            log_q = (drafted[part] @ vocabulary.T).float().log_softmax(-1)
+            loss -= ((p * log_q).sum(-1) * weight[part]).sum()
+            top += ((log_q.argmax(-1) == p.argmax(-1))[:, None] & counted).sum()
+            q = log_q.exp_()
+            overlap += (torch.minimum(p, q).sum(-1, keepdim=True) * counted).sum()
+            toward = q.mul_(p.sum(-1, keepdim=True)).sub_(p).mul_(weight[part, None])
+            gradient[part] = toward.to(vocabulary.dtype) @ vocabulary
+        ctx.save_for_backward(gradient)
+        ctx.mark_non_differentiable(overlap, top)
+        return loss, overlap, top
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, loss: Tensor, *_: Any) -> tuple[Tensor, None, None]:
+        return ctx.saved_tensors[0] * loss, None, None

@@ -1,0 +1,137 @@
+"""Conversations written by the target itself, many at once, with the hidden states it had while writing them.
+
+The target is given the chat template up to the user turn and writes that too (as Magpie does: Xu et al. 2024), then its
+reply, then perhaps a further turn. Rows that end are replaced at once, so the batch stays full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from engine.cached_model import CachedModel
+from engine.distill.corpus import Conversation
+from engine.distill.turns import Turns
+
+TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
+"""Of the replies, drawn with equal chances: people chat greedily and with sampling."""
+QUESTIONS = 0.8
+"""Temperature of user turns: small models write nonsense at 1."""
+LENGTH = 384
+"""Tokens of one conversation."""
+
+
+@dataclass(slots=True)
+class _Writing:
+    """One conversation while it is written."""
+
+    temperature: float
+    forced: list[int]
+    """Tokens still to be fed as they are, the next one last."""
+    replying: bool = False
+    """Whether what is sampled now is a reply; else it is a user turn."""
+    tokens: list[int] = field(default_factory=list)
+    sampled: list[bool] = field(default_factory=list)
+
+
+class Rollout:
+    """Writes conversations without end.
+
+    Args:
+        target: with taps, and a slot for each conversation that is written at once.
+        turns: what the chat template puts between the turns.
+        ends: tokens that end a turn.
+        prompts: prompts to reply to, as token ids, ready for a reply; without any, the target writes the user turns.
+        seed: of the temperatures and the draws.
+    """
+
+    def __init__(
+        self,
+        target: CachedModel,
+        turns: Turns | None,
+        ends: frozenset[int],
+        prompts: Sequence[Sequence[int]],
+        seed: int,
+    ) -> None:
+        self._target = target
+        self._turns = turns
+        self._ends = ends
+        self._prompts = prompts
+        self._random = torch.Generator().manual_seed(seed)
+        slots, size = target.cache.slots, target.config.hidden_size * len(target.taps)
+        self._features = torch.zeros(slots, LENGTH, size, dtype=target.model.dtype)
+        self._log_total = torch.zeros(slots, LENGTH)
+        self._rows = [self._begin() for _ in range(slots)]
+
+    def run(self) -> Iterator[Conversation]:
+        """Conversations as they are completed."""
+        slots = list(range(len(self._rows)))
+        last = [self._sampled_or_forced(row, None) for row in self._rows]
+        while True:
+            starts = [len(row.tokens) - 1 for row in self._rows]
+            tokens = torch.tensor(last, device=self._target.device)[:, None]
+            logits, features = self._target.forward_tapped(tokens, slots, starts)
+            assert features is not None
+            scores = logits[:, 0].float()
+            at = torch.tensor(starts)
+            self._features[slots, at] = features[:, 0].cpu()
+            self._log_total[slots, at] = scores.logsumexp(-1).cpu()
+            chosen = self._choose(scores).tolist()
+            for slot, row in enumerate(self._rows):
+                if len(row.tokens) == LENGTH or not self._goes_on(row, chosen[slot]):
+                    yield self._whole(slot)
+                    self._rows[slot] = self._begin()
+                last[slot] = self._sampled_or_forced(self._rows[slot], chosen[slot])
+
+    def _begin(self) -> _Writing:
+        temperature = TEMPERATURES[self._draw(len(TEMPERATURES))]
+        if self._turns is None:
+            prompt = list(self._prompts[self._draw(len(self._prompts))])
+            return _Writing(temperature, prompt[::-1], replying=True)
+        return _Writing(temperature, list(self._turns.opening[::-1]))
+
+    def _goes_on(self, row: _Writing, chosen: int) -> bool:
+        """Whether the conversation continues; at the end of a turn, with the next one's beginning as forced tokens."""
+        if row.forced or chosen not in self._ends:
+            return True
+        if self._turns is None:
+            return False
+        row.forced = list((self._turns.question if row.replying else self._turns.answer)[::-1])
+        row.replying = not row.replying
+        return True
+
+    @staticmethod
+    def _sampled_or_forced(row: _Writing, chosen: int | None) -> int:
+        given = bool(row.forced)
+        token = row.forced.pop() if given else chosen
+        assert token is not None
+        row.tokens.append(token)
+        row.sampled.append(not given)
+        return token
+
+    def _choose(self, scores: Tensor) -> Tensor:
+        """One token per row [B] from logits [B, V], at each row's temperature."""
+        warmth = torch.tensor([row.temperature if row.replying else QUESTIONS for row in self._rows])
+        chosen = scores.argmax(-1)
+        warm = warmth.nonzero()[:, 0]
+        if len(warm):
+            shares = (scores[warm.to(scores.device)] / warmth[warm, None].to(scores.device)).softmax(-1).cumsum(-1)
+            u = torch.rand(len(warm), 1, generator=self._random).to(scores.device) * shares[:, -1:]
+            chosen[warm.to(scores.device)] = torch.searchsorted(shares, u)[:, 0].clamp(max=scores.shape[-1] - 1)
+        return chosen
+
+    def _whole(self, slot: int) -> Conversation:
+        row = self._rows[slot]
+        length = len(row.tokens)
+        return Conversation(
+            torch.tensor(row.tokens, dtype=torch.int32),
+            torch.tensor(row.sampled),
+            self._features[slot, :length].clone(),
+            self._log_total[slot, :length].clone(),
+        )
+
+    def _draw(self, n: int) -> int:
+        return int(torch.randint(n, (), generator=self._random))

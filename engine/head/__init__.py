@@ -1,0 +1,1 @@
+"""The draft head: a small network on the target's own hidden states that drafts for it."""

@@ -1,0 +1,139 @@
+"""What a draft head knows of every slot: states of what the target has read, keys and values of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.head.network import DraftHead
+from engine.row import Row
+from engine.scheduler import common_prefix
+
+_TOGETHER = 17
+"""Places that rows read in one pass; who is further behind reads alone first."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    tokens: list[int] = field(default_factory=list)
+    """What is in the slot, while no row is."""
+    row: Row | None = None
+    first: int = 0
+    read: int = 0
+    """Keys and values of the places from `first` up to `read` come from the target's states."""
+
+    @property
+    def content(self) -> list[int]:
+        return self.tokens if self.row is None else self.row.tokens[: self.row.cached]
+
+    def begins(self, end: int, window: int) -> int:
+        """The first place still to be read, for a draft at `end` that looks back over a window."""
+        least = max(end - window, 0)
+        return max(self.read, least) if self.first <= least else least
+
+
+class HeadMemory:
+    """States, keys and values [slots, columns] of a head.
+
+    Place i stands for token i + 1 with the state that the target had at token i. The head has one layer, so a place's
+    key and value depend on nothing but these two: places may be read in any order, and again.
+
+    Args:
+        head: the network.
+        slots: as many as the target's cache has.
+        columns: as many as the target's cache has.
+    """
+
+    def __init__(self, head: DraftHead, slots: int, columns: int) -> None:
+        self._head = head
+        shape, like = head.shape, head.fuse.weight
+        self._states = like.new_zeros(slots, columns, shape.hidden)
+        self._keys = like.new_zeros(slots, shape.key_heads, columns, shape.head_size)
+        self._values = torch.zeros_like(self._keys)
+        positions = torch.arange(columns, device=like.device)[None]
+        self._cosine, self._sine = (part[0, 0].to(like.dtype) for part in head.rotation(positions))
+        self._slots = [_Slot() for _ in range(slots)]
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all slots."""
+        return self._states.nbytes + 2 * self._keys.nbytes
+
+    def admit(self, row: Row) -> int:
+        """Take a row in; how many of its tokens' states are known, here or in a slot they are copied from."""
+        shared = [common_prefix(slot.content, row.tokens[: row.cached]) for slot in self._slots]
+        source = max(range(len(shared)), key=lambda i: (shared[i], i == row.slot))
+        known, slot = shared[source], self._slots[row.slot]
+        if source != row.slot and known:
+            self._states[row.slot, :known] = self._states[source, :known]
+            slot.first = slot.read = 0
+        slot.row = row
+        slot.read = min(slot.read, max(known - 1, 0))
+        slot.first = min(slot.first, slot.read)
+        return known
+
+    @torch.inference_mode()
+    def absorb(self, rows: Sequence[Row], tapped: Tensor) -> None:
+        """Keep the states of the T tokens [B, T, taps x d] that the target has just read from `row.cached` on."""
+        starts = torch.tensor([row.cached for row in rows], device=tapped.device)[:, None]
+        slots = torch.tensor([row.slot for row in rows], device=tapped.device)[:, None]
+        self._states[slots, starts + torch.arange(tapped.shape[1], device=tapped.device)] = self._head.fused(tapped)
+
+    def release(self, row: Row) -> None:
+        """The row leaves; what is known of it stays."""
+        slot = self._slots[row.slot]
+        slot.tokens, slot.row = row.tokens[: row.cached], None
+
+    def read(self, rows: Sequence[Row], embedding: Tensor, window: int) -> Tensor:
+        """Read what the target has read since the last draft, and score with the last place of each row [B, 1, d].
+
+        Rows have two tokens or more.
+        """
+        ends = [len(row.tokens) - 1 for row in rows]
+        begins = [self._slots[row.slot].begins(end, window) for row, end in zip(rows, ends, strict=True)]
+        limit = min(_TOGETHER, *ends)
+        width = 1
+        for row, begin, end in zip(rows, begins, ends, strict=True):
+            slot = self._slots[row.slot]
+            if end - begin > limit:
+                self._read([row], [end - 1], end - 1 - begin, embedding, window)
+            else:
+                # Rows with less to read start earlier: what is read again is the same again.
+                width = max(width, end - begin)
+            slot.first, slot.read = (begin if begin > slot.read else min(slot.first, begin)), end
+        return self._read(rows, ends, width, embedding, window)[:, -1:]
+
+    def extend(self, rows: Sequence[Row], step: int, state: Tensor, embedded: Tensor, window: int) -> Tensor:
+        """One place more [B, 1, d] behind what was read, on the head's own state [B, 1, d]; `step` counts from 1."""
+        ends = [len(row.tokens) - 1 + step for row in rows]
+        return self._layer(rows, ends, state, embedded, window)
+
+    def _read(self, rows: Sequence[Row], ends: Sequence[int], width: int, embedding: Tensor, window: int) -> Tensor:
+        """Run the layer on the `width` places below `ends`, on the target's states."""
+        device = embedding.device
+        tokens = [row.tokens[end - width + 1 : end + 1] for row, end in zip(rows, ends, strict=True)]
+        places = torch.tensor(ends, device=device)[:, None] + torch.arange(-width, 0, device=device)
+        states = self._states[torch.tensor([row.slot for row in rows], device=device)[:, None], places]
+        embedded = functional.embedding(torch.tensor(tokens, device=device), embedding)
+        return self._layer(rows, ends, states, embedded, window)
+
+    def _layer(self, rows: Sequence[Row], ends: Sequence[int], state: Tensor, embedded: Tensor, window: int) -> Tensor:
+        """Run the layer on the T places below `ends`: what it scores with [B, T, d], from states and embeddings."""
+        device, width = state.device, state.shape[1]
+        slots = torch.tensor([row.slot for row in rows], device=device)
+        places = torch.tensor(ends, device=device)[:, None] + torch.arange(-width, 0, device=device)
+        stream = self._head.enter(state, embedded)
+        rotation = self._cosine[places][:, None], self._sine[places][:, None]
+        query, key, value = self._head.read(stream, rotation)
+        self._keys[slots[:, None], :, places] = key.transpose(1, 2)
+        self._values[slots[:, None], :, places] = value.transpose(1, 2)
+        low, high = max(min(ends) - width - window, 0), max(ends)
+        distance = places[:, None, :, None] - torch.arange(low, high, device=device)
+        mask = (distance >= 0) & (distance < window)
+        keys, values = self._keys[slots, :, low:high], self._values[slots, :, low:high]
+        attended = functional.scaled_dot_product_attention(query, keys, values, mask, enable_gqa=True)
+        return self._head.finish(stream, attended)
