@@ -9,13 +9,12 @@ not depend on its place in the matrix: `engine.exact_check` finds out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from engine.cache import SlotCache
-from engine.static_steps import StaticSteps, StaticView, Step
+from engine.static_steps import Scores, StaticSteps, StaticView, Step
 
 WIDTH = 8
 """Tokens per pass. Longer drafts take several passes, shorter ones are padded."""
@@ -64,9 +63,9 @@ class ExactSteps(StaticSteps):
 
     def __init__(self, cache: SlotCache, step: Step, *, capture: bool) -> None:
         super().__init__(cache, step, capture=capture)
-        self._fixed: dict[tuple[int, int], tuple[Tensor, Tensor, Callable[[], Any]]] = {}
+        self._fixed: dict[tuple[int, int], tuple[Tensor, Tensor, Callable[[], Scores]]] = {}
 
-    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Any:
+    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Scores:
         """As the base class."""
         rows = []
         for row, slot, start in zip(tokens, slots, starts, strict=True):
@@ -74,29 +73,30 @@ class ExactSteps(StaticSteps):
             rows.append(_joined([self._pass(row[i:j], slot, start + i) for i, j in cuts], dim=1))
         return _joined(rows, dim=0)
 
-    def _pass(self, tokens: Tensor, slot: int, start: int) -> Any:
+    def _pass(self, tokens: Tensor, slot: int, start: int) -> Scores:
         """What the step gives [1, n, …] for n ≤ `WIDTH` tokens of one extent."""
         fed, positions, run = self._shape(slot, extent(start, self._cache.columns))
         fed.zero_()
         fed[0, : len(tokens)] = tokens
         torch.arange(start, start + WIDTH, out=positions[0])
         # Copies: the next pass may write where these scores lie.
-        return _each(lambda scores: scores[:, : len(tokens)].clone(), run())
+        logits, tapped = run()
+        return logits[:, : len(tokens)].clone(), None if tapped is None else tapped[:, : len(tokens)].clone()
 
-    def _shape(self, slot: int, columns: int) -> tuple[Tensor, Tensor, Callable[[], Any]]:
+    def _shape(self, slot: int, columns: int) -> tuple[Tensor, Tensor, Callable[[], Scores]]:
         key = (slot, columns)
         if key not in self._fixed:
             tokens = torch.zeros(1, WIDTH, dtype=torch.long, device=self._device)
             positions = torch.zeros_like(tokens)
             view = SlotView(self._cache, slot, columns, positions)
 
-            def run() -> Any:
+            def run() -> Scores:
                 return self._step(tokens, positions, view)
 
             self._fixed[key] = tokens, positions, self._as_graph(run)
         return self._fixed[key]
 
-    def _as_graph(self, run: Callable[[], Any]) -> Callable[[], Any]:
+    def _as_graph(self, run: Callable[[], Scores]) -> Callable[[], Scores]:
         """Modelling code that cannot be captured still runs, in the same shape."""
         if self._capture:
             try:
@@ -108,15 +108,7 @@ class ExactSteps(StaticSteps):
         return run
 
 
-def _each(change: Callable[[Tensor], Tensor], scores: Any) -> Any:
-    """`change` applied to the logits, and to whatever else a step hands out beside them."""
-    if isinstance(scores, tuple):
-        return tuple(None if part is None else change(part) for part in scores)
-    return change(scores)
-
-
-def _joined(parts: Sequence[Any], dim: int) -> Any:
+def _joined(parts: Sequence[Scores], dim: int) -> Scores:
     """Scores of several passes as one."""
-    if isinstance(parts[0], tuple):
-        return tuple(None if each[0] is None else torch.cat(each, dim) for each in zip(*parts, strict=True))
-    return torch.cat(list(parts), dim)
+    tapped = [part for _, part in parts if part is not None]
+    return torch.cat([logits for logits, _ in parts], dim), torch.cat(tapped, dim) if tapped else None
