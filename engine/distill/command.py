@@ -22,7 +22,7 @@ from engine.distill.corpus import Conversation, Corpus
 from engine.distill.evaluation import GAMMA, evaluate
 from engine.distill.initial import head_shape, initial_head
 from engine.distill.prompts import read_prompts
-from engine.distill.rollout import LENGTH, Rollout
+from engine.distill.rollout import Rollout
 from engine.distill.standing import Standing
 from engine.distill.trainer import Trainer
 from engine.distill.turns import Turns
@@ -50,6 +50,8 @@ _FITTED = 400
 """Conversations that the initial linear maps are fitted to."""
 _CONTEXT = 1024
 """Of the engine that evaluates."""
+_LENGTH = 384
+"""Tokens of one conversation."""
 _HELD_OUT = "chat"
 """The prompt set that a head is evaluated on."""
 
@@ -130,12 +132,13 @@ def _write_text(
     budget = options.minutes * 60 * _TEXT_SHARE
     if standing.text_seconds >= budget:
         return
+    length = min(_LENGTH, model.context)
     if options.prompts is None:
         turns, prompts = Turns.of(model.tokenizer, model.name), []
     else:
-        turns, prompts = None, read_prompts(options.prompts, model.tokenizer, LENGTH // 2)
+        turns, prompts = None, read_prompts(options.prompts, model.tokenizer, length // 2)
     device = model.model.device
-    target = CachedModel(model.model, _ROWS[device.type], LENGTH, 0, shape.taps)
+    target = CachedModel(model.model, _ROWS[device.type], length, 0, shape.taps)
     size = model.model.dtype.itemsize * shape.hidden * len(shape.taps)
     require_space(corpus.folder, 4 * _SHARD_TOKENS * size, "training text")
     rollout = Rollout(target, turns, model.eos_ids, prompts, seed=len(corpus.shards))

@@ -54,20 +54,19 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, drafted: Tensor, vocabulary: Tensor, truth: Truth) -> tuple[Tensor, Tensor, Tensor]:
-        weight = truth.counted.float() / truth.counted.sum().clamp(min=1)
+        index = truth.counted.nonzero()[:, 0]
+        weight = 1 / max(len(index), 1)
         loss, overlap, top = (torch.zeros((), device=drafted.device) for _ in range(3))
-        gradient = torch.empty_like(drafted)
-        for at in range(0, len(drafted), _CHUNK):
-            part = slice(at, at + _CHUNK)
-            counted = truth.counted[part, None]
+        gradient = torch.zeros_like(drafted)
+        for part in index.split(_CHUNK):
             p = (truth.hidden[part] @ vocabulary.T).float().sub_(truth.log_total[part, None]).exp_()
             log_q = (drafted[part] @ vocabulary.T).float().log_softmax(-1)
-            loss -= ((p * log_q).sum(-1) * weight[part]).sum()
-            top += ((log_q.argmax(-1) == p.argmax(-1))[:, None] & counted).sum()
+            loss -= (p * log_q).sum() * weight
+            top += (log_q.argmax(-1) == p.argmax(-1)).sum()
             q = log_q.exp_()
-            overlap += (torch.minimum(p, q).sum(-1, keepdim=True) * counted).sum()
-            toward = q.mul_(p.sum(-1, keepdim=True)).sub_(p).mul_(weight[part, None])
-            gradient[part] = toward.to(vocabulary.dtype) @ vocabulary
+            overlap += torch.minimum(p, q).sum()
+            toward = q.mul_(p.sum(-1, keepdim=True)).sub_(p).mul_(weight)
+            gradient[part] = (toward.to(vocabulary.dtype) @ vocabulary).to(gradient.dtype)
         ctx.save_for_backward(gradient)
         ctx.mark_non_differentiable(overlap, top)
         return loss, overlap, top

@@ -20,8 +20,6 @@ TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 """Of the replies, drawn with equal chances: people chat greedily and with sampling."""
 QUESTIONS = 0.8
 """Temperature of user turns: small models write nonsense at 1."""
-LENGTH = 384
-"""Tokens of one conversation."""
 
 
 @dataclass(slots=True)
@@ -38,7 +36,7 @@ class _Writing:
 
 
 class Rollout:
-    """Writes conversations without end.
+    """Writes conversations without end, each as long as the target's context.
 
     Args:
         target: with taps, and a slot for each conversation that is written at once.
@@ -62,8 +60,9 @@ class Rollout:
         self._prompts = prompts
         self._random = torch.Generator().manual_seed(seed)
         slots, size = target.cache.slots, target.config.hidden_size * len(target.taps)
-        self._features = torch.zeros(slots, LENGTH, size, dtype=target.model.dtype)
-        self._log_total = torch.zeros(slots, LENGTH)
+        self._length = target.context
+        self._features = torch.zeros(slots, self._length, size, dtype=target.model.dtype)
+        self._log_total = torch.zeros(slots, self._length)
         self._rows = [self._begin() for _ in range(slots)]
 
     def run(self) -> Iterator[Conversation]:
@@ -81,7 +80,7 @@ class Rollout:
             self._log_total[slots, at] = scores.logsumexp(-1).cpu()
             chosen = self._choose(scores).tolist()
             for slot, row in enumerate(self._rows):
-                if len(row.tokens) == LENGTH or not self._goes_on(row, chosen[slot]):
+                if len(row.tokens) == self._length or not self._goes_on(row, chosen[slot]):
                     yield self._whole(slot)
                     self._rows[slot] = self._begin()
                 last[slot] = self._sampled_or_forced(self._rows[slot], chosen[slot])

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from engine.disk import disk_errors
 from engine.distill.corpus import Conversation, Corpus
 from engine.distill.unroll import Batch, unroll
+from engine.drafters.ngram import MAX_ORDER
 from engine.head.network import DraftHead
 
 ROWS = 8
@@ -45,7 +46,7 @@ class Progress:
     seconds: float = 0.0
     loss: float = math.nan
     overlap: tuple[float, ...] = ()
-    """Mean Σ min(p, q) at each step of the head, over the last batches."""
+    """Mean Σ min(p, q) at each step of the head, over the last batches, without what an n-gram would have known."""
 
 
 class Trainer:
@@ -148,11 +149,24 @@ class Trainer:
         rows = []
         for talk in talks:
             start = int(torch.randint(max(len(talk.tokens) - LENGTH, 0) + 1, (), generator=self._random))
-            rows.append([_stretch(part, start) for part in (talk.tokens, talk.sampled, talk.features, talk.log_total)])
+            counted = talk.sampled & ~repeated(talk.tokens)
+            rows.append([_stretch(part, start) for part in (talk.tokens, counted, talk.features, talk.log_total)])
         tokens, counted, tapped, total = (
             torch.stack(part).to(self._embedding.device) for part in zip(*rows, strict=True)
         )
         return Batch(tokens.long(), counted, tapped, total)
+
+
+def repeated(tokens: Tensor) -> Tensor:
+    """Which tokens [T] complete an n-gram that has been there before: the n-gram drafter knows them already."""
+    seen: set[tuple[int, ...]] = set()
+    marks = []
+    ids = tokens.tolist()
+    for end in range(1, len(ids) + 1):
+        gram = tuple(ids[max(end - MAX_ORDER, 0) : end])
+        marks.append(gram in seen)
+        seen.add(gram)
+    return torch.tensor(marks)
 
 
 def _stretch(tensor: Tensor, start: int) -> Tensor:
