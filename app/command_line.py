@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.commands import models, options
 from app.commands.bench import bench
+from app.commands.compare import Exact, SetUpLeft, SetUpRight, compare
 from app.commands.distill import distill
 from app.commands.export import export
 from app.commands.screenshot import screenshot
 from app.commands.verify import verify
 from app.errors import UsageError
+
+if TYPE_CHECKING:
+    from app.duet import SideOptions
 
 app = typer.Typer(
     name="specchat",
@@ -64,6 +68,15 @@ def chat(
     dtype: options.Dtype = None,
     device: options.Device = None,
     theme: Annotated[str | None, typer.Option("--theme", metavar="NAME", help="Colours of the interface.")] = None,
+    side_by_side: Annotated[
+        bool, typer.Option("--side-by-side", help="One prompt in two set-ups, each on a clock of its own.")
+    ] = False,
+    left: SetUpLeft = None,
+    right: SetUpRight = None,
+    order: Annotated[
+        str | None, typer.Option("--order", metavar="ORDER", help="interleaved or sequential, side by side.")
+    ] = None,
+    exact: Exact = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Without a command: chat. The commands' own options go behind them."""
@@ -94,12 +107,30 @@ def chat(
         from app.commands.chat import open_chat
 
         options.check(given)
-        raise typer.Exit(open_chat(given))
+        raise typer.Exit(open_chat(given, _side(side_by_side, left, right, order, exact)))
     else:
+        given |= {
+            "side_by_side": side_by_side or None,
+            "left": left,
+            "right": right,
+            "order": order,
+            "exact": exact or None,
+        }
         misplaced = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
         if misplaced:
             command = ctx.invoked_subcommand
             raise UsageError(f"{misplaced[0]} goes behind the command: specchat {command} {misplaced[0]} …")
+
+
+def _side(wanted: bool, left: str | None, right: str | None, order: str | None, exact: bool) -> SideOptions | None:
+    if wanted:
+        from app.duet import SideOptions
+
+        return SideOptions(left, right, order or "interleaved", exact)
+    for name, value in (("--left", left), ("--right", right), ("--order", order), ("--exact", exact)):
+        if value:
+            raise UsageError(f"{name} goes with two lanes: specchat --side-by-side {name} …, or specchat compare")
+    return None
 
 
 @app.command()
@@ -166,5 +197,6 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
 app.command()(screenshot)
 app.command()(export)
 app.command()(bench)
+app.command()(compare)
 app.command()(verify)
 app.command()(distill)

@@ -186,6 +186,12 @@ class Exchange:
 
     def close(self) -> None:
         """End the replies, store what there is of them, and close source and store."""
+        self.end()
+        if self._session is not None and self._archive is not None:
+            self._archive.close()
+
+    def end(self) -> None:
+        """End the replies, store what there is of them, and close the source; others may go on using the store."""
         if self._session is None:
             return
         for request_id in self.replies:
@@ -194,8 +200,6 @@ class Exchange:
         for _ in self.drain():
             pass
         self.write()
-        if self._archive is not None:
-            self._archive.close()
 
     def _next(self, conversation: Conversation) -> None:
         if not self._ready or conversation.running:

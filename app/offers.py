@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from textual.app import SystemCommand
 
+from app.duet import SIDES
 from app.screens.chat import ChatScreen
+from app.screens.side_by_side import SideScreen
 from app.widgets.chat_list import ChatList
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ def offers(app: SpecChat, screen: ChatScreen, *, replaying: bool) -> Iterator[Sy
         yield SystemCommand("Copy", "The last reply, a code block, or the chat", app.action_copy)
         for form, what in (("md", "Markdown"), ("json", "JSON, with every round"), ("svg", "a picture of all of it")):
             yield SystemCommand(f"Export {form}", f"Write the chat as {what}", partial(app.export, form))
+    if app.side.offered:
+        yield SystemCommand("Side by side", "One prompt in two set-ups, fairly timed", app.action_side_by_side)
     yield SystemCommand("Panel", "Show or fold the speculation panel", lambda: screen.action_pane("panel"))
     yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", screen.action_rejected)
     yield SystemCommand("Inspector", "Look at tokens: p, q, the draw, the verdict", screen.action_inspect)
@@ -45,6 +49,27 @@ def offers(app: SpecChat, screen: ChatScreen, *, replaying: bool) -> Iterator[Sy
     yield SystemCommand("Save picture", "Save the screen as an SVG file", app.action_save_picture)
     yield SystemCommand("Theme", "Change the colours", app.action_change_theme)
     yield SystemCommand("Help", "Keys, and what the colours mean", app.action_help)
+    yield SystemCommand("Quit", "Everything is stored", app.exit)
+
+
+def offers_side_by_side(app: SpecChat, screen: SideScreen) -> Iterator[SystemCommand]:
+    """The same for that mode."""
+    if screen.check_action("go_on", ()):
+        for side, name in enumerate(SIDES):
+            yield SystemCommand(
+                f"Go on from the {name}",
+                "Back to the chat with this lane's conversation",
+                partial(screen.action_go_on, side),
+            )
+    if screen.check_action("stop", ()):
+        yield SystemCommand("Stop", "End both replies and keep their texts", screen.action_stop)
+    else:
+        yield SystemCommand("Leave", "Back to the chat; both conversations are stored", screen.action_leave)
+    yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", screen.action_rejected)
+    yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)
+    yield SystemCommand("Save picture", "Save the screen as an SVG file", app.action_save_picture)
+    yield SystemCommand("Theme", "Change the colours", app.action_change_theme)
+    yield SystemCommand("Help", "Keys, and how the clocks count", screen.action_how)
     yield SystemCommand("Quit", "Everything is stored", app.exit)
 
 

@@ -49,6 +49,25 @@ class Source(Protocol):
         """End everything."""
 
 
+class Unsteered:
+    """The part of a source that is left alone while it answers: whoever compares does not interfere."""
+
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        """A reply drafts as it was asked to."""
+
+    def set_detail(self, request_id: str, detail: int) -> None:
+        """Nobody looks closer: that takes time."""
+
+    def pause(self) -> None:
+        """Nothing is paused."""
+
+    def step(self) -> None:
+        """Nor stepped."""
+
+    def resume(self) -> None:
+        """Nor resumed."""
+
+
 class EngineSource:
     """A live engine as a source."""
 

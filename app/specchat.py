@@ -23,8 +23,9 @@ from textual.theme import Theme
 from app import themes
 from app.archive import Archive
 from app.chats import ChatsApp
+from app.conversation import Conversation
 from app.errors import AppError
-from app.offers import offers
+from app.offers import offers, offers_side_by_side
 from app.player import Player
 from app.preferences import Preferences
 from app.probe import Probe
@@ -32,8 +33,10 @@ from app.screens.candidates import CandidatesScreen
 from app.screens.chat import ChatScreen
 from app.screens.definitions import DefinitionsScreen
 from app.screens.help import HelpScreen
+from app.screens.side_by_side import SideScreen
 from app.session import Session
 from app.settings import Settings
+from app.side import MakeDuet, SideBySide
 from app.steering import SteeringApp
 from app.stepper import Stepper
 from engine import Died, EngineError, Loading, Notice, Ready, Request
@@ -50,7 +53,7 @@ class SpecChat(SteeringApp):
 
     TITLE = "specchat"
     CSS_PATH = [  # noqa: RUF012
-        STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "controls", "candidates")
+        STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "controls", "candidates", "side")
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
@@ -77,6 +80,8 @@ class SpecChat(SteeringApp):
         pictures: Path | None = None,
         now: Callable[[], float] = time.time,
         probe: Probe | None = None,
+        make_duet: MakeDuet | None = None,
+        begin_side_by_side: bool = False,
     ) -> None:
         """Make the app; nothing runs yet.
 
@@ -88,6 +93,8 @@ class SpecChat(SteeringApp):
             pictures: The folder that pictures of the screen go to; the current one by default.
             now: The time of day, for the ages of chats.
             probe: Measures what the interface and the GPU do; without one the panel does not say.
+            make_duet: Makes the lanes of the side-by-side mode; without it there is none.
+            begin_side_by_side: Whether that mode is opened at the start.
         """
         super().__init__(player, now)
         self._prepare = prepare
@@ -96,6 +103,8 @@ class SpecChat(SteeringApp):
         self._probe = probe
         self.stepper: Stepper | None = None
         """Holds rounds back while they are stepped through; there once the session is."""
+        self.side = SideBySide(self, make_duet)
+        self._begin_side_by_side = begin_side_by_side
         self.register_theme(themes.DARK)
         self.register_theme(themes.LIGHT)
         self._begin_with(theme)
@@ -144,12 +153,15 @@ class SpecChat(SteeringApp):
         self.theme_changed_signal.subscribe(self, self._keep_theme)
         self.stepper = Stepper(session.source)
         self.exchange.connect(replace(session, source=self.stepper), self.archive)
+        self.side.connect(self.archive)
         self.list_chats()
         self.set_interval(DRAIN_S, self.pump)
         self.set_interval(WRITE_S, self.write)
         self.bring_draft()
         if self._probe is not None:
             self.set_interval(PROBE_S, self._measure)
+        if self._begin_side_by_side:
+            self.side.open()
 
     def _keep_theme(self, theme: Theme) -> None:
         """A theme that was chosen in the app is there again at the next start."""
@@ -190,6 +202,7 @@ class SpecChat(SteeringApp):
 
     async def on_unmount(self) -> None:
         """However the app ends, what was said is stored, and what was being typed."""
+        await self.side.close()
         self.write()
         await asyncio.to_thread(self.exchange.close)
         if self.preferences is not None:
@@ -201,6 +214,24 @@ class SpecChat(SteeringApp):
         """What the palette offers."""
         if screen is self.chat_screen:
             yield from offers(self, self.chat_screen, replaying=self._player is not None)
+        elif isinstance(screen, SideScreen):
+            yield from offers_side_by_side(self, screen)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A replay has nobody to ask."""
+        if action == "side_by_side":
+            return self.side.offered
+        return super().check_action(action, parameters)
+
+    def action_side_by_side(self) -> None:
+        """The same prompt with and without drafts, each on a clock of its own."""
+        self.side.open()
+
+    def come_back(self, conversation: Conversation | None) -> None:
+        """From the side-by-side mode, with the lane to go on from if there is one."""
+        if conversation is not None:
+            self.chat_screen.show(conversation)
+        self.list_chats()
 
     def action_help(self) -> None:
         """Keys, fates, figures."""

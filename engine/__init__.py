@@ -5,6 +5,7 @@
 Importing this package loads neither torch nor transformers; the engine's thread does.
 """
 
+from engine.compare.figures import Comparison, LaneTally
 from engine.config import DEVICES, DTYPES, EngineConfig
 from engine.engine import Engine
 from engine.errors import EngineError
@@ -25,6 +26,8 @@ from engine.events import (
     Token,
 )
 from engine.gain import Baseline, Gain, Gains
+from engine.lane_engine import LaneEngine, LaneReady
+from engine.lanes import Order
 from engine.outbox import Outbox
 from engine.request import Message, Request, Sampling
 from engine.statistics import WINDOW_S, Statistics
@@ -37,6 +40,7 @@ __all__ = [
     "Admitted",
     "Baseline",
     "Candidate",
+    "Comparison",
     "Detail",
     "Died",
     "Engine",
@@ -48,9 +52,13 @@ __all__ = [
     "Finished",
     "Gain",
     "Gains",
+    "LaneEngine",
+    "LaneReady",
+    "LaneTally",
     "Loading",
     "Message",
     "Notice",
+    "Order",
     "Outbox",
     "Prefilled",
     "Ready",

@@ -18,13 +18,15 @@ from engine.drafters.model import ModelDrafter
 from engine.drafters.ngram import NGramDrafter
 from engine.drafters.none import NoDrafter
 from engine.errors import EngineError
+from engine.exact_check import ExactCheck, check_exact
 from engine.head.folder import LoadedHead, find_head, is_head, load_head
-from engine.loading import LoadedModel, load_model, pick_device, pick_dtype
+from engine.loading import LoadedModel, pick_device, pick_dtype
 from engine.model_store import ModelStore
 from engine.penalties import Penalties
 from engine.progress import Progress
 from engine.request import MAX_GAMMA
 from engine.resolve import resolve
+from engine.shelf import shared_model
 from engine.vocabulary import check_vocabularies
 
 _OVERHANG = MAX_GAMMA + 1
@@ -46,9 +48,15 @@ class Assembly:
     cache_bytes: int
     notices: tuple[str, ...]
     """What the user should know about these models."""
+    exact: ExactCheck | None = None
+    """What passes of fixed shape give here; None where they were not asked for."""
 
 
 _LEAST_CONTEXT = 512
+INEXACT = (
+    "exact mode cannot be given here: on this device the same token gets other bits at another place of a pass, so "
+    "greedy texts may differ where two tokens are close; --dtype float32 makes that rare"
+)
 
 Assemble = Callable[[EngineConfig, Progress], Assembly]
 
@@ -63,7 +71,7 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     store = ModelStore(config.models)
     folder = resolve(config.target, store, progress)
     dtype = pick_dtype(config.dtype, device, folder)
-    model = load_model(folder, device, dtype, progress)
+    model = shared_model(folder, device, dtype, progress)
     draft, head = _draft(config, model, store, progress)
     return put_together(config, model, draft, head)
 
@@ -78,7 +86,7 @@ def _draft(
     if is_head(folder := Path(config.draft).expanduser()):
         return None, load_head(folder, model)
     device, dtype = model.model.device, model.model.dtype
-    draft = load_model(resolve(config.draft, store, progress), device, dtype, progress, stage="draft")
+    draft = shared_model(resolve(config.draft, store, progress), device, dtype, progress, stage="draft")
     check_vocabularies(model.tokenizer, draft.tokenizer, model.eos_ids, draft.eos_ids)
     return draft, None
 
@@ -94,13 +102,15 @@ def put_together(
     limit = min(config.context, model.context, draft.context if draft else model.context)
     for slots, context in _sizes(config.slots, limit):
         try:
-            target = CachedModel(model.model, slots, context, _OVERHANG, head.head.shape.taps if head else ())
+            taps = head.head.shape.taps if head else ()
+            target = CachedModel(model.model, slots, context, _OVERHANG, taps, exact=config.exact)
             cached = CachedModel(draft.model, slots, context, _OVERHANG) if draft else None
             break
         except EngineError as error:
             shortage = error
     else:
         raise shortage
+    exact = check_exact(target) if config.exact else None
     penalties = Penalties(target.cache.slots, context, target.device)
     never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
     ngram = NGramDrafter(model.eos_ids, never)
@@ -121,7 +131,11 @@ def put_together(
         penalties=penalties,
         weight_bytes=model.weight_bytes + sum(part.weight_bytes for part in (draft, head) if part),
         cache_bytes=cache_bytes,
-        notices=tuple(_notices(model, draft, (slots, context) != (config.slots, limit) and (slots, context))),
+        notices=(
+            *_notices(model, draft, (slots, context) != (config.slots, limit) and (slots, context)),
+            *([INEXACT] if exact and not exact.equal else []),
+        ),
+        exact=exact,
     )
 
 

@@ -12,6 +12,7 @@ from engine import attention
 from engine.cache import Pass, SlotCache
 from engine.device import require_memory
 from engine.errors import EngineError
+from engine.exact_steps import ExactSteps
 from engine.static_steps import StaticSteps, StaticView
 
 
@@ -24,12 +25,15 @@ class CachedModel:
         context: tokens per row.
         overhang: columns beyond the context, for the padding of rows that draft less than their batch.
         taps: hidden states to hand out with every pass, by depth (0 the embeddings, the last one normed).
+        exact: whether every pass but the prompt's has one fixed shape (`engine.exact_steps`).
 
     Raises:
         EngineError: the cache does not fit into memory, or the model cannot be run with one.
     """
 
-    def __init__(self, model: Any, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
+    def __init__(
+        self, model: Any, slots: int, context: int, overhang: int, taps: Sequence[int] = (), *, exact: bool = False
+    ) -> None:
         self.model = model
         self.taps = tuple(taps)
         self.config = model.config.get_text_config()
@@ -39,7 +43,9 @@ class CachedModel:
         self._fold = self._use_slot_attention()
         # One column more than ever holds a token: rows that only ride along in a static pass write there.
         self.cache = self._allocate(slots, context + overhang + 1)
-        self._static = StaticSteps(self.cache, self._step, capture=True) if self.device.type == "cuda" else None
+        on_gpu = self.device.type == "cuda"
+        self._usual = StaticSteps(self.cache, self._step, capture=True) if on_gpu else None
+        self._static = ExactSteps(self.cache, self._step, capture=on_gpu) if exact else self._usual
 
     @torch.inference_mode()
     def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
@@ -74,6 +80,14 @@ class CachedModel:
     def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
         """Feed tokens [B, T] for their keys and values, and their tapped hidden states."""
         return self._tapped(self._run(self.model.base_model, tokens, slots, starts))
+
+    def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """As `forward`, in the shape that is fastest, whatever that does to the last bits."""
+        exact, self._static = self._static, self._usual
+        try:
+            return self.forward(tokens, slots, starts)
+        finally:
+            self._static = exact
 
     def _run(self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Any:
         first = torch.tensor(starts, device=self.device)

@@ -15,6 +15,10 @@ class Submit:
     request: Request
     outbox: Outbox
     at: float
+    lane: int = 0
+    """Where the engine has lanes (`engine.lane_engine`): the one that is asked."""
+    continuation: tuple[int, ...] = ()
+    """Tokens behind the prompt that the reply goes on from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,9 @@ class EngineConfig:
     prefill_chunk: int = 256
     """A prompt enters the cache in chunks of this many tokens, so that running rows never wait longer than one."""
 
+    exact: bool = False
+    """Run the target in passes of fixed shape, so that greedy output is the same bit by bit whatever drafts."""
+
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise EngineError(f"dtype {self.dtype!r} is not known: choose one of {', '.join(DTYPES)}")

@@ -20,6 +20,7 @@ from engine.request import AUTO, Request, check_gamma
 
 if TYPE_CHECKING:
     from engine.assembly import Assemble
+    from engine.lane_loop import LaneLoop
     from engine.loop import Loop
 
 _POLL_S = 0.5
@@ -60,7 +61,9 @@ class Engine:
 
     def submit(self, request: Request, outbox: Outbox | None = None) -> None:
         """Ask for a reply. Before the models are loaded, and while all slots are taken, it waits its turn."""
-        submitted = Submit(request, outbox or self.outbox, self.clock())
+        self._ask(Submit(request, outbox or self.outbox, self.clock()))
+
+    def _ask(self, submitted: Submit) -> None:
         with self._lock:
             if self._death is None:
                 self._commands.put(submitted)
@@ -144,13 +147,12 @@ class Engine:
                 self.cancel(request.request_id)
 
     def _main(self) -> None:
-        loop: Loop | None = None
+        loop: Loop | LaneLoop | None = None
         try:
             self.outbox.put(Loading("import", "starting the engine", None, self.clock()))
             from engine.assembly import assemble
-            from engine.loop import Loop
 
-            loop = Loop(self.config, self._commands, self.outbox, self.clock, self._on_ready)
+            loop = self._make_loop()
             loop.run(self._assemble or assemble)
             self._die("the engine is closed", loop, quiet=True)
         except EngineError as error:
@@ -160,12 +162,17 @@ class Engine:
         except BaseException as error:  # whatever it was, every waiting caller has to hear of it
             self._die(f"the engine stopped on an internal error ({type(error).__name__}: {error})", loop)
 
+    def _make_loop(self) -> Loop | LaneLoop:
+        from engine.loop import Loop
+
+        return Loop(self.config, self._commands, self.outbox, self.clock, self._on_ready)
+
     def _on_ready(self, ready: Ready) -> None:
         self.ready = ready
         self.outbox.put(ready)
         self._settled.set()
 
-    def _die(self, message: str, loop: Loop | None, *, quiet: bool = False) -> None:
+    def _die(self, message: str, loop: Loop | LaneLoop | None, *, quiet: bool = False) -> None:
         with self._lock:
             self._death = message
         if loop is not None:

@@ -26,7 +26,7 @@ _ROOM = 1.05
 """Loading needs a little more than the weights: the largest tensor once more, the tokenizer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class LoadedModel:
     """A network on its device, with its tokenizer and what else the engine asks of it."""
 

@@ -74,10 +74,7 @@ class Loop:
                 self._round()
             except torch.OutOfMemoryError:
                 self._make_room()
-        for row in self._scheduler.rows:
-            self._finish(row, FinishReason.CANCELLED)
-        for waiting in self._scheduler.waiting:
-            self._refuse(waiting, FinishReason.CANCELLED, "")
+        self._wind_up()
 
     def fail(self, message: str) -> None:
         """Finish every open request with an error: the thread is about to end."""
@@ -85,6 +82,13 @@ class Loop:
             self._finish(row, FinishReason.ERROR, message)
         while self._scheduler.waiting:
             self._refuse(self._scheduler.waiting.popleft(), FinishReason.ERROR, message)
+
+    def _wind_up(self) -> None:
+        """Nothing is served any more."""
+        for row in self._scheduler.rows:
+            self._finish(row, FinishReason.CANCELLED)
+        for waiting in self._scheduler.waiting:
+            self._refuse(waiting, FinishReason.CANCELLED, "")
 
     # ---- loading
 
@@ -197,7 +201,7 @@ class Loop:
         request = submitted.request
         drafter = self._drafting.named(request.drafter)
         request.sampling.check_vocabulary(self._model.vocab_size)
-        prompt = encode(request, self._model.tokenizer)
+        prompt = [*encode(request, self._model.tokenizer), *submitted.continuation]
         if len(prompt) >= self._target.context:
             raise EngineError(
                 f"the prompt has {len(prompt)} tokens and the context holds {self._target.context}: "
@@ -218,6 +222,7 @@ class Loop:
             text=ReplyText(self._model.tokenizer, request.stop),
             drafter="none" if request.gamma == 0 else drafter,
             admitted_at=now,
+            continued=len(submitted.continuation),
         )
         self._scheduler.admit(row)
         self._drafting.admit(row)

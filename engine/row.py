@@ -27,6 +27,8 @@ class Row:
     """Starts as the request's; becomes none if that one fails."""
     admitted_at: float = 0.0
     rounds: int = 0
+    continued: int = 0
+    """Tokens at the end of the prompt that are the beginning of a reply, to be gone on from."""
 
     @property
     def emitted(self) -> int:

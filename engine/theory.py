@@ -50,6 +50,17 @@ def operations(alpha: float, gamma: float, c_hat: float) -> float:
     return (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
 
 
+def operations_of_rounds(alpha: float, rounds: Mapping[int, int], c_hat: float) -> float:
+    """Theorem 3.11 where rounds differ in length; with one length only this is `operations`.
+
+    Args:
+        rounds: how many rounds drafted each length; not empty.
+    """
+    _check(alpha, 0, c_hat)
+    tokens = sum(count * expected_tokens(alpha, gamma) for gamma, count in rounds.items())
+    return sum(count * (gamma * c_hat + gamma + 1) for gamma, count in rounds.items()) / tokens
+
+
 def alpha_of(betas: Sequence[float]) -> float:
     """The estimate of α from β = Σ min(p, q) of each tested position (Corollary 3.6); not for an empty sequence."""
     if not betas:

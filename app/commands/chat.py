@@ -12,11 +12,12 @@ from app.paths import database_file, models_folder, settings_file
 from app.settings import Settings, load_settings
 
 if TYPE_CHECKING:
+    from app.duet import SideOptions
     from app.session import Session
 
 
-def open_chat(options: Mapping[str, object]) -> int:
-    """Chat until the user leaves; returns the exit code.
+def open_chat(options: Mapping[str, object], side: SideOptions | None = None) -> int:
+    """Chat until the user leaves; returns the exit code. With `side`, begin side by side.
 
     Raises:
         UsageError: an option is out of range, or there is no terminal to draw on.
@@ -24,10 +25,20 @@ def open_chat(options: Mapping[str, object]) -> int:
     need_terminal("ask a question without the interface: specchat ask")
     settings, notice = load_settings(settings_file(), options)
 
+    from app.duet import SideOptions, live_duet
     from app.probe import Probe
     from app.specchat import SpecChat
 
-    app = SpecChat(lambda: prepare(settings, notice), theme=settings.theme, probe=Probe())
+    wanted = side or SideOptions()
+    if side is not None:
+        side.pair(settings)
+    app = SpecChat(
+        lambda: prepare(settings, notice),
+        theme=settings.theme,
+        probe=Probe(),
+        make_duet=lambda shared: live_duet(shared, wanted),
+        begin_side_by_side=side is not None,
+    )
     app.run()
     return app.return_code or 0
 

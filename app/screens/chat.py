@@ -24,7 +24,7 @@ from app.widgets.command_hint import CommandHint
 from app.widgets.composer import Composer
 from app.widgets.key_bar import KeyBar
 from app.widgets.masthead import Masthead
-from app.widgets.pane_tabs import PANES, PaneTabs
+from app.widgets.pane_tabs import PaneTabs
 from app.widgets.panel import Panel
 from app.widgets.replay_bar import ReplayBar
 from app.widgets.transcript import Transcript
@@ -56,6 +56,8 @@ class ChatScreen(Looking):
         Binding("ctrl+g,f3", "pane('panel')", "panel", key_display="^g"),
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
+        Binding("ctrl+y", "app.side_by_side", "Side by side", show=False, priority=True),
+        Binding("f11", "app.side_by_side", "side by side", key_display="^y"),
         Binding("f1,question_mark", "app.help", "help", key_display="f1"),
         Binding("ctrl+o,f9", "controls", "controls", key_display="^o"),
         Binding("f8", "app.copy", "Copy", show=False),
@@ -199,7 +201,7 @@ class ChatScreen(Looking):
 
     def set_pane(self, pane: str) -> None:
         """On a narrow screen: show the chat, the chats or the panel."""
-        for name in PANES:
+        for name in PaneTabs.PANES:
             self.set_class(name == pane, f"-pane-{name}")
         self._tabs.show(pane)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -29,6 +29,7 @@ CHAT_KEYS: tuple[Row, ...] = (
     ("^n", "new chat"),
     ("^o  f9", "controls: γ, drafter, sampling, presets"),
     ("/", "commands; tab completes; // sends a slash"),
+    ("^y  f11", "side by side: one prompt with and without drafts"),
     ("^b  f2", "chats; there: enter opens, r renames, d deletes, u undoes"),
 )
 REPLAY_KEYS: tuple[Row, ...] = (
@@ -87,11 +88,14 @@ class HelpScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         """The text needs the theme's styles."""
         fates = [(Text(fate.value, self._style(f"token--{fate.value}")), meaning) for fate, meaning in FATES.items()]
-        commands = [self._table(("commands", self._commands))] if self._commands else []
-        closely = self._table(("looking closely", LOOKING_KEYS), ("tokens", fates))
         self.query_one("#help-keys", Static).update(self._table(("keys", self._keys)))
-        self.query_one("#help-figures", Static).update(Group(closely, *commands))
+        self.query_one("#help-figures", Static).update(self._beside(fates))
         self.query_one("#help").focus()
+
+    def _beside(self, fates: Iterable[Row]) -> RenderableType:
+        """What stands beside the keys."""
+        commands = [self._table(("commands", self._commands))] if self._commands else []
+        return Group(self._table(("looking closely", LOOKING_KEYS), ("tokens", fates)), *commands)
 
     def _table(self, *sections: tuple[str, Iterable[Row]]) -> Table:
         table = Table.grid(padding=(0, 2))

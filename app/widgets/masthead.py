@@ -15,9 +15,12 @@ from engine import Ready
 class Masthead(Horizontal):
     """One line on a wide screen; on a narrow one the legend has the second."""
 
+    program = "specchat"
+    """What this is; set before it is composed, or with `name_it`."""
+
     def compose(self) -> ComposeResult:
         """The parts, left to right."""
-        yield Static(" specchat ", id="name")
+        yield Static(f" {self.program} ", id="name")
         yield Static("", id="models")
         yield Static("", id="machine")
         yield Legend(id="legend")
@@ -33,6 +36,11 @@ class Masthead(Horizontal):
         draft = Content.assemble(drafter, (f"  γ {length}", "dim")) if drafts else Content("no drafts")
         warning = Content("") if lossless else Content.assemble("  ", (" lossy ", "reverse"))
         self.query_one("#models", Static).update(Content.assemble((target, "bold"), (" ◂ ", "dim"), draft, warning))
+
+    def show_targets(self, targets: str, note: str) -> None:
+        """The targets alone, and a word about them."""
+        word = Content.assemble("  ", (f" {note} ", "reverse")) if note else Content("")
+        self.query_one("#models", Static).update(Content.assemble((targets, "bold"), word))
 
     def show_machine(self, ready: Ready) -> None:
         """Where the models run."""

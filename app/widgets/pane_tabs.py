@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.content import Content
 from textual.widgets import Static
 
 from app.marks import Marks
-
-PANES = ("chat", "chats", "panel", "rounds")
 
 
 class PaneTabs(Static):
@@ -15,9 +15,12 @@ class PaneTabs(Static):
 
     _pane, _sign = "chat", ""
 
+    PANES: ClassVar[tuple[str, ...]] = ("chat", "chats", "panel", "rounds")
+    FIRST: ClassVar[str] = "chat"
+
     def on_mount(self) -> None:
-        """The chat is shown first."""
-        self.show("chat")
+        """The first one is shown first."""
+        self.show(self.FIRST)
 
     def mark(self, marks: Marks) -> None:
         """The chats' tab has the sign of the chat that wants most to be seen."""
@@ -34,6 +37,6 @@ class PaneTabs(Static):
             Content.from_markup(f"[@click=screen.tab('{name}')] {name}{signs.get(name, '')} [/]").stylize(
                 "reverse bold" if name == pane else "dim"
             )
-            for name in PANES
+            for name in self.PANES
         ]
         self.update(Content(" ").join(tabs))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
+from engine.compare.figures import first_difference
 from engine.verification.reference import Reference
 
 TOLERANCES = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
@@ -87,11 +87,6 @@ def check_greedy(
         worst_deficit=worst,
         tolerance=tolerance,
     )
-
-
-def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Where two replies first differ, one ending before the other included; None if they do not."""
-    return next((i for i, (x, y) in enumerate(zip_longest(a, b)) if x != y), None)
 
 
 def _at(tokens: Sequence[int], index: int) -> int | None:

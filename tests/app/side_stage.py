@@ -1,0 +1,140 @@
+"""The side-by-side mode on two recorded lanes, driven step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from textual.pilot import Pilot
+from textual.widgets import TextArea
+
+from app.duet import Duet
+from app.screens.side_by_side import SideScreen
+from app.session import Session
+from app.set_up import lanes
+from app.settings import Settings
+from app.specchat import SpecChat
+from app.store import Store
+from engine import Comparison, LaneReady, Order, Ready, Record, Request, Round
+from tests.app.recorded import RecordedEngine, trace
+from tests.app.stage import NOW
+
+QUESTION = "Write a short list of what to see in Lisbon in two days."
+FOLLOW_UP = "Write the same list again, with one more place at the end."
+
+
+class RecordedLane(RecordedEngine):
+    """A recorded engine that answers how close a choice was, when a test says so."""
+
+    def __init__(self, records: list[Record]) -> None:
+        super().__init__(records)
+        self.gap: float | None = None
+        self.asking = False
+        self.asked: list[Comparison] = []
+
+    def submit(self, request: Request) -> None:
+        self.gap = None
+        super().submit(request)
+
+    def ask_gap(self, comparison: Comparison) -> None:
+        self.asking = True
+        self.asked.append(comparison)
+
+    def answer(self, gap: float) -> None:
+        self.gap, self.asking = gap, False
+
+
+def differing(records: list[Record], number: int = 40) -> list[Record]:
+    """The same lane with another last token in its round of that number."""
+    return [
+        replace(r, last=0, last_piece=" and") if isinstance(r, Round) and r.number == number else r for r in records
+    ]
+
+
+class SideStage:
+    """The app, its lanes, and everything around them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        theme: str = "",
+        order: Order = Order.INTERLEAVED,
+        exact: bool | None = None,
+        change_right: Callable[[list[Record]], list[Record]] = lambda records: records,
+        **settings: object,
+    ) -> None:
+        records = trace("side-left"), change_right(trace("side-right"))
+        self.left, self.right = self.lanes = tuple(RecordedLane(each) for each in records)
+        self.chat_engine = RecordedEngine(trace("chat"))
+        self.readies = tuple(next(r for r in each if isinstance(r, Ready)) for each in records)
+        self.store = Store(folder / "specchat.db", now=lambda: NOW)
+        self.settings = Settings(theme=theme, **settings)  # type: ignore[arg-type]
+        self.loaded = False
+
+        def readies() -> tuple[LaneReady, ...]:
+            return tuple(LaneReady(r, 0.0, exact, 1.09) for r in self.readies) if self.loaded else ()
+
+        def make(shared: Settings) -> Duet:
+            self.duet = Duet(lanes(None, "ngram:gamma=4", shared), (self.left, self.right), order, readies)
+            return self.duet
+
+        self.app = SpecChat(
+            lambda: Session(self.chat_engine, self.settings, self.store),
+            theme=theme,
+            pictures=folder,
+            now=lambda: NOW,
+            make_duet=make,
+            begin_side_by_side=True,
+        )
+        self.app.animation_level = "none"
+
+    def store_again(self) -> Store:
+        """What is stored, once the app has closed its own store."""
+        return Store(self.store.path)
+
+    @property
+    def screen(self) -> SideScreen:
+        found = self.app.screen
+        assert isinstance(found, SideScreen)
+        return found
+
+    async def settle(self, pilot: Pilot[None]) -> None:
+        """Wait until everything that has been said is on screen."""
+        for _ in range(3):
+            for worker in self.app.workers:
+                await worker.wait()
+            await pilot.pause()
+            self.app.pump()
+            if isinstance(self.app.screen, SideScreen):
+                for _ in range(3):
+                    self.app.screen.pump()
+        for field in self.app.screen.query("TextArea").results(TextArea):
+            field.cursor_blink = False
+        await pilot.pause()
+
+    async def ready(self, pilot: Pilot[None]) -> None:
+        """Load the models of the chat and of the lanes."""
+        await self.settle(pilot)
+        self.chat_engine.become_ready()
+        self.loaded = True
+        self.left.become_ready()
+        await self.settle(pilot)
+
+    async def send(self, pilot: Pilot[None], text: str = QUESTION) -> None:
+        """Put a prompt into the composer and send it."""
+        self.app.screen.query_one(TextArea).load_text(text)
+        await pilot.press("enter")
+        await self.settle(pilot)
+
+    async def give(self, pilot: Pilot[None], left: int | None, right: int | None) -> None:
+        """So many events of each lane's reply; None gives all."""
+        self.left.give(left)
+        self.right.give(right)
+        await self.settle(pilot)
+
+    async def press(self, pilot: Pilot[None], *keys: str) -> None:
+        """Press keys, and wait for what they do."""
+        await pilot.press(*keys)
+        await self.settle(pilot)
