@@ -39,7 +39,7 @@ class LaneScheduler(Scheduler[Submit]):
         found = super().place(prompt)
         return replace(found, length=found.length - found.length % self._chunk)
 
-    def lend(self, row: Row) -> None:  # noqa: ARG002
+    def lend(self, row: Row) -> None:
         """Every lane reads its own prompt."""
 
     def retire(self, row: Row, *, keep: bool = True) -> None:
