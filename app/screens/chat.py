@@ -55,7 +55,7 @@ class ChatScreen(Looking):
         Binding("ctrl+b,f2", "pane('chats')", "chats", key_display="^b"),
         Binding("ctrl+g,f3", "pane('panel')", "panel", key_display="^g"),
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
-        Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
+        Binding("ctrl+t,f5", "markdown", "Markdown", show=False),
         Binding("ctrl+y", "app.side_by_side", "Side by side", show=False, priority=True),
         Binding("f11", "app.side_by_side", "side by side", key_display="^y"),
         Binding("f1,question_mark", "app.help", "help", key_display="f1"),

@@ -6,9 +6,9 @@ from textual.app import ComposeResult
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
-ROOMY = ("pane('chats')", "pane('panel')", "quit", "hold", "app.side_by_side")
+ROOMY = ("pane('chats')", "pane('panel')", "quit", "app.side_by_side")
 """Actions whose keys are shown where there is room."""
-SPARE = ("timeline", "by_round", "markdown")
+SPARE = ("timeline",)
 """Actions whose keys are shown where there is a lot of it."""
 
 
