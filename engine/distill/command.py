@@ -144,17 +144,18 @@ def _write_text(
     rollout = Rollout(target, turns, model.eos_ids, prompts, seed=len(corpus.shards))
     before, began, done = standing.text_seconds, time.perf_counter(), corpus.tokens
     written: list[Conversation] = []
-    for talk in rollout.run():
+    spent = before
+    while spent < budget:
+        written += rollout.step()
         spent = before + time.perf_counter() - began
-        written.append(talk)
-        held = sum(len(t.tokens) for t in written)
+        if spent >= budget:
+            written += rollout.unfinished()
+        held = sum(len(talk.tokens) for talk in written)
         progress("text", f"{model.name} has written {done + held:,} tokens", min(spent / budget, 1.0))
-        if held >= _SHARD_TOKENS or spent >= budget:
+        if held >= _SHARD_TOKENS or (held and spent >= budget):
             corpus.add(written)
             standing.spend(spent)
             done, written = done + held, []
-            if spent >= budget:
-                return
 
 
 def _vocabulary(corpus: Corpus, size: int) -> tuple[int, Tensor]:

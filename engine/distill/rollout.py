@@ -6,7 +6,7 @@ reply, then perhaps a further turn. Rows that end are replaced at once, so the b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -28,7 +28,7 @@ class _Writing:
 
     temperature: float
     forced: list[int]
-    """Tokens still to be fed as they are, the next one last."""
+    """Tokens still to be given, the next one last."""
     replying: bool = False
     """Whether what is sampled now is a reply; else it is a user turn."""
     tokens: list[int] = field(default_factory=list)
@@ -65,32 +65,40 @@ class Rollout:
         self._log_total = torch.zeros(slots, self._length)
         self._rows = [self._begin() for _ in range(slots)]
 
-    def run(self) -> Iterator[Conversation]:
-        """Conversations as they are completed."""
+    def step(self) -> list[Conversation]:
+        """One token more in every conversation; those that are complete are given out, and others begun."""
         slots = list(range(len(self._rows)))
-        last = [self._sampled_or_forced(row, None) for row in self._rows]
-        while True:
-            starts = [len(row.tokens) - 1 for row in self._rows]
-            tokens = torch.tensor(last, device=self._target.device)[:, None]
-            logits, features = self._target.forward_tapped(tokens, slots, starts)
-            assert features is not None
-            scores = logits[:, 0].float()
-            at = torch.tensor(starts)
-            self._features[slots, at] = features[:, 0].cpu()
-            self._log_total[slots, at] = scores.logsumexp(-1).cpu()
-            chosen = self._choose(scores).tolist()
-            for slot, row in enumerate(self._rows):
-                if len(row.tokens) == self._length or not self._goes_on(row, chosen[slot]):
-                    yield self._whole(slot)
-                    self._rows[slot] = self._begin()
-                last[slot] = self._sampled_or_forced(self._rows[slot], chosen[slot])
+        starts = [len(row.tokens) - 1 for row in self._rows]
+        tokens = torch.tensor([row.tokens[-1] for row in self._rows], device=self._target.device)[:, None]
+        logits, features = self._target.forward_tapped(tokens, slots, starts)
+        assert features is not None
+        scores = logits[:, 0].float()
+        at = torch.tensor(starts)
+        self._features[slots, at] = features[:, 0].cpu()
+        self._log_total[slots, at] = scores.logsumexp(-1).cpu()
+        complete = []
+        for slot, chosen in enumerate(self._choose(scores).tolist()):
+            row = self._rows[slot]
+            if len(row.tokens) < self._length and self._goes_on(row, chosen):
+                self._append(row, chosen)
+            else:
+                complete.append(self._conversation(slot, len(row.tokens)))
+                self._rows[slot] = self._begin()
+        return complete
+
+    def unfinished(self) -> list[Conversation]:
+        """What has been written of the conversations under way."""
+        return [self._conversation(slot, len(row.tokens) - 1) for slot, row in enumerate(self._rows) if row.tokens[1:]]
 
     def _begin(self) -> _Writing:
         temperature = TEMPERATURES[self._draw(len(TEMPERATURES))]
         if self._turns is None:
-            prompt = list(self._prompts[self._draw(len(self._prompts))])
-            return _Writing(temperature, prompt[::-1], replying=True)
-        return _Writing(temperature, list(self._turns.opening[::-1]))
+            prompt = self._prompts[self._draw(len(self._prompts))]
+            row = _Writing(temperature, list(prompt[::-1]), replying=True)
+        else:
+            row = _Writing(temperature, list(self._turns.opening[::-1]))
+        self._append(row, None)
+        return row
 
     def _goes_on(self, row: _Writing, chosen: int) -> bool:
         """Whether the conversation continues; at the end of a turn, with the next one's beginning as forced tokens."""
@@ -103,13 +111,13 @@ class Rollout:
         return True
 
     @staticmethod
-    def _sampled_or_forced(row: _Writing, chosen: int | None) -> int:
+    def _append(row: _Writing, chosen: int | None) -> None:
+        """The next token: one that is given, or the one that the target has chosen."""
         given = bool(row.forced)
         token = row.forced.pop() if given else chosen
         assert token is not None
         row.tokens.append(token)
         row.sampled.append(not given)
-        return token
 
     def _choose(self, scores: Tensor) -> Tensor:
         """One token per row [B] from logits [B, V], at each row's temperature."""
@@ -122,12 +130,11 @@ class Rollout:
             chosen[warm.to(scores.device)] = torch.searchsorted(shares, u)[:, 0].clamp(max=scores.shape[-1] - 1)
         return chosen
 
-    def _whole(self, slot: int) -> Conversation:
+    def _conversation(self, slot: int, length: int) -> Conversation:
         row = self._rows[slot]
-        length = len(row.tokens)
         return Conversation(
-            torch.tensor(row.tokens, dtype=torch.int32),
-            torch.tensor(row.sampled),
+            torch.tensor(row.tokens[:length], dtype=torch.int32),
+            torch.tensor(row.sampled[:length]),
             self._features[slot, :length].clone(),
             self._log_total[slot, :length].clone(),
         )

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,11 +30,19 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("target") / "tiny", initializer_range=0.2)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _little_text() -> Iterator[None]:
+    """A tiny target needs little of it, and a busy machine may not write more in seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "_LEAST_TOKENS", 2000)
+        yield
+
+
 @pytest.fixture(scope="module")
 def made(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A head."""
     out = tmp_path_factory.mktemp("heads") / "head"
-    distill(options(target, out, 0.25), ignore_progress)
+    distill(options(target, out, 0.12), ignore_progress)
     return out
 
 
@@ -53,7 +61,7 @@ def test_acceptance_rises_at_every_step(made: Path, target: Path, tmp_path: Path
     reached = []
     for progress in training.run(corpus.Corpus(made / WORK), 3600):
         reached.append(progress.overlap)
-        if progress.steps == 120:
+        if progress.steps == 60:
             break
     assert len(reached[0]) == trainer.DEPTH
     assert all(last > first + 0.05 for first, last in zip(reached[0], reached[-1], strict=True))
@@ -62,9 +70,9 @@ def test_acceptance_rises_at_every_step(made: Path, target: Path, tmp_path: Path
 def test_the_card_says_where_the_head_comes_from(made: Path, target: Path) -> None:
     card = read_card(made)
     assert card.target == target.name
-    assert card.tokens >= 20_000
-    assert card.steps > 10
-    assert 0.2 < card.minutes < 0.5
+    assert card.tokens >= 2000
+    assert card.steps > 3
+    assert 0.1 <= card.minutes < 0.5
     assert len(card.greedy.by_position) == card.gamma == 4
     assert card.greedy.rate > 0.1
     assert card.sampled.emitted_per_round > 1
@@ -107,7 +115,7 @@ def test_a_broken_folder_is_refused_by_name(made: Path, target: Path, tmp_path: 
 
 def test_more_minutes_go_on_with_the_same_head(made: Path, target: Path) -> None:
     before = read_card(made)
-    after = distill(options(target, made, before.minutes + 0.1), ignore_progress)
+    after = distill(options(target, made, before.minutes + 0.06), ignore_progress)
     assert after.steps > before.steps
     assert after.tokens == before.tokens
 
@@ -116,10 +124,10 @@ def test_a_kill_loses_neither_text_nor_training(target: Path, tmp_path: Path, mo
     out = tmp_path / "head"
     program = (
         "import sys; from pathlib import Path\n"
-        "from engine.distill import trainer; trainer.CHECKPOINT_S = 0.5\n"
+        "from engine.distill import command, trainer; trainer.CHECKPOINT_S = 0.5; command._LEAST_TOKENS = 2000\n"
         "from engine.distill.command import Options, distill\n"
         "from engine.progress import ignore_progress\n"
-        "distill(Options(Path(sys.argv[2]), sys.argv[1], Path(sys.argv[2]), 0.5), ignore_progress)\n"
+        "distill(Options(Path(sys.argv[2]), sys.argv[1], Path(sys.argv[2]), 0.3), ignore_progress)\n"
     )
     for wanted in ("text-00000.safetensors", "training.pt"):
         process = subprocess.Popen([sys.executable, "-c", program, str(target), str(out)])
@@ -132,13 +140,13 @@ def test_a_kill_loses_neither_text_nor_training(target: Path, tmp_path: Path, mo
     steps = torch.load(out / WORK / "training.pt", weights_only=True)["steps"]
     assert json.loads((out / WORK / "distill.json").read_text())["text_seconds"] > 0
     monkeypatch.setattr(command, "_TEXT_SHARE", 0.0)
-    card = distill(options(target, out, 0.35), ignore_progress)
+    card = distill(options(target, out, 0.25), ignore_progress)
     assert card.tokens == text
     assert card.steps > steps
 
 
 def test_too_short_a_budget_names_a_long_enough_one(target: Path, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"tiny has written \d+ tokens .* needs 20000: give --minutes \d+ or more"):
+    with pytest.raises(EngineError, match=r"tiny has written \d+ tokens .* needs 2000: give --minutes \d+ or more"):
         distill(options(target, tmp_path / "head", 0.002), ignore_progress)
 
 
@@ -151,7 +159,7 @@ def test_a_target_without_a_chat_template_needs_prompts(tiny_model: Callable[...
 def test_prompts_of_ones_own(target: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("the quick brown fox\n\nthe lazy dog\n", encoding="utf-8")
-    card = distill(options(target, tmp_path / "head", 0.25, prompts=file), ignore_progress)
+    card = distill(options(target, tmp_path / "head", 0.12, prompts=file), ignore_progress)
     assert card.greedy.emitted_per_round > 1
     for name, content in (("empty.txt", ""), ("long.txt", "fox " * 500)):
         (tmp_path / name).write_text(content, encoding="utf-8")
