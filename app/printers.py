@@ -127,7 +127,7 @@ class JsonPrinter:
             "tokens_per_second": figures.tokens_per_second,
             "time_to_first_token_s": figures.time_to_first_token_s,
             "seconds": figures.seconds,
-            "drafter": self._settings.drafter,
+            "drafter": self._ready.drafters[0] if self._settings.drafter == AUTO else self._settings.drafter,
             "gamma": AUTO if self._settings.gamma is None else self._settings.gamma,
             "lossless": self._settings.sampling().lossless,
             "device": self._ready.device,

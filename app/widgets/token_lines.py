@@ -181,9 +181,10 @@ def graphemes(text: str) -> Iterator[tuple[str, int]]:
 
 def _split(text: str, cells: int, *, force: bool) -> tuple[str, str]:
     """Cut between graphemes so that the head fits into `cells`; `force` puts one into it whatever its size."""
-    end, used = 0, 0
-    for _start, stop, size in split_graphemes(text)[0]:
-        if used + size > cells and (end or not force):
+    end = 0
+    for _start, stop, _size in split_graphemes(text)[0]:
+        # Measured as a whole: joiners make a text wider or narrower than its graphemes are.
+        if cell_len(text[:stop]) > cells and (end or not force):
             break
-        end, used = stop, used + size
+        end = stop
     return text[:end], text[end:]

@@ -37,7 +37,7 @@ def engine() -> Iterator[Engine]:
     ("request_", "words"),
     [
         (Request("r", prompt_ids=(97,) * 256), "256 tokens"),
-        (ask("hi", drafter="oracle"), "drafter 'oracle' is not known"),
+        (ask("hi", drafter="oracle"), "drafter 'oracle' is not there"),
         (Request("r", prompt=""), "the prompt is empty"),
     ],
     ids=["too long", "drafter", "empty"],
