@@ -1,4 +1,4 @@
-"""Make the README's pictures: the app saves them itself (ctrl+s), while a recorded trace plays.
+"""Make the README's pictures: the app saves them itself (ctrl+s), from recorded traces.
 
 Run from the repository: python -m tests.make_pictures. It replaces the files in assets/screenshots.
 """
@@ -31,9 +31,40 @@ async def picture(name: str, size: tuple[int, int], theme: str = "") -> None:
             await stage.answer(pilot, text=TURNS[0])
             await stage.answer(pilot, count=EVENTS, text=TURNS[1])
             await stage.press(pilot, "ctrl+s")
-        (saved,) = Path(temporary).glob("*.svg")
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        (FOLDER / f"{name}.svg").write_text(saved.read_text(encoding="utf-8"), encoding="utf-8")
+        _keep(Path(temporary), name)
+
+
+async def closely() -> None:
+    """The inspector on a rejected token, above the timeline."""
+    from tests.app.views import Replay
+
+    with tempfile.TemporaryDirectory() as temporary:
+        replay = Replay("detail")
+        replay.app.pictures = Path(temporary)
+        async with replay.app.run_test(size=(140, 40)) as pilot:
+            await replay.at(pilot, 0.7)
+            await replay.press(pilot, "ctrl+l", "x", "f6", "ctrl+s")
+        _keep(Path(temporary), "inspector")
+
+
+async def side_by_side() -> None:
+    """Both lanes when they are done."""
+    from tests.app.side_stage import SideStage
+
+    with tempfile.TemporaryDirectory() as temporary:
+        stage = SideStage(Path(temporary))
+        async with stage.app.run_test(size=(140, 40)) as pilot:
+            await stage.ready(pilot)
+            await stage.send(pilot)
+            await stage.give(pilot, None, None)
+            await stage.press(pilot, "ctrl+s")
+        _keep(Path(temporary), "side-by-side")
+
+
+def _keep(folder: Path, name: str) -> None:
+    (saved,) = folder.glob("*.svg")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / f"{name}.svg").write_text(saved.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def main() -> None:
@@ -41,6 +72,8 @@ def main() -> None:
     asyncio.run(picture("chat", (140, 40)))
     asyncio.run(picture("narrow", (80, 24)))
     asyncio.run(picture("light", (140, 40), theme="specchat-light"))
+    asyncio.run(closely())
+    asyncio.run(side_by_side())
 
 
 if __name__ == "__main__":
