@@ -219,11 +219,11 @@ class Timeline(ScrollView, can_focus=True):
         """A sign for each token; counts where there is no room for signs."""
         width = slot.right - slot.left
         tokens = list(record.tokens())
-        if len(tokens) > width:
+        if len(tokens) >= width:
             last = "" if record.last_fate is None else SIGNS[record.last_fate]
             text = f"{record.accepted}{last}"
             wasted = f"−{len(record.drafted) - record.accepted}"
-            text += wasted if record.accepted < len(record.drafted) and len(text + wasted) <= width else ""
+            text += wasted if record.accepted < len(record.drafted) and len(text + wasted) < width else ""
             yield Segment(text[:width].ljust(width), self._style(f"token--{Fate.ACCEPTED.value}"))
             return
         for token in tokens:
