@@ -43,10 +43,11 @@ class PlainLines:
 def _bar(stream: TextIO) -> Iterator[Progress]:
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    left = (TextColumn("· left"), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), *left)
     with Bars(*columns, console=Console(file=stream)) as bars:
         tasks = {}
 
