@@ -125,7 +125,7 @@ async def test_a_running_reply_takes_up_gamma_and_drafter_and_keeps_its_sampling
         await stage.answer(pilot, 10)
         (request,) = stage.engine.submitted
         await stage.send(pilot, "/gamma 6")
-        assert stage.engine.adjusted == [(request.request_id, "ngram", 6)]
+        assert stage.engine.adjusted == [(request.request_id, "auto", 6)]
         assert said(stage)[-1] == "γ 6 · from the next round on"
         await stage.send(pilot, "/drafter none")
         assert stage.engine.adjusted[-1] == (request.request_id, "none", 6)
