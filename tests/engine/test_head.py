@@ -27,7 +27,8 @@ def test_greedy_output_is_the_targets_own(text: str, gamma: int | None) -> None:
     target = tiny_model()
     with tiny_engine(target, head=tiny_head(target)) as engine:
         plain = ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=50))))
-        assert ids_of(list(engine.stream(ask(text, drafter="head", gamma=gamma, max_tokens=50)))) == plain
+        for drafter in ("head", "combined"):
+            assert ids_of(list(engine.stream(ask(text, drafter=drafter, gamma=gamma, max_tokens=50)))) == plain
 
 
 def test_sampled_output_has_the_targets_distribution_though_the_head_knows_few_tokens() -> None:
@@ -70,7 +71,7 @@ def test_a_seeded_reply_is_the_same_alone_and_in_any_batch() -> None:
         requests = [
             ask(text, name=f"{text}{drafter}", drafter=drafter, max_tokens=40, sampling=Sampling(temperature=1, seed=i))
             for i, text in enumerate(TEXTS)
-            for drafter in ("head", "ngram")
+            for drafter in ("head", "combined", "ngram")
         ]
         alone = [ids_of(list(engine.stream(request))) for request in requests]
         order = list(range(len(requests)))
@@ -137,3 +138,41 @@ def test_places_may_be_read_in_any_order_and_together() -> None:
         memory, both = remembered((50, 4))
         alone = memory.read([both[i]], embedding, 32)
         torch.testing.assert_close(alone[0], together[i])
+
+
+def test_the_combined_drafter_asks_the_head_only_where_the_text_does_not_repeat() -> None:
+    target = tiny_model()
+    repeating = tuple(range(97, 107)) * 3
+    with tiny_engine(target, head=tiny_head(target)) as engine:
+        for prompt, by_ngram in ((repeating, True), (tuple(range(97, 117)), False)):
+            request = Request("r", prompt_ids=prompt, drafter="combined", gamma=4, max_tokens=6)
+            first = next(event for event in engine.stream(request) if isinstance(event, Round))
+            assert first.drafter == "combined"
+            assert (first.drafted == tuple(range(97, 101))) is by_ngram
+
+
+def test_a_drafter_changed_to_in_the_middle_reads_what_it_has_missed() -> None:
+    target = tiny_model()
+    with tiny_engine(target, head=tiny_head(target)) as engine:
+        plain = ids_of(list(engine.stream(ask("hello", drafter="none", max_tokens=60))))
+        events = []
+        for event in engine.stream(ask("hello", drafter="none", max_tokens=60)):
+            events.append(event)
+            if isinstance(event, Round) and event.number == 5:
+                engine.adjust("r", "head", 3)
+        assert ids_of(events) == plain
+        assert {event.drafter for event in events if isinstance(event, Round)} == {"none", "head"}
+
+
+def test_requests_that_run_together_share_what_the_head_has_read() -> None:
+    target = tiny_model()
+    prompt = tuple(range(97, 117)) * 5
+    sampling = [Sampling(temperature=1.0, seed=i) for i in range(4)]
+    with tiny_engine(target, head=tiny_head(target), chunk=16) as engine:
+        requests = [
+            Request(f"r{i}", prompt_ids=prompt, drafter="head", max_tokens=12, sampling=s)
+            for i, s in enumerate(sampling)
+        ]
+        together = [ids_of(events) for events in run_together(engine, requests)]
+    with tiny_engine(target, head=tiny_head(target), slots=1) as engine:
+        assert [ids_of(list(engine.stream(request))) for request in requests] == together
