@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median, quantiles
 
-from tests.interface.running import NEW_CHAT, QUIT, absorb, figures, paced_app, say
+from tests.interface.running import NEW_CHAT, QUIT, Row, absorb, figures, paced_app, say
 from tests.terminal import Terminal
 
 LANES = 4
@@ -17,7 +17,6 @@ RATE = 200.0
 BY_ROUND = "\x06"  # ctrl+f
 LETTERS = [chr(code) for code in range(0x410, 0x450)] + [chr(code) for code in range(0x531, 0x557)]
 """Cyrillic and Armenian: no recorded reply has any, so one that is on its way to the screen was typed."""
-Row = tuple[str, str]
 
 
 def four_chats(terminal: Terminal) -> None:

@@ -15,6 +15,8 @@ from tests.terminal import Terminal
 FIGURES = "figures.json"
 SIZE = {"columns": 140, "rows": 40}
 ENTER, NEW_CHAT, QUIT = "\r", "\x0e", "\x11"
+Row = tuple[str, str]
+"""What was measured, and its figure."""
 PROGRAM = ("-c", "from app.main import main; main()")
 """specchat as this checkout has it."""
 
