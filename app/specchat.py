@@ -17,7 +17,7 @@ from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.theme import Theme
 
 from app import themes
@@ -190,9 +190,10 @@ class SpecChat(SteeringApp):
                     self.exchange.follow(self.chat_screen.conversation, record)
         if self.stepper is not None:
             self.exchange.show_steps(self.stepper.shown)
-        self.chat_screen.update()
-        if isinstance(self.screen, CandidatesScreen):
-            self.screen.update()
+        # Only what can be seen: Textual draws all of a screen again for each change of one that is covered by it.
+        shown = next(screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen))
+        if isinstance(shown, ChatScreen | CandidatesScreen):
+            shown.update()
         if self.list_is_old:
             self.list_chats()
 

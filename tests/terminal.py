@@ -40,9 +40,23 @@ class Terminal:
         """The screen without its layout: every run of white space and frame lines is one space."""
         return " ".join(self.text.translate(str.maketrans("│╭╮╰╯─▕▏", "        ")).split())
 
+    @property
+    def pid(self) -> int:
+        """The program's process."""
+        number: int = self._child.pid
+        return number
+
     def type(self, text: str) -> None:
         """Press keys."""
         self._child.send(text)
+
+    def read(self, seconds: float) -> bytes:
+        """What the program writes within this time, as soon as there is anything; it is not drawn."""
+        try:
+            written: bytes = self._child.read_nonblocking(1 << 16, timeout=seconds)
+        except pexpect.TIMEOUT:
+            return b""
+        return written
 
     def wait(self, condition: Callable[[Terminal], object], seconds: float, what: str) -> None:
         """Let the program draw until the condition holds."""

@@ -13,6 +13,9 @@ from app.reply import Reply, Stage
 from app.widgets.figures import percent
 from app.widgets.transcript import Transcript
 
+TITLE_EVERY = 6
+"""The frame is drawn again with every sixth update of the tokens, five times a second: figures are to be read."""
+
 
 class CandidateView(Transcript):
     """The tokens of one reply, without its prompt."""
@@ -45,6 +48,7 @@ class CandidateFrame(Vertical):
         self.view = CandidateView(turn, place)
         self._turn, self._place = turn, place
         self._shown = ("", "")
+        self._updates = 0
 
     def compose(self) -> ComposeResult:
         """The tokens."""
@@ -53,11 +57,16 @@ class CandidateFrame(Vertical):
     def update(self) -> None:
         """Show what has become of the reply."""
         self.view.update()
+        self._updates += 1
+        if self._updates % TITLE_EVERY == 0:
+            self._show_title()
+        self.set_class(self.view.reply is not None and self.view.reply is self._turn.reply, "-chosen")
+
+    def _show_title(self) -> None:
         shown = self._title()
         if shown != self._shown:
             self._shown = shown
             self.border_title, self.border_subtitle = shown
-        self.set_class(self.view.reply is not None and self.view.reply is self._turn.reply, "-chosen")
 
     def _title(self) -> tuple[str, str]:
         reply, number = self.view.reply, self._place + 1

@@ -12,6 +12,7 @@ from textual.events import Resize
 from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.reactive import reactive
+from textual.scrollbar import ScrollBar
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
@@ -20,12 +21,15 @@ from app.conversation import Conversation, Turn
 from app.reply import Reply
 from app.widgets.blocks import Block, PromptBlock, ReplyBlock, legend_strip
 from app.widgets.look import PART_CLASSES, TOKEN_CLASSES, Look, look_of
+from app.widgets.scroll_bar import VerticalBar
 from app.widgets.token_cursor import Spot, TokenCursor
 
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
 FOLLOW_EVERY = 3
 """Scrolling draws all lines and the scrollbar: the end is followed with every third update, ten times a second."""
+MOST_DRAWN = 1000
+"""Lines that are kept as they were drawn. Each takes some 10 kB, with all that Textual remembers of it."""
 TOP = 1
 """Empty lines above the first prompt."""
 
@@ -70,6 +74,19 @@ class Transcript(TokenCursor, can_focus=True):
         self._look: Look | None = None
         self._selecting: tuple[int, int] | None = None
         """Where lines that are selected by key begin, and where they end by now."""
+        self._drawn: dict[int, tuple[Strip, Strip]] = {}
+        """Of each line that was drawn: as its block gave it, and as it was handed out."""
+        self._drawn_for: tuple[object, ...] = ()
+        """What else the latter depends on."""
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        """The scrollbar, made when it is first asked for, as Textual does."""
+        if self._vertical_scrollbar is None:
+            self._vertical_scrollbar = VerticalBar(name="vertical", thickness=self.scrollbar_size_vertical)
+            self._vertical_scrollbar.display = False
+            self.app._start_widget(self, self._vertical_scrollbar)
+        return self._vertical_scrollbar
 
     def show(self, conversation: Conversation) -> None:
         """Show another conversation, from its end."""
@@ -128,12 +145,20 @@ class Transcript(TokenCursor, can_focus=True):
         """
         _base, background = self.background_colors
         filters = self.app.get_line_filters()
+        look, top, selection = self._current_look(), self.scroll_offset.y, self.text_selection
+        drawn_for = (look, self.size.width, background, *filters)
+        if drawn_for != self._drawn_for or selection is not None or len(self._drawn) > MOST_DRAWN:
+            self._drawn, self._drawn_for = {}, drawn_for
         strips = []
         for y in crop.line_range:
-            strip = self.render_line(y)
-            for line_filter in filters:
-                strip = strip.apply_filter(line_filter, background)
-            strips.append(strip)
+            plain = self._line(y + top, look)
+            known = self._drawn.get(y + top)
+            if known is None or known[0] is not plain:
+                strip = self.render_line(y)
+                for line_filter in filters:
+                    strip = strip.apply_filter(line_filter, background)
+                known = self._drawn[y + top] = plain, strip
+            strips.append(known[1])
         first, last = crop.column_span
         return strips if (first, last) == (0, self.size.width) else [strip.crop(first, last) for strip in strips]
 
