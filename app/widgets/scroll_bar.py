@@ -22,6 +22,8 @@ class VerticalBar(ScrollBar):
         bar = self.render()
         assert isinstance(bar, ScrollBarRender)
         assert isinstance(bar.style, Style)
+        assert bar.style.bgcolor is not None
+        assert bar.style.color is not None
         lines = bar.render_bar(
             size=self.size.height,
             virtual_size=bar.virtual_size,

@@ -28,8 +28,8 @@ LINE_WIDTH = 104
 """Longer lines are hard to read."""
 FOLLOW_EVERY = 3
 """Scrolling draws all lines and the scrollbar: the end is followed with every third update, ten times a second."""
-MOST_DRAWN = 1000
-"""Lines that are kept as they were drawn. Each takes some 10 kB, with all that Textual remembers of it."""
+MOST_DRAWN = 400
+"""Lines that are kept as they were drawn. Each takes tens of kB, with all that Textual remembers of it."""
 TOP = 1
 """Empty lines above the first prompt."""
 
@@ -147,7 +147,11 @@ class Transcript(TokenCursor, can_focus=True):
         filters = self.app.get_line_filters()
         look, top, selection = self._current_look(), self.scroll_offset.y, self.text_selection
         drawn_for = (look, self.size.width, background, *filters)
-        if drawn_for != self._drawn_for or selection is not None or len(self._drawn) > MOST_DRAWN:
+        if len(self._drawn) > MOST_DRAWN:
+            self._drawn = {}
+            for block in self._blocks:
+                block.forget()
+        if drawn_for != self._drawn_for or selection is not None:
             self._drawn, self._drawn_for = {}, drawn_for
         strips = []
         for y in crop.line_range:

@@ -20,7 +20,6 @@ from tests.terminal import Terminal
 
 TURNS, TOKENS = 200, 100_000
 CHATS, DOWN, PAGE_UP = "\x02", "\x1b[B", "\x1b[5~"
-LAST = "Question-last"
 QUIET_S = 0.3
 """Nothing has been written for this long: the screen is drawn."""
 
@@ -36,7 +35,7 @@ def memory(pages: int) -> Iterator[Row]:
             terminal.wait_for("u undo")
             start = time.monotonic()
             terminal.type(DOWN + ENTER)
-            terminal.wait_for(LAST, 300)
+            terminal.wait_for("complete", 300)
             opened_s = time.monotonic() - start
             absorb(terminal, 3)
             opened = resident(terminal)
@@ -57,7 +56,7 @@ def write_chat(database: Path) -> None:
     with Store(database) as store:
         chat = store.create_chat("A long chat")
         for turn in range(TURNS):
-            prompt = store.add_message(chat.id, "user", LAST if turn == TURNS - 1 else f"Question-{turn}")
+            prompt = store.add_message(chat.id, "user", f"Question-{turn}")
             reply = store.add_message(chat.id, "assistant", "", answers=prompt)
             text, lines, tokens = "", [], 0
             while tokens < TOKENS // TURNS:
