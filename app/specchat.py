@@ -191,7 +191,8 @@ class SpecChat(SteeringApp):
         if self.stepper is not None:
             self.exchange.show_steps(self.stepper.shown)
         # Only what can be seen: Textual draws all of a screen again for each change of one that is covered by it.
-        shown = next(screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen))
+        # While the app closes there is none left.
+        shown = next((screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen)), None)
         if isinstance(shown, ChatScreen | CandidatesScreen):
             shown.update()
         if self.list_is_old:

@@ -100,8 +100,8 @@ def test_twenty_replies_of_the_default_model_are_equal_bit_by_bit(default_model:
         for text in prompts:
             lanes, _ = both(
                 engine,
-                ask(text, "left", drafter="none", gamma=0, max_tokens=24),
-                ask(text, "right", drafter="ngram", gamma=4, max_tokens=24),
+                ask(text, "left", drafter="none", gamma=0, max_tokens=16),
+                ask(text, "right", drafter="ngram", gamma=4, max_tokens=16),
             )
             assert ids_of(lanes[0]) == ids_of(lanes[1]), text
             drafted += sum(e.accepted for e in lanes[1] if isinstance(e, Round))
