@@ -13,7 +13,7 @@ from app.reply import Part, Reply, Stage, stored_reply
 from app.session import Session
 from app.settings import Settings
 from app.store import Chat
-from engine import Baseline, Died, EngineError, Finished, Message, Prefilled, Record, Request, Round
+from engine import Baseline, EngineError, Finished, Message, Prefilled, Record, Request, Round
 
 STARTING = "specchat is still starting"
 
@@ -165,10 +165,6 @@ class Exchange:
         self._ready = True
         for conversation in list(self._conversations):
             self._next(conversation)
-
-    def died(self, death: Died) -> None:
-        """The engine has ended: whatever waits, and whatever comes, gets its last sentence."""
-        self.fail(death.message)
 
     def fail(self, sentence: str) -> None:
         """There is nobody to ask, for this reason."""

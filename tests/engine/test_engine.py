@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 import pytest
@@ -20,7 +19,16 @@ from engine import (
     Round,
     Sampling,
 )
-from tests.engine.tiny import EOS, ask, ids_of, run_together, text_of, tiny_engine, tiny_model
+from tests.engine.tiny import (
+    EOS,
+    ask,
+    assert_the_same_in_a_batch,
+    ids_of,
+    run_together,
+    text_of,
+    tiny_engine,
+    tiny_model,
+)
 
 PROMPTS = ["abcabcabcabc", "hello there", "aaaa", "The quick brown fox. The quick brown fox.", "x"]
 
@@ -86,12 +94,7 @@ def test_a_seeded_reply_is_the_same_alone_and_in_any_batch() -> None:
             for i, text in enumerate(PROMPTS)
             for drafter in ("none", "ngram", "model")
         ]
-        alone = [ids_of(list(engine.stream(request))) for request in requests]
-        order = list(range(len(requests)))
-        random.Random(1).shuffle(order)
-        together = run_together(engine, [requests[i] for i in order])
-        for i, events in zip(order, together, strict=True):
-            assert ids_of(events) == alone[i]
+        assert_the_same_in_a_batch(engine, requests)
 
 
 def test_different_seeds_differ(engine: Engine) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 
@@ -11,7 +9,7 @@ from engine import Admitted, Request, Round, Sampling
 from engine.head.memory import HeadMemory
 from engine.row import Row
 from tests.engine.chi_square import z_score
-from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_head, tiny_model
+from tests.engine.tiny import ask, assert_the_same_in_a_batch, ids_of, run_together, tiny_engine, tiny_head, tiny_model
 
 TEXTS = (
     "hello",
@@ -73,12 +71,7 @@ def test_a_seeded_reply_is_the_same_alone_and_in_any_batch() -> None:
             for i, text in enumerate(TEXTS)
             for drafter in ("head", "combined", "ngram")
         ]
-        alone = [ids_of(list(engine.stream(request))) for request in requests]
-        order = list(range(len(requests)))
-        random.Random(1).shuffle(order)
-        together = run_together(engine, [requests[i] for i in order])
-        for i, events in zip(order, together, strict=True):
-            assert ids_of(events) == alone[i]
+        assert_the_same_in_a_batch(engine, requests)
 
 
 @pytest.mark.parametrize("before", ["head", "none"])

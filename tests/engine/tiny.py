@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,3 +128,13 @@ def run_together(engine: Engine, requests: list[Request]) -> list[list[Event]]:
             events.append(event)
         collected.append(events)
     return collected
+
+
+def assert_the_same_in_a_batch(engine: Engine, requests: list[Request]) -> None:
+    """Each reply has the same tokens alone and together with the others, in whatever order they come."""
+    alone = [ids_of(list(engine.stream(request))) for request in requests]
+    order = list(range(len(requests)))
+    random.Random(1).shuffle(order)
+    together = run_together(engine, [requests[i] for i in order])
+    for i, events in zip(order, together, strict=True):
+        assert ids_of(events) == alone[i]
