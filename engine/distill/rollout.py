@@ -58,6 +58,7 @@ class Rollout:
         self._turns = turns
         self._ends = ends
         self._prompts = prompts
+        self._waiting: list[int] = []
         self._random = torch.Generator().manual_seed(seed)
         slots, size = target.cache.slots, target.config.hidden_size * len(target.taps)
         self._length = target.context
@@ -93,12 +94,17 @@ class Rollout:
     def _begin(self) -> _Writing:
         temperature = TEMPERATURES[self._draw(len(TEMPERATURES))]
         if self._turns is None:
-            prompt = self._prompts[self._draw(len(self._prompts))]
-            row = _Writing(temperature, list(prompt[::-1]), replying=True)
+            row = _Writing(temperature, list(self._next_prompt()[::-1]), replying=True)
         else:
             row = _Writing(temperature, list(self._turns.opening[::-1]))
         self._append(row, None)
         return row
+
+    def _next_prompt(self) -> Sequence[int]:
+        """Every prompt once, in an order drawn anew, before any comes again: greedy replies would be the same."""
+        if not self._waiting:
+            self._waiting = torch.randperm(len(self._prompts), generator=self._random).tolist()
+        return self._prompts[self._waiting.pop()]
 
     def _goes_on(self, row: _Writing, chosen: int) -> bool:
         """Whether the conversation continues; at the end of a turn, with the next one's beginning as forced tokens."""
