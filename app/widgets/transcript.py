@@ -245,6 +245,11 @@ class Transcript(TokenCursor, can_focus=True):
         if not self._moving:
             self._following = self.is_vertical_scroll_end
 
+    def watch_show_vertical_scrollbar(self, shown: bool) -> None:
+        """The bar comes after the scrolling that called for it, and is told only of what it is there for."""
+        if shown:
+            self.vertical_scrollbar.position = self.scroll_y
+
     def watch_show_rejected(self) -> None:
         """Wrap again with, or without, what is no part of the text."""
         self._rebuild()

@@ -61,6 +61,13 @@ class Stage:
         for field in self.app.screen.query("TextArea, Input").results(TextArea | Input):  # type: ignore[arg-type]
             field.cursor_blink = False
         await pilot.pause()
+        seen = None
+        while seen != (seen := self._places()):  # one change of size may lead to another
+            await pilot.pause()
+
+    def _places(self) -> list[object]:
+        widgets = self.app.screen.walk_children(with_self=True)
+        return [(widget, widget.region, widget.virtual_size, widget.scroll_offset) for widget in widgets]
 
     async def ready(self, pilot: Pilot[None]) -> None:
         """Load the models."""
