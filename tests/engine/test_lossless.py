@@ -27,7 +27,7 @@ PROMPTS = (
     "Write a haiku about the sea.",
     "Was ist 12 mal 12? 你好!",
 )
-LENGTH = 32
+LENGTH = 16
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ def test_a_head_is_made_and_its_figures_are_shown(
 ) -> None:
     monkeypatch.setattr(distilling, "_LEAST_TOKENS", 500)
     target, out = tiny_model(), tmp_path / "head"
-    done = command("distill", "--target", str(target), "--out", str(out), "--minutes", "0.1")
+    done = command("distill", "--target", str(target), "--out", str(out), "--minutes", "0.06")
     assert (done.code, (out / "head.json").is_file()) == (0, True)
     lines = done.out.splitlines()
     assert lines[0].startswith(f"A draft head for {target.name}: ")
