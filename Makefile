@@ -13,7 +13,7 @@ chat: setup
 	@$(BIN)/specchat
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -24,12 +24,15 @@ class CommandHint(Widget):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._lines: list[tuple[str, str]] = []
+        self.display = False
 
     def show(self, text: str, words: slash.Words) -> None:
         """Follow what is typed."""
-        self._lines = list(slash.hints(text, words)) if slash.is_command(text) else []
-        self.display = bool(self._lines)
-        self.refresh(layout=True)
+        lines = list(slash.hints(text, words)) if slash.is_command(text) else []
+        if lines != self._lines:  # a layout for every key would be felt
+            self._lines = lines
+            self.display = bool(lines)
+            self.refresh(layout=True)
 
     def render(self) -> Text:
         """One line for each command that it may be."""
