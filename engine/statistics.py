@@ -40,6 +40,7 @@ class Statistics:
         self._last_at = 0.0
         self._recent: deque[tuple[float, int]] = deque()
         self._recent_since = 0.0
+        self._recent_emitted = 0
 
     def add(self, event: Admitted | Round) -> None:
         """Count one event."""
@@ -69,8 +70,10 @@ class Statistics:
             self.position_accepted[i] += i < event.accepted
         self._last_at = event.at
         self._recent.append((event.at, len(event.emitted)))
+        self._recent_emitted += len(event.emitted)
         while len(self._recent) > 1 and self._recent[0][0] <= event.at - WINDOW_S:
-            self._recent_since = self._recent.popleft()[0]
+            self._recent_since, left = self._recent.popleft()
+            self._recent_emitted -= left
 
     @property
     def acceptance(self) -> float | None:
@@ -114,4 +117,4 @@ class Statistics:
         """A sliding window, what the sparkline shows: tokens of the rounds that ended in the last `WINDOW_S` seconds,
         per second since the end of the round before them. Whole rounds, so that a slow one is not counted short."""
         span = self._last_at - self._recent_since
-        return sum(n for _, n in self._recent) / span if span > 0 else None
+        return self._recent_emitted / span if span > 0 else None
