@@ -23,6 +23,7 @@ class Terminal:
         self._child = pexpect.spawn(
             program, arguments, dimensions=(rows, columns), env=_environment(environment), timeout=None
         )
+        self._child.delaybeforesend = None  # else 50 ms before every key
 
     def __enter__(self) -> Self:
         return self
