@@ -13,8 +13,8 @@ from app.reply import Reply, Stage
 from app.widgets.figures import percent
 from app.widgets.transcript import Transcript
 
-TITLE_EVERY = 6
-"""The frame is drawn again with every sixth update of the tokens, five times a second: figures are to be read."""
+TITLE_EVERY = 3
+"""The frame is drawn again with every third update of the tokens, five times a second: figures are to be read."""
 
 
 class CandidateView(Transcript):
