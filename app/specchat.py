@@ -1,7 +1,7 @@
 """The app: it draws its first frame before anything else, then loads, then answers.
 
-The engine is drained 30 times a second here and nowhere else. What blocks runs in threads: preparing the session, and
-everything that touches the store (`app.archive`).
+The engine is drained here and nowhere else, once for each frame (`app.pace`). What blocks runs in threads: preparing
+the session, and everything that touches the store (`app.archive`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from app.chats import ChatsApp
 from app.conversation import Conversation
 from app.errors import AppError
 from app.offers import offers, offers_side_by_side
+from app.pace import FRAME_S, frame_s
 from app.player import Player
 from app.preferences import Preferences
 from app.probe import Probe
@@ -42,7 +43,6 @@ from app.stepper import Stepper
 from engine import Died, EngineError, Loading, Notice, Ready, Request
 
 STYLES = Path(__file__).parent / "styles"
-DRAIN_S = 1 / 30
 WRITE_S = 0.25
 """A kill loses what came after the last write: this much at most."""
 PROBE_S = 1.0
@@ -155,7 +155,7 @@ class SpecChat(SteeringApp):
         self.exchange.connect(replace(session, source=self.stepper), self.archive)
         self.side.connect(self.archive)
         self.list_chats()
-        self.set_interval(DRAIN_S, self.pump)
+        self._frames = self.set_interval(FRAME_S, self.pump)
         self.set_interval(WRITE_S, self.write)
         self.bring_draft()
         if self._probe is not None:
@@ -266,6 +266,9 @@ class SpecChat(SteeringApp):
 
     def _become_ready(self, ready: Ready) -> None:
         self.target, self.drafters, self.slots = ready.target, ready.drafters, ready.slots
+        if self._player is None:
+            self._frames.stop()
+            self._frames = self.set_interval(frame_s(ready.device), self.pump)
         self.show_drafting()
         self.chat_screen.show_ready(ready)
         if self._probe is not None and ready.device == "cuda":

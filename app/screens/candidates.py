@@ -16,6 +16,7 @@ from textual.widgets import Static
 from app.conversation import Turn
 from app.sanitize import visible
 from app.widgets.candidate import CandidateFrame, CandidateView
+from app.widgets.compositor import NarrowCompositor
 from app.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class CandidatesScreen(Screen[int | None]):
 
     def __init__(self, turn: Turn, slots: int) -> None:
         super().__init__()
+        self._compositor = NarrowCompositor()
         self.turn, self._slots = turn, slots
         self._frames = [CandidateFrame(turn, place) for place in range(turn.wanted)]
         self._updates = 0

@@ -129,7 +129,7 @@ class ChatScreen(Looking):
         self.update()
 
     def update(self) -> None:
-        """Show what has become of the conversation; called 30 times a second."""
+        """Show what has become of the conversation; called with every frame."""
         self._updates += 1
         empty = not self.conversation.turns
         if self.has_class("-empty") is not empty:

@@ -10,6 +10,7 @@ from textual.screen import Screen
 from app.conversation import Conversation
 from app.player import Player
 from app.reply import Reply, ran_together
+from app.widgets.compositor import NarrowCompositor
 from app.widgets.inspector import Inspector
 from app.widgets.replay_bar import ReplayBar
 from app.widgets.step_bar import StepBar
@@ -53,6 +54,7 @@ class Looking(Screen[None]):
 
     def __init__(self, classes: str, player: Player | None) -> None:
         super().__init__(classes=classes)
+        self._compositor = NarrowCompositor()
         self._player = player
         self._inspector = Inspector(replaying=player is not None, id="inspector")
         self._timeline = Timeline(id="timeline")

@@ -13,9 +13,11 @@ from textual.widgets import Static
 from app.archive import Archive
 from app.conversation import Conversation
 from app.duet import Duet
+from app.pace import FRAME_S, frame_s
 from app.sanitize import visible
 from app.screens.side_help import SideHelpScreen
 from app.widgets.composer import Composer
+from app.widgets.compositor import NarrowCompositor
 from app.widgets.key_bar import KeyBar
 from app.widgets.lane_column import LaneColumn
 from app.widgets.masthead import Masthead
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from app.specchat import SpecChat
 
 PANES = ("left", "right", "summary")
-DRAIN_S = 1 / 30
 WRITE_S = 0.25
 
 
@@ -59,6 +60,7 @@ class SideScreen(Screen[Conversation | None]):
 
     def __init__(self, duet: Duet, archive: Archive | None) -> None:
         super().__init__(classes="-side-right")
+        self._compositor = NarrowCompositor()
         self.duet = duet
         self._archive = archive
         self.columns = (LaneColumn(duet, 0, id="left"), LaneColumn(duet, 1, id="right"))
@@ -91,7 +93,7 @@ class SideScreen(Screen[Conversation | None]):
         self._frame.border_title = "one prompt, both lanes"
         self._composer.focus()
         self.duet.connect(self._archive)
-        self.set_interval(DRAIN_S, self.pump)
+        self._frames = self.set_interval(FRAME_S, self.pump)
         self.set_interval(WRITE_S, self.duet.write)
         self._show_state()
 
@@ -108,6 +110,8 @@ class SideScreen(Screen[Conversation | None]):
                 case Ready():
                     self._masthead.show_machine(record)
                     self._show_targets()
+                    self._frames.stop()
+                    self._frames = self.set_interval(frame_s(record.device), self.pump)
                     self._state = ""
                     self.duet.ready()
                     for column in self.columns:

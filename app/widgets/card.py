@@ -7,6 +7,10 @@ from typing import Any, ClassVar
 from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from rich.text import Text
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.style import Style as VisualStyle
+from textual.visual import Visual, visualize
 from textual.widget import Widget
 
 from app.widgets.definitions import Figure
@@ -31,20 +35,40 @@ class Card(Widget):
         self.border_title = title
         self._shown: list[Text] = []
         self._room = 0
+        self._styles: dict[str, Style] = {}
+        self._old_looks = False
+        self._drawn: dict[int, tuple[tuple[Text, int, VisualStyle], Strip]] = {}
+        """Each line as it was last drawn, and from what."""
 
     def rows(self) -> list[Text]:
         """The lines, as things now are."""
         raise NotImplementedError
 
     def update(self) -> None:
-        """Draw again what has changed; only a new number of lines moves what is below."""
+        """Draw again the lines that have changed; only a new number of them moves what is below."""
         before, self._shown = self._shown, self.rows()
-        if self._shown != before:
-            self.refresh(layout=len(self._shown) != len(before))
+        if len(self._shown) != len(before):
+            self.refresh(layout=True)
+        elif changed := [y for y, row in enumerate(self._shown) if row != before[y]]:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
 
-    def render(self) -> Text:
-        """The lines at the present width."""
-        return Text("\n", no_wrap=True, overflow="crop").join(self.rows())
+    def render_line(self, y: int) -> Strip:
+        """One line; made anew only if it has changed, as most do not."""
+        if self._old_looks:
+            self._old_looks, self._shown = False, self.rows()
+        width, style = self.size.width, self.visual_style
+        row = self._shown[y] if y < len(self._shown) else Text()
+        known = self._drawn.get(y)
+        if known is None or known[0] != (row, width, style):
+            strips = Visual.to_strips(self, visualize(self, row), width, 1, style)
+            known = self._drawn[y] = (row, width, style), strips[0] if strips else Strip.blank(width, style.rich_style)
+        return known[1]
+
+    def notify_style_update(self) -> None:
+        """Another theme."""
+        super().notify_style_update()
+        self._styles.clear()
+        self._old_looks = True
 
     def get_content_height(self, container: Any, viewport: Any, width: int) -> int:  # noqa: ARG002 the base class names them
         """As many as there are lines at this width."""
@@ -59,7 +83,9 @@ class Card(Widget):
 
     def style(self, part: str) -> Style:
         """The style of a part of the card."""
-        return self.get_component_rich_style(f"card--{part}", partial=True)
+        if part not in self._styles:
+            self._styles[part] = self.get_component_rich_style(f"card--{part}", partial=True)
+        return self._styles[part]
 
     def label(self, text: str) -> tuple[str, Style]:
         """A quiet text."""

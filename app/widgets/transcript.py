@@ -125,11 +125,18 @@ class Transcript(TokenCursor, can_focus=True):
         if dirty is not None:
             before = self._tops[-1]
             self._tops = list(accumulate((block.height for block in self._blocks), initial=TOP))
-            self.refresh_lines(dirty, max(before, self._tops[-1]) - dirty + 1)
-            self._behind = True
+            self._refresh_seen(dirty, max(before, self._tops[-1]) + 1)
+            self._behind = self._behind or self._tops[-1] != before
         self._updates += 1
         if self._behind and self._updates % FOLLOW_EVERY == 0:
             self._catch_up()
+
+    def _refresh_seen(self, first: int, end: int) -> None:
+        """Draw again what is in sight of these lines: Textual would draw what lies below the widget along with them."""
+        top = self.scroll_offset.y
+        first, end = max(first, top), min(end, top + self.size.height)
+        if first < end:
+            self.refresh_lines(first, end - first)
 
     def _catch_up(self) -> None:
         """Say how much there is to scroll through by now, and keep the end in sight."""

@@ -1,0 +1,26 @@
+"""Textual's compositor, without the work that nobody sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual._compositor import Compositor
+from textual.geometry import Region
+from textual.strip import Strip
+
+
+class NarrowCompositor(Compositor):
+    """For a part of the screen it asks only the widgets that are in it.
+
+    Its base asks all whose container is touched, which for a line of a growing reply is nearly every widget there is.
+    """
+
+    def _get_renders(self, crop: Region | None = None) -> Iterable[tuple[Region, Region, list[Strip]]]:
+        if crop is None:
+            return super()._get_renders()
+        whole = self.visible_widgets
+        self._visible_widgets = {widget: at for widget, at in whole.items() if crop.overlaps(at[0])}
+        try:
+            return list(super()._get_renders(crop))
+        finally:
+            self._visible_widgets = whole
