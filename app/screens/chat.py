@@ -17,14 +17,12 @@ from app.marks import Marks
 from app.player import Player
 from app.reply import Reply
 from app.sanitize import visible
-from app.screens.looking import Looking
+from app.screens.panes import Panes
 from app.store import Chat
-from app.widgets.chat_list import ChatList
 from app.widgets.command_hint import CommandHint
 from app.widgets.composer import Composer
 from app.widgets.key_bar import KeyBar
 from app.widgets.masthead import Masthead
-from app.widgets.pane_tabs import PaneTabs
 from app.widgets.panel import Panel
 from app.widgets.replay_bar import ReplayBar
 from app.widgets.transcript import Transcript
@@ -38,7 +36,7 @@ PANEL_EVERY = 6
 """The panel is drawn again with every sixth update of the conversation, five times a second: figures are to be read."""
 
 
-class ChatScreen(Looking):
+class ChatScreen(Panes):
     """Shows one conversation. What it is asked to do with chats and the engine, the app does."""
 
     app: SpecChat
@@ -69,11 +67,8 @@ class ChatScreen(Looking):
         super().__init__("-empty -pane-chat" + (" -replay" if player else ""), player)
         self.conversation = Conversation()
         self._masthead = Masthead(id="masthead")
-        self._tabs = PaneTabs(id="tabs")
-        self._chats = ChatList(id="chats")
         self._welcome = Welcome(id="welcome")
         self._transcript = Transcript(self.conversation, id="transcript")
-        self._composer = Composer(id="composer")
         self._hint = CommandHint(id="hint")
         self._replay_bar = ReplayBar(id="replay")
         self._frame = Vertical(id="ask")
@@ -107,7 +102,7 @@ class ChatScreen(Looking):
         """Names on the frames."""
         self._chats.border_title = "chats"
         self._show_title()
-        self._focus_composer()
+        self.focus_composer()
         self._composer.words = self.app.words
         if self._player is not None:
             self._masthead.name_it("specchat replay")
@@ -123,7 +118,7 @@ class ChatScreen(Looking):
         self.forget()
         if self._player is None:
             self._composer.remember([turn.prompt for turn in conversation.turns])
-        self._focus_composer()
+        self.focus_composer()
         self.set_pane("chat")
         self._panel_state = None
         self.update()
@@ -199,12 +194,6 @@ class ChatScreen(Looking):
         """Every line of the conversation as it would be drawn, and their width."""
         return self._transcript.all_lines()
 
-    def set_pane(self, pane: str) -> None:
-        """On a narrow screen: show the chat, the chats or the panel."""
-        for name in PaneTabs.PANES:
-            self.set_class(name == pane, f"-pane-{name}")
-        self._tabs.show(pane)
-
     def shown_reply(self) -> Reply:
         """The reply of the token that is looked at, else the last one."""
         if self._spot is not None:
@@ -240,10 +229,10 @@ class ChatScreen(Looking):
         if action == "pane" and parameters == ("chats",):
             return self._player is None
         if action == "back":
-            return self._elsewhere
+            return self.elsewhere
         if action == "stop":
             stoppable = self.conversation.running or self.conversation.waiting
-            return bool(stoppable) and not self._elsewhere and self._player is None
+            return bool(stoppable) and not self.elsewhere and self._player is None
         return super().check_action(action, parameters)
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
@@ -277,15 +266,11 @@ class ChatScreen(Looking):
         """A question mark in an empty composer."""
         self.app.action_help()
 
-    @property
-    def _elsewhere(self) -> bool:
-        return not self.has_class("-pane-chat") or self._chats.has_focus or self.looking
-
     def action_back(self) -> None:
         """From wherever one was to the conversation."""
         self.stop_looking()
         self.set_pane("chat")
-        self._focus_composer()
+        self.focus_composer()
 
     def action_stop(self) -> None:
         """End the reply, and take waiting prompts back."""
@@ -298,32 +283,6 @@ class ChatScreen(Looking):
         """An empty conversation; what runs in the old one goes on."""
         self.show(Conversation())
         self.app.list_chats()
-
-    def action_pane(self, pane: str) -> None:
-        """Fold or show the chats or the panel. Chats that are shown get the focus before they are folded."""
-        if self.has_class("-narrow"):
-            self.action_tab("chat" if self.has_class(f"-pane-{pane}") else pane)
-            return
-        unfold = pane == "chats" and self.has_class("-medium")
-        shown = self.has_class("-with-chats") if unfold else not self.has_class(f"-no-{pane}")
-        if pane == "chats" and shown and not self._chats.has_focus:
-            self._chats.focus()
-            return
-        self.toggle_class("-with-chats" if unfold else f"-no-{pane}")
-        if pane == "chats" and not shown:
-            self._chats.focus()
-        else:
-            self._focus_composer()
-
-    def action_tab(self, pane: str) -> None:
-        """A click on a pane's name."""
-        self.set_pane(pane)
-        if pane == "chats":
-            self._chats.focus()
-        elif pane == "rounds":
-            self._timeline.focus()
-        else:
-            self._focus_composer()
 
     def action_controls(self) -> None:
         """Open the panel of controls."""
@@ -349,14 +308,3 @@ class ChatScreen(Looking):
     def action_again(self) -> None:
         """Play from the start."""
         self.replay_again()
-
-    def show_pane(self, pane: str) -> None:
-        """Show a pane, and go there."""
-        self.action_tab(pane)
-
-    def leave_views(self) -> None:
-        """Back to where one writes."""
-        self._focus_composer()
-
-    def _focus_composer(self) -> None:
-        (self._transcript if self._player else self._composer).focus()

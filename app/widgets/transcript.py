@@ -9,20 +9,20 @@ from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Resize
-from textual.geometry import Offset, Region, Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scrollbar import ScrollBar
-from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
 from app.conversation import Conversation, Turn
 from app.reply import Reply
 from app.widgets.blocks import Block, PromptBlock, ReplyBlock, legend_strip
+from app.widgets.line_selection import LineSelection
 from app.widgets.look import PART_CLASSES, TOKEN_CLASSES, Look, look_of
 from app.widgets.scroll_bar import VerticalBar
-from app.widgets.token_cursor import Spot, TokenCursor
+from app.widgets.token_cursor import Spot
 
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
@@ -34,17 +34,14 @@ TOP = 1
 """Empty lines above the first prompt."""
 
 
-class Transcript(TokenCursor, can_focus=True):
+class Transcript(LineSelection, can_focus=True):
     """A conversation, token by token, or with its finished replies as Markdown. Follows the end unless scrolled up."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | PART_CLASSES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("home", "scroll_home", "First line", show=False),
         Binding("end", "scroll_end", "Last line", show=False),
-        Binding("shift+up", "select_lines(-1)", "Select lines", show=False),
-        Binding("shift+down", "select_lines(1)", "Select lines", show=False),
     ]
-    ALLOW_SELECT = True
 
     @dataclass
     class CopyWanted(Message):
@@ -72,8 +69,6 @@ class Transcript(TokenCursor, can_focus=True):
         self._behind = False
         """Whether the end has moved on since it was last brought into sight."""
         self._look: Look | None = None
-        self._selecting: tuple[int, int] | None = None
-        """Where lines that are selected by key begin, and where they end by now."""
         self._drawn: dict[int, tuple[Strip, Strip]] = {}
         """Of each line that was drawn: as its block gave it, and as it was handed out."""
         self._drawn_for: tuple[object, ...] = ()
@@ -190,44 +185,11 @@ class Transcript(TokenCursor, can_focus=True):
         lines.append(legend_strip(look))
         return [line.adjust_cell_length(width, look.base) for line in lines], width
 
-    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text, for the clipboard: as it was written, not as it is wrapped."""
-        look = self._current_look()
-        text = ""
-        for y in range(selection.start.y if selection.start else 0, self._tops[-1]):
-            span = selection.get_span(y)
-            if span is None:
-                break
-            block = bisect_right(self._tops, y) - 1
-            if 0 <= block < len(self._blocks):
-                end = self.size.width if span[1] == -1 else span[1]
-                part, joint = self._blocks[block].plain(y - self._tops[block], span[0], end, look)
-                text += part + joint
-        return text.removesuffix("\n"), "\n"
-
-    def action_select_lines(self, by: int) -> None:
-        """Begin to select with the last line in sight (the first one, going down), then line by line; ^c copies."""
-        top, height = self.scroll_offset.y, self.size.height
-        last = self._tops[-1] - 1
-        if self.text_selection is None or self._selecting is None:
-            start = min(top if by > 0 else top + height - 1, last)
-            self._selecting = (start, start)
-        else:
-            anchor, at = self._selecting
-            self._selecting = (anchor, min(max(at + by, 0), last))
-        begin, end = sorted(self._selecting)
-        self.screen.selections = {self: Selection(Offset(0, begin), Offset(self.size.width, end))}
-        self.scroll_to_region(Region(0, self._selecting[1], 1, 1), animate=False)
-
     def action_copy_reply(self, identity: int) -> None:
         """A click on the word below a reply."""
         reply = next((part for part in self._parts if id(part) == identity), None)
         if isinstance(reply, Reply):
             self.post_message(self.CopyWanted(reply))
-
-    def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002 the base class names it
-        """Show what is selected."""
-        self.refresh()
 
     def notify_style_update(self) -> None:
         """Another theme: resolve the styles and draw everything again."""
@@ -339,12 +301,6 @@ class Transcript(TokenCursor, can_focus=True):
         if not 0 <= block < len(self._blocks):
             return Strip([])
         return self._blocks[block].strip(line - self._tops[block], look)
-
-    def _selected(self, strip: Strip, start: int, end: int) -> Strip:
-        style = self.screen.get_component_rich_style("screen--selection")
-        end = strip.cell_length if end == -1 else min(end, strip.cell_length)
-        before, selected, after = strip.crop(0, start), strip.crop(start, end), strip.crop(end)
-        return Strip.join([before, selected.apply_style(style), after])
 
     def _current_look(self) -> Look:
         if self._look is None:

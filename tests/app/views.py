@@ -7,10 +7,15 @@ from collections.abc import Awaitable, Callable
 from textual.pilot import Pilot
 
 from app.player import Player
+from app.reply import Reply
 from app.screens.chat import PANEL_EVERY, ChatScreen
 from app.session import Session
 from app.specchat import SpecChat
+from app.widgets.inspector import ChancesCard, VerdictCard
+from app.widgets.transcript import Transcript
+from engine import Fate
 from tests.app.recorded import Clock, trace
+from tests.app.stage import Stage
 
 WIDE, MEDIUM, NARROW = (140, 40), (110, 30), (80, 24)
 
@@ -59,3 +64,40 @@ class Replay:
             await self.press(pilot, *keys)
 
         return before
+
+
+def screen_of(stage: Stage) -> ChatScreen:
+    found = stage.app.screen
+    assert isinstance(found, ChatScreen)
+    return found
+
+
+def reply_of(screen: ChatScreen, turn: int = -1) -> Reply:
+    reply = screen.conversation.turns[turn].reply
+    assert reply is not None
+    return reply
+
+
+def text_of(widget: VerdictCard | ChancesCard) -> str:
+    return "\n".join(line.plain for line in widget.rows())
+
+
+def spot_of(screen: ChatScreen) -> tuple[int, Fate]:
+    """Round and fate of the token that is looked at."""
+    spot = screen.query_one(Transcript).spot
+    assert spot is not None
+    record, token = spot.reply.token(spot.token)
+    return record.number, token.fate
+
+
+async def answered(stage: Stage, pilot: Pilot[None], count: int | None = 70) -> ChatScreen:
+    await stage.ready(pilot)
+    await stage.answer(pilot, count)
+    return screen_of(stage)
+
+
+async def to_draft(stage: Stage, pilot: Pilot[None]) -> None:
+    """Step over plain rounds to the draft of the next one."""
+    for _ in range(20):
+        if reply_of(screen_of(stage)).stepping is None:
+            await stage.press(pilot, "f7")
