@@ -40,7 +40,9 @@ WORK = ".work"
 """Inside the head's folder: training text and checkpoint. Kept, so that the training can be taken further."""
 _TEXT_SHARE = 0.4
 """Of the time, for writing text."""
-_VOCABULARY = 8192
+_VOCABULARY = 8, 4096
+"""A head drafts one in so many of the target's tokens, but never fewer than the latter. More would be read from memory
+with each of its steps and are seldom written: an eighth of 49,152 is nine tenths of a chat."""
 _LEAST_TOKENS = 20_000
 """Less text than this teaches a head nothing that holds on other prompts."""
 _SHARD_TOKENS = 8192
@@ -165,7 +167,9 @@ def _vocabulary(corpus: Corpus, size: int) -> tuple[int, Tensor]:
     for talk in corpus.talks():
         counts += torch.bincount(talk.tokens[talk.sampled].long(), minlength=size)
         total += len(talk.tokens)
-    return total, counts.argsort(descending=True, stable=True)[: min(_VOCABULARY, size)].sort().values
+    share, least = _VOCABULARY
+    most = min(max(size // share, least), size)
+    return total, counts.argsort(descending=True, stable=True)[:most].sort().values
 
 
 def _train(
