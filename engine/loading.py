@@ -13,6 +13,7 @@ from engine.architecture import first_line, model_config
 from engine.checkpoint import Checkpoint
 from engine.device import computes_bfloat16, pick_device, require_memory
 from engine.errors import EngineError
+from engine.footprint import give_back
 from engine.library_output import silence_transformers, transformers_bars
 from engine.progress import Progress
 
@@ -67,6 +68,7 @@ def load_model(
     tokenizer = _load_tokenizer(folder)
     with transformers_bars(lambda fraction: progress(stage, f"Loading {name}", fraction)):
         model = _load_network(folder, config, device, dtype)
+    give_back()
     progress(stage, f"Loaded {name}", 1.0)
     return LoadedModel(
         model=model,

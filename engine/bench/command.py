@@ -22,9 +22,11 @@ from engine.bench.roofline import Traffic, copy_bandwidth
 from engine.bench.suite import Results, Say, Suite
 from engine.bench.synthetic import synthetic, synthetic_prompts
 from engine.config import EngineConfig
+from engine.device import pick_device
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.events import Notice, Ready
+from engine.footprint import held_memory
 from engine.loading import LoadedModel, load_model
 from engine.model_store import ModelStore
 from engine.presets import DEFAULT_PRESET
@@ -141,8 +143,12 @@ def run(options: Options, say: Say) -> Report:
     )
     made: list[Assembly] = []
     how = options.how_to_assemble()
+    before: list[int | None] = []
 
     def keep(config: EngineConfig, progress: Progress) -> Assembly:
+        from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401 code is not what the models hold
+
+        before.append(held_memory(pick_device(config.device)))
         made.append(how(config, progress))
         return made[0]
 
@@ -158,13 +164,14 @@ def run(options: Options, say: Say) -> Report:
         bandwidth = copy_bandwidth(made[0].target.device)
         suite = Suite(engine, plan, Traffic.of(made[0]), bandwidth, say)
         results, crossovers = _measure(options, suite, variants, sets, peers, largest)
+        after = held_memory(made[0].target.device)
         notes += [notice.text for notice in engine.outbox.drain() if isinstance(notice, Notice)]
     finally:
         engine.close()
     return Report(
         command=options.command,
         versions=_versions(),
-        setting=_setting(options, ready, bandwidth),
+        setting=_setting(options, ready, bandwidth, None if peers else _between(before[0], after)),
         plan=plan,
         cells=results.cells,
         peers=results.peers,
@@ -242,7 +249,11 @@ def _again(spec: str, config: EngineConfig, loaded: LoadedModel) -> LoadedModel:
     return load_model(folder, loaded.model.device, loaded.model.dtype, ignore_progress)
 
 
-def _setting(options: Options, ready: Ready, bandwidth: float) -> Setting:
+def _between(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def _setting(options: Options, ready: Ready, bandwidth: float, held: int | None) -> Setting:
     return Setting(
         target=ready.target,
         draft=ready.draft,
@@ -253,6 +264,7 @@ def _setting(options: Options, ready: Ready, bandwidth: float) -> Setting:
         threads=torch.get_num_threads(),
         weight_bytes=ready.weight_bytes,
         cache_bytes=ready.cache_bytes,
+        held_bytes=held,
         copy_bandwidth=bandwidth,
     )
 

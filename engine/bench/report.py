@@ -44,6 +44,9 @@ class Setting:
     threads: int
     weight_bytes: int
     cache_bytes: int
+    held_bytes: int | None
+    """What the engine holds of the device's memory after the passes, the tokenizer included; None if not known, or if
+    peers hold some too."""
     copy_bandwidth: float
     """Bytes read plus bytes written per second."""
 
@@ -73,10 +76,12 @@ class Report:
 
     def _head(self) -> str:
         s = self.setting
+        share = (s.held_bytes or 0) / (s.weight_bytes + s.cache_bytes)
+        held = f", in memory {share:.2f} of both" if s.held_bytes else ""
         models = f"{s.target}, draft {s.draft}" if s.draft else s.target
         lines = [
             f"{models} in {s.dtype} on {s.device_name} ({s.device}, {s.threads} threads)",
-            f"weights {size_text(s.weight_bytes)}, cache {size_text(s.cache_bytes)}, "
+            f"weights {size_text(s.weight_bytes)}, cache {size_text(s.cache_bytes)}{held}, "
             f"copy bandwidth {s.copy_bandwidth / 1e9:.1f} GB/s",
             ", ".join(f"{name} {version}" for name, version in self.versions.items()),
         ]

@@ -38,8 +38,8 @@ class Replay:
 
     async def at(self, pilot: Pilot[None], share: float) -> None:
         """Play up to this share of the trace."""
-        await self.app.workers.wait_for_complete()
-        await pilot.pause()
+        while self.app.stepper is None:  # the player is started when its session has come
+            await pilot.pause()
         self.clock.now += self.player.duration * share - self.player.position
         await self.settle(pilot)
 
