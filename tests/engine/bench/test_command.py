@@ -99,9 +99,10 @@ def test_the_crossover_is_the_first_batch_that_does_not_pay(monkeypatch: pytest.
     (found,) = _crossing(monkeypatch, {1: 2.0, 2: 1.5, 4: 0.9})
     assert found.batch == 4
     assert [cell.batch for cell in found.cells] == [1, 2, 4]
-    setting = Setting("t", None, None, "cpu", "CPU", "float32", 1, 1, 1, 1.0)
+    setting = Setting("t", None, None, "cpu", "CPU", "float32", 1, 1, 1, 3, 1.0)
     text = Report("bench", {}, setting, Plan(), (), (), (found,), ()).text()
     assert "It stops paying at a batch of 4." in text
+    assert "in memory 1.50 of both" in text
 
 
 def test_a_draft_may_pay_at_every_batch_tried(monkeypatch: pytest.MonkeyPatch) -> None:
