@@ -72,9 +72,9 @@ class Card(Widget):
 
     def get_content_height(self, container: Any, viewport: Any, width: int) -> int:  # noqa: ARG002 the base class names them
         """As many as there are lines at this width."""
-        self._room = width
-        self._shown = self.rows()
-        return len(self._shown)
+        if width != self._room:
+            self._room, self._old_looks = width, True
+        return len(self.rows())
 
     @property
     def inner(self) -> int:
