@@ -49,7 +49,7 @@ def main() -> None:
 def beside(order: str) -> dict[str, float]:
     """Tokens per second of each lane."""
     right = f"{SET_UPS['right']}:gamma={GAMMA}"
-    found = specchat("compare", PROMPT, "--right", right, "--order", order, "--max-tokens", TOKENS)
+    found = specchat("compare", PROMPT, "--right", right, "--order", order, "--repeat", "1", "--max-tokens", TOKENS)
     row = found["rows"][0]
     return {lane: row[lane]["tokens_per_second"]["median"] for lane in SET_UPS}
 
