@@ -26,7 +26,7 @@ from app.chats import ChatsApp
 from app.conversation import Conversation
 from app.errors import AppError
 from app.offers import offers, offers_side_by_side
-from app.pace import FRAME_S, frame_s
+from app.pace import FRAME_S, follow_every, frame_s
 from app.player import Player
 from app.preferences import Preferences
 from app.probe import Probe
@@ -103,6 +103,8 @@ class SpecChat(SteeringApp):
         self._probe = probe
         self.stepper: Stepper | None = None
         """Holds rounds back while they are stepped through; there once the session is."""
+        self.follow_every = follow_every(FRAME_S)
+        """With every which frame the end of a reply is brought into sight."""
         self.side = SideBySide(self, make_duet)
         self._begin_side_by_side = begin_side_by_side
         self.register_theme(themes.DARK)
@@ -268,12 +270,18 @@ class SpecChat(SteeringApp):
         self.target, self.drafters, self.slots = ready.target, ready.drafters, ready.slots
         if self._player is None:
             self._frames.stop()
-            self._frames = self.set_interval(frame_s(ready.device), self.pump)
+            self._frames = self.set_interval(self.pace(ready.device), self.pump)
         self.show_drafting()
         self.chat_screen.show_ready(ready)
         if self._probe is not None and ready.device == "cuda":
             self._probe.find_gpu(ready.device_name)
         self.exchange.ready()
+
+    def pace(self, device: str) -> float:
+        """Draw at the pace that suits an engine on this device; seconds between two frames."""
+        seconds = frame_s(device)
+        self.follow_every = follow_every(seconds)
+        return seconds
 
     def _fail(self, sentence: str) -> None:
         self.chat_screen.show_loading(sentence, failed=True)

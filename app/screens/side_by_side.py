@@ -13,7 +13,7 @@ from textual.widgets import Static
 from app.archive import Archive
 from app.conversation import Conversation
 from app.duet import Duet
-from app.pace import FRAME_S, frame_s
+from app.pace import FRAME_S
 from app.sanitize import visible
 from app.screens.side_help import SideHelpScreen
 from app.widgets.composer import Composer
@@ -111,7 +111,7 @@ class SideScreen(Screen[Conversation | None]):
                     self._masthead.show_machine(record)
                     self._show_targets()
                     self._frames.stop()
-                    self._frames = self.set_interval(frame_s(record.device), self.pump)
+                    self._frames = self.set_interval(self.app.pace(record.device), self.pump)
                     self._state = ""
                     self.duet.ready()
                     for column in self.columns:

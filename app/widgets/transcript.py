@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Resize
@@ -24,10 +24,11 @@ from app.widgets.look import PART_CLASSES, TOKEN_CLASSES, Look, look_of
 from app.widgets.scroll_bar import VerticalBar
 from app.widgets.token_cursor import Spot
 
+if TYPE_CHECKING:
+    from app.specchat import SpecChat
+
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
-FOLLOW_EVERY = 3
-"""Scrolling draws all lines and the scrollbar: the end is followed with every third update, ten times a second."""
 MOST_DRAWN = 400
 """Lines that are kept as they were drawn. Each takes tens of kB, with all that Textual remembers of it."""
 TOP = 1
@@ -37,6 +38,7 @@ TOP = 1
 class Transcript(LineSelection, can_focus=True):
     """A conversation, token by token, or with its finished replies as Markdown. Follows the end unless scrolled up."""
 
+    app: SpecChat
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | PART_CLASSES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("home", "scroll_home", "First line", show=False),
@@ -123,7 +125,7 @@ class Transcript(LineSelection, can_focus=True):
             self._refresh_seen(dirty, max(before, self._tops[-1]) + 1)
             self._behind = self._behind or self._tops[-1] != before
         self._updates += 1
-        if self._behind and self._updates % FOLLOW_EVERY == 0:
+        if self._behind and self._updates % self.app.follow_every == 0:
             self._catch_up()
 
     def _refresh_seen(self, first: int, end: int) -> None:
