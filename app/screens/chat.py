@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from app.specchat import SpecChat
 
 PANEL_EVERY = 6
-"""The panel is drawn again with every sixth update of the conversation, five times a second: figures are to be read."""
+"""The panel is drawn again with every sixth update of the conversation: figures are to be read."""
 
 
 class ChatScreen(Panes):

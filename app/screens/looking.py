@@ -89,7 +89,7 @@ class Looking(Screen[None]):
         self.look_at(None)
 
     def update_views(self) -> None:
-        """Five times a second: the timeline grows; an inspector that waits for its first token gets it."""
+        """As often as the panel is drawn: the timeline grows; an inspector that waits for its first token gets it."""
         self._follow_lanes()
         if self.has_class("-inspect") and self._spot is None:
             spot = self._transcript.last_spot()

@@ -14,7 +14,7 @@ from app.widgets.figures import percent
 from app.widgets.transcript import Transcript
 
 TITLE_EVERY = 3
-"""The frame is drawn again with every third update of the tokens, five times a second: figures are to be read."""
+"""The frame is drawn again with every third update of the tokens: figures are to be read."""
 
 
 class CandidateView(Transcript):

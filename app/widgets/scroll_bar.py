@@ -14,7 +14,7 @@ from textual.strip import Strip
 class VerticalBar(ScrollBar):
     """Looks and works like its base.
 
-    Beside a growing reply it moves ten times a second. Its lines are few different ones, and each is made once.
+    Beside a growing reply it moves up to ten times a second. Its lines are few different ones, and each is made once.
     """
 
     def render_lines(self, crop: Region) -> list[Strip]:

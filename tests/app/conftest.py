@@ -1,10 +1,12 @@
-"""Pictures and keys must not depend on the terminal that runs the tests."""
+"""The app as most tests begin with it; pictures and keys must not depend on the terminal that runs the tests."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
+from tests.app.stage import Stage
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +16,9 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    """The app on a recorded engine, with no chats yet."""
+    return Stage(tmp_path)

@@ -22,11 +22,6 @@ SIZE = (140, 40)
 CODE = "Two ways:\n\n```python\nprint(1)\n```\n\nor\n\n```sh\necho 1\n```\n"
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
-
-
 def said(stage: Stage) -> list[str]:
     return [notice.message for notice in stage.app._notifications]
 

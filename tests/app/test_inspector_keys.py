@@ -16,11 +16,6 @@ from tests.app.stage import Stage
 from tests.app.views import WIDE, answered, reply_of, screen_of, spot_of, text_of
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
-
-
 @pytest.mark.parametrize("key", ["f6"])
 async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage, key: str) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:

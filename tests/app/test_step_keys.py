@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from app.reply import Part
@@ -13,11 +11,6 @@ from app.widgets.transcript import Transcript
 from engine import Fate
 from tests.app.stage import Stage
 from tests.app.views import WIDE, Replay, answered, reply_of, spot_of, to_draft
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
 
 
 async def test_a_live_round_in_three_steps(stage: Stage) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from app.widgets.composer import Composer
@@ -12,11 +9,6 @@ from app.widgets.timeline import Timeline
 from app.widgets.transcript import Transcript
 from tests.app.stage import Stage
 from tests.app.views import NARROW, WIDE, Replay, answered, reply_of, screen_of, spot_of
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
 
 
 async def test_a_round_picked_selects_its_tokens_and_a_token_its_round(stage: Stage) -> None:

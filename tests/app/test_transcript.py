@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +23,6 @@ def round_of(*pieces: str, accepted: int, tested: int, last: str, fate: Fate, nu
         "r", number, 10, "ngram", 4, ids, values, values, values, values, accepted, 9, fate, pieces, last,
         number * 0.1 + 0.1, 0.01, 0.05, 0.01, 1,
     )  # fmt: skip
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
 
 
 def shown(stage: Stage, *rounds: Round, prompt: str = "?") -> tuple[Transcript, Reply]:

@@ -18,11 +18,6 @@ from tests.app.stage import Stage, lines_of
 SIZE = (140, 40)
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
-
-
 def notices(stage: Stage) -> list[str]:
     return [notice.message for notice in stage.app._notifications]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from app.reply import Reply
@@ -13,11 +11,6 @@ from app.widgets.transcript import Transcript
 from engine import Round
 from tests.app.stage import Stage
 from tests.app.views import WIDE, Replay, answered, reply_of
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
 
 
 @pytest.mark.parametrize("key", ["ctrl+f"])
