@@ -5,7 +5,8 @@ be accepted (`Forecast`, one per request, on priors that outlive it), and the sp
 worth its place in a round if the chance that it is emitted exceeds what it costs at that speed.
 
 Theory: Leviathan et al. 2023. Equation 1 gives the expected tokens of a round for one known α, (1 − α^(γ+1)) / (1 − α);
-here it is 1 + Σᵢ P(the first i drafted tokens are accepted), because α depends on the token and is known only roughly.
+here it is 1 + Σᵢ P(the i-th drafted token is accepted), because α depends on the token and is known only roughly. So it
+holds for a tree as well, where each token's chance is that of what it follows times its own.
 Section 3.5 maximises tokens / time for one round. Over rounds that differ, what counts is Σ tokens / Σ time, and that
 is maximised by maximising tokens − λ·time in every round, λ being the speed that results (Dinkelbach 1967).
 
@@ -14,12 +15,14 @@ The unit of time is the plain round (γ = 0) of the same batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from math import log
 from operator import mul
 
 from engine.costs import Costs
 from engine.request import MAX_GAMMA
+from engine.tree import LONGEST, Tree
 
 LIMIT = MAX_GAMMA
 """Longest draft."""
@@ -28,6 +31,8 @@ _LEVELS = (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)
 _POWERS = [[level**n for level in _LEVELS] for n in range(LIMIT + 1)]
 _MISSES = [1 - level for level in _LEVELS]
 _EVEN = [1 / len(_LEVELS)] * len(_LEVELS)
+_LOW = [miss**6 / sum(each**6 for each in _MISSES) for miss in _MISSES]
+"""What is thought at first of a token that is offered beside a likelier one: 0.08 on average."""
 _POSITIONS = 2
 """Buckets of a drafter that does not say how sure it is: its first token, and any later one."""
 _SHARE = 0.25
@@ -50,75 +55,107 @@ _LEAST_LOSS = 0.1
 """Price of a plain round that is run for comparison, in plain rounds, where little seems to be lost by it."""
 
 
-class Prior:
-    """What earlier requests have shown about one bucket of one drafter."""
+Offers = Callable[[int], tuple[Sequence[int], Tree]]
+"""What a drafter will offer for a γ, where that is known before it drafts: each token's bucket, and what follows what."""
 
-    def __init__(self) -> None:
-        self._learnt = list(_EVEN)
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One row's draft as it was verified, and what was accepted of it."""
+
+    buckets: Sequence[int]
+    accepted: int
+    tree: Tree | None = None
+    path: Sequence[int] = ()
+    """Of a tree: the tokens accepted."""
+
+    def tested(self, keys: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The keys of tokens that were accepted, and of those that something else took the place of."""
+        if self.tree is None:
+            return list(keys[: self.accepted]), list(keys[self.accepted : self.accepted + 1])
+        kept = set(self.path)
+        beside = [child for token in (0, *self.path) for child in self.tree.children[token] if child not in kept]
+        return [keys[token - 1] for token in self.path], [keys[token - 1] for token in beside]
+
+
+class Prior:
+    """What earlier requests have shown about one bucket of one drafter.
+
+    Args:
+        base: what is thought before anything is known.
+    """
+
+    def __init__(self, base: Sequence[float] = _EVEN) -> None:
+        self._base = base
+        self._learnt = list(base)
         self._rounds = 0
-        self.weights = list(_EVEN)
+        self.weights = list(base)
 
     def learn(self, belief: Sequence[float]) -> None:
         """Move towards the belief of a row that has just been tested."""
         self._rounds += 1
         step = max(_LEARN, 1 / (50 + self._rounds))
         self._learnt = [a + step * (b - a) for a, b in zip(self._learnt, belief, strict=True)]
-        self.weights = [(1 - _OPEN_MIND) * a + _OPEN_MIND * b for a, b in zip(self._learnt, _EVEN, strict=True)]
+        self.weights = [(1 - _OPEN_MIND) * a + _OPEN_MIND * b for a, b in zip(self._learnt, self._base, strict=True)]
 
 
 class Forecast:
     """One row's chances: for each bucket of tokens a belief over their acceptance rate."""
 
-    def __init__(self, drafter: str, priors: dict[int, Prior], by_position: bool) -> None:
+    def __init__(self, drafter: str, priors: dict[int, Prior], by_position: bool, offers: Offers | None = None) -> None:
         self.drafter = drafter
+        self.offers = offers
         self.by_position = by_position
         """The drafter gives no buckets; a token's bucket is its place in the draft."""
         self._priors = priors
         self._beliefs = {bucket: prior.weights for bucket, prior in priors.items()}
         self._means: dict[int, list[float]] = {}
 
-    def survival(self, buckets: Sequence[int]) -> list[float]:
-        """For i = 1, 2, …: the probability that the first i of these tokens are all accepted.
+    def survival(self, buckets: Sequence[int], tree: Tree | None = None) -> list[float]:
+        """For each of these tokens the probability that it is accepted: so are all that it follows.
 
         Tokens of one bucket share one unknown rate, so the mean is over powers of it, not a power of the mean.
-        The list ends early where the probability does.
+        A chain's list ends early where the probability does.
+
+        Args:
+            buckets: of the tokens.
+            tree: what follows what; None for a chain.
         """
-        seen: dict[int, int] = {}
-        chance = 1.0
-        result: list[float] = []
-        for bucket in self._keys(buckets):
-            n = seen.get(bucket, 0)
-            seen[bucket] = n + 1
-            chance *= self._mean_power(bucket, n + 1) / self._mean_power(bucket, n)
-            if chance < _NEVER:
+        chances, counts = [1.0], [dict[int, int]()]
+        for i, bucket in enumerate(self.keys(buckets)):
+            parent = i if tree is None else tree.parents[i]
+            n = counts[parent].get(bucket, 0)
+            chance = chances[parent] * self._mean_power(bucket, n + 1) / self._mean_power(bucket, n)
+            if chance < _NEVER and tree is None:
                 break
-            result.append(chance)
-        return result
+            chances.append(chance)
+            counts.append(counts[parent] | {bucket: n + 1})
+        return chances[1:]
 
     def best_case(self, count: int) -> list[float]:
         """`survival` of a draft not yet made, at its best: all tokens in the most promising bucket."""
         best = max(self._beliefs, key=lambda bucket: self._mean_power(bucket, 1))
         return self.survival([best] * count)
 
-    def observe(self, buckets: Sequence[int], accepted: int) -> None:
+    def observe(self, judged: Judged) -> None:
         """Bayes' rule over the tested tokens; what lies behind a rejection, or beyond the draft, tells nothing."""
         self._means.clear()
-        tested = self._keys(buckets)[: accepted + 1]
+        hits, misses = judged.tested(self.keys(judged.buckets))
         share = _SHARE if self.by_position else 0.0
         for bucket, belief in self._beliefs.items():
             prior = self._priors[bucket]
-            weights = [1.0 if key == bucket else share for key in tested]
-            hits, misses = sum(weights[:accepted]), sum(weights[accepted:])
+            hit, miss = (sum(1.0 if key == bucket else share for key in keys) for keys in (hits, misses))
             belief = [
-                (b + _HAZARD * (p - b)) * level**hits * miss**misses
-                for b, p, level, miss in zip(belief, prior.weights, _LEVELS, _MISSES, strict=True)
+                (b + _HAZARD * (p - b)) * level**hit * lost**miss
+                for b, p, level, lost in zip(belief, prior.weights, _LEVELS, _MISSES, strict=True)
             ]
             total = sum(belief)
             self._beliefs[bucket] = belief = [b / total for b in belief]
-            if bucket in tested:
+            if bucket in hits or bucket in misses:
                 prior.learn(belief)
 
-    def _keys(self, buckets: Sequence[int]) -> Sequence[int]:
+    def keys(self, buckets: Sequence[int]) -> Sequence[int]:
+        """What is believed of these tokens is kept under."""
         if self.by_position:
             return [min(i, _POSITIONS - 1) for i in range(len(buckets))]
         return buckets
@@ -149,10 +186,21 @@ class AdaptiveGamma:
         self._round = 1.0
         """Cost of the round under way."""
 
-    def forecast(self, drafter: str, buckets: Sequence[int] = ()) -> Forecast:
-        """Start a row. `buckets` are the grades of confidence that the drafter gives, if it gives any."""
-        keys = buckets or range(_POSITIONS)
-        return Forecast(drafter, self._priors.setdefault(drafter, {key: Prior() for key in keys}), not buckets)
+    def forecast(
+        self, drafter: str, buckets: Sequence[int] = (), later: Collection[int] = (), offers: Offers | None = None
+    ) -> Forecast:
+        """Start a row.
+
+        Args:
+            drafter: by name.
+            buckets: the grades of confidence that it gives, if it gives any.
+            later: those of tokens that it offers beside a likelier one.
+            offers: what it will offer this row, if it knows.
+        """
+        if drafter not in self._priors:
+            keys = buckets or range(_POSITIONS)
+            self._priors[drafter] = {key: Prior(_LOW if key in later else _EVEN) for key in keys}
+        return Forecast(drafter, self._priors[drafter], not buckets, offers)
 
     def choose(self, forecasts: Sequence[Forecast], rooms: Sequence[int], rows: int) -> list[int]:
         """γ to ask for, per row; 0 for a plain round.
@@ -167,8 +215,7 @@ class AdaptiveGamma:
         for drafter in dict.fromkeys(f.drafter for f in forecasts):
             mine = [i for i, f in enumerate(forecasts) if f.drafter == drafter]
             step = self._draft_step(drafter, rows)
-            chances = [forecasts[i].best_case(min(rooms[i], self._limit)) for i in mine]
-            best, speedup = self._best(chances, [v + step * n for n, v in enumerate(passes)], rows)
+            best, speedup = self._longest([forecasts[i] for i in mine], [rooms[i] for i in mine], step, passes, rows)
             probe, final = step + passes[1] - passes[0], forecasts[mine[0]].by_position
             if best == 0 and any(rooms[i] for i in mine) and self._afford(probe, probe if final else step):
                 best = 1
@@ -178,24 +225,51 @@ class AdaptiveGamma:
                 gammas[i] = min(best, rooms[i])
         return gammas
 
+    def _longest(
+        self, forecasts: Sequence[Forecast], rooms: Sequence[int], step: float, passes: Sequence[float], rows: int
+    ) -> tuple[int, float]:
+        """The γ to ask one drafter for, and the speedup to be expected of it."""
+        rooms = [min(room, self._limit) for room in rooms]
+        if any(forecast.offers is None for forecast in forecasts):
+            chances = [forecast.best_case(room) for forecast, room in zip(forecasts, rooms, strict=True)]
+            best, speedup, _ = self._best(chances, [v + step * n for n, v in enumerate(passes)], rows)
+            return best, speedup
+        longest, best_speedup, best_value = 0, 1.0, 0.0
+        for gamma in range(1, min(max(rooms), LONGEST) + 1):
+            pairs = [(f, min(gamma, room)) for f, room in zip(forecasts, rooms, strict=True) if room]
+            chances = [f.survival(*f.offers(length)) for f, length in pairs if f.offers]
+            rounds = [passes[0], *(v + step * gamma for v in passes[1:])]
+            _, speedup, value = self._best(chances, rounds, rows)
+            if value <= best_value and longest:
+                break
+            if value > best_value:
+                longest, best_speedup, best_value = gamma, speedup, value
+        return longest, best_speedup
+
     def trim(
-        self, forecasts: Sequence[Forecast], asked: Sequence[int], proposed: Sequence[Sequence[int]], rows: int
+        self,
+        forecasts: Sequence[Forecast],
+        asked: Sequence[int],
+        proposed: Sequence[Sequence[int]],
+        rows: int,
+        trees: Sequence[Tree | None] = (),
     ) -> list[int]:
-        """How many of the proposed tokens to verify, per row.
+        """How many of the proposed tokens to verify, per row, from the first on.
 
         Only drafters that give buckets are trimmed: the others have said nothing that `choose` did not know.
 
         Args:
             forecasts: as for `choose`.
-            asked: what `choose` said.
+            asked: draft steps that were made for it.
             proposed: each token's bucket; anything where the drafter gives none.
             rows: size of the batch.
+            trees: what follows what in each proposal, None for chains; nothing if all are.
         """
         passes = self._passes(rows)
-        pairs = list(zip(forecasts, proposed, strict=True))
-        least = max((len(buckets) for forecast, buckets in pairs if forecast.by_position), default=0)
-        chances = [forecast.survival(buckets) for forecast, buckets in pairs if not forecast.by_position]
-        best, speedup = self._best(chances, passes, rows, least)
+        offers = list(zip(forecasts, proposed, trees or [None] * len(proposed), strict=True))
+        least = max((len(buckets) for forecast, buckets, _ in offers if forecast.by_position), default=0)
+        chances = [forecast.survival(buckets, tree) for forecast, buckets, tree in offers if not forecast.by_position]
+        best, speedup, _ = self._best(chances, passes, rows, least)
         if best == 0 and any(proposed) and self._afford(passes[1] - passes[0], passes[1] - passes[0]):
             best = 1
         elif best and not least and self._compare(rows, best, speedup):
@@ -208,27 +282,21 @@ class AdaptiveGamma:
         self._round = 1 + drafting + passes[max(kept, default=0)] - passes[0]
         return kept
 
-    def observe(self, forecasts: Sequence[Forecast], tested: Sequence[Sequence[int]], accepted: Sequence[int]) -> None:
-        """Learn from the round.
-
-        Args:
-            forecasts: as for `choose`.
-            tested: the buckets that `trim` kept.
-            accepted: accepted tokens, per row.
-        """
+    def observe(self, forecasts: Sequence[Forecast], judged: Sequence[Judged]) -> None:
+        """Learn from the round: what was verified of each forecast's draft."""
         if not forecasts:
             return
-        for forecast, buckets, count in zip(forecasts, tested, accepted, strict=True):
-            forecast.observe(buckets, count)
-        tokens = 1 + sum(accepted) / len(accepted)
+        for forecast, each in zip(forecasts, judged, strict=True):
+            forecast.observe(each)
+        tokens = 1 + sum(each.accepted for each in judged) / len(judged)
         self._speedup += _MEMORY * (tokens / self._round - self._speedup)
         # A probe that succeeds earns the next one: only what is lost in the end counts as lost.
         self._saved = min(_MOST_SAVED, self._saved + _PROBE * self._round + max(0.0, tokens - self._round))
 
     def _best(
         self, chances: Sequence[Sequence[float]], rounds: Sequence[float], rows: int, least: int = 0
-    ) -> tuple[int, float]:
-        """The n ≥ `least` that maximises tokens − λ·time, and the speedup to be expected of it.
+    ) -> tuple[int, float, float]:
+        """The n ≥ `least` that maximises tokens − λ·time, the speedup to be expected of it, and that maximum.
 
         Args:
             chances: per row, the survival of each token.
@@ -247,7 +315,7 @@ class AdaptiveGamma:
             value = tokens - price * (rounds[n] - rounds[least])
             if n > least and value > best_value:
                 best, best_value, speedup = n, value, (1 + tokens / rows) / (1 + rounds[n] - rounds[0])
-        return best, speedup
+        return best, speedup, best_value
 
     def _compare(self, rows: int, gamma: int, speedup: float) -> bool:
         """Whether to run a plain round instead, because the speedup is within the error of the cost table.

@@ -117,8 +117,8 @@ def put_together(
     drafters: list[Drafter] = [ngram, NoDrafter()]
     cache_bytes = target.cache.bytes + (cached.cache.bytes if cached else 0)
     if head is not None:
-        drafter = HeadDrafter(head.head, head.vocabulary, target, penalties)
-        drafters = [CombinedDrafter(drafter, ngram, target.device), drafter, *drafters]
+        drafter = HeadDrafter(head.head, head.vocabulary, target, penalties, branches=not config.exact)
+        drafters = [CombinedDrafter(drafter, ngram, context, target.device), drafter, *drafters]
         cache_bytes += drafter.bytes
     if cached is not None:
         drafters.insert(0, ModelDrafter(cached, penalties, model.vocab_size, config.prefill_chunk))

@@ -6,7 +6,8 @@ and attends to positions up to its own, so what lies beyond a row's length is ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -33,24 +34,48 @@ class SlotCache:
     ) -> None:
         self.slots = slots
         self.columns = columns
-        # Zeros, not empty: a masked position still multiplies its value by 0, and 0 x NaN is NaN.
-        self.keys = [torch.zeros(slots, h, columns, d, device=device, dtype=dtype) for h, d, _, _ in shapes]
-        self.values = [torch.zeros(slots, h, columns, d, device=device, dtype=dtype) for _, _, h, d in shapes]
+
+        def blocks(sizes: Iterable[tuple[int, int]]) -> list[Tensor]:
+            # Zeros, not empty: a masked position still multiplies its value by 0, and 0 x NaN is NaN.
+            return [
+                torch.zeros(len(list(alike)), slots, h, columns, d, device=device, dtype=dtype)
+                for (h, d), alike in groupby(sizes)
+            ]
+
+        # Neighbouring layers of one shape are one tensor, so that what is done to all of them takes one operation.
+        keys, values = blocks((h, d) for h, d, _, _ in shapes), blocks((h, d) for _, _, h, d in shapes)
+        self._blocks = [*keys, *values]
+        self.keys = [layer for block in keys for layer in block]
+        self.values = [layer for block in values for layer in block]
 
     @property
     def bytes(self) -> int:
         """Memory of all slots together."""
-        return sum(t.nbytes for t in (*self.keys, *self.values))
+        return sum(block.nbytes for block in self._blocks)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Give slot `target` the first `length` positions of slot `source`."""
-        for tensor in (*self.keys, *self.values):
-            tensor[target, :, :length] = tensor[source, :, :length]
+        for block in self._blocks:
+            block[:, target, :, :length] = block[:, source, :, :length]
 
     def clear(self, slot: int) -> None:
         """Zero a slot (after a NaN, which would outlive any mask)."""
-        for tensor in (*self.keys, *self.values):
-            tensor[slot] = 0
+        for block in self._blocks:
+            block[:, slot] = 0
+
+    @torch.inference_mode()
+    def keep(self, slots: Sequence[int], starts: Sequence[int], path: Tensor) -> None:
+        """Bring the tokens of a path, written by one pass in any order, to the positions where they belong.
+
+        Args:
+            slots: the slot of each row [B].
+            starts: the first position that each row's pass wrote, which stays.
+            path: [B, D], int64, on the device: how far behind that each of the next D positions was written.
+        """
+        slot, start = torch.tensor([slots, starts], device=path.device)[:, :, None]
+        to = start + torch.arange(1, path.shape[1] + 1, device=path.device)
+        for block in self._blocks:
+            block[:, slot, :, to] = block[:, slot, :, start + path]
 
 
 class Pass:

@@ -13,6 +13,7 @@ from engine.cache import Pass, SlotCache
 from engine.device import require_memory
 from engine.errors import EngineError
 from engine.exact_steps import ExactSteps
+from engine.forest import Forest, visible
 from engine.static_steps import StaticSteps, StaticView
 
 
@@ -63,17 +64,21 @@ class CachedModel:
 
     @torch.inference_mode()
     def forward_tapped(
-        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], forest: Forest | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """As `forward`, with the tapped hidden states [B, T, taps x hidden size] beside the logits."""
+        """As `forward`, with the tapped hidden states [B, T, taps x hidden size] beside the logits.
+
+        With a forest the tokens are trees and not chains: they are written in their order, and have the positions and
+        see the tokens that the forest says; `SlotCache.keep` puts those that are kept in their places.
+        """
         if self._static is not None:
             try:
-                return self._static.forward(tokens, slots, starts)
+                return self._static.forward(tokens, slots, starts, forest)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError:  # modelling code that cannot be captured still runs step by step
                 self._static = None
-        out = self._run(self.model, tokens, slots, starts)
+        out = self._run(self.model, tokens, slots, starts, forest)
         return out.logits, self._tapped(out)
 
     @torch.inference_mode()
@@ -89,40 +94,55 @@ class CachedModel:
         finally:
             self._static = exact
 
-    def _run(self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Any:
+    def _run(
+        self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], forest: Forest | None = None
+    ) -> Any:
         first = torch.tensor(starts, device=self.device)
-        positions = first[:, None] + torch.arange(tokens.shape[1], device=self.device)
-        return self._call(model, tokens, positions, Pass(self.cache, slots, starts, positions))
+        columns = first[:, None] + torch.arange(tokens.shape[1], device=self.device)
+        return self._call(model, tokens, columns, Pass(self.cache, slots, starts, columns), forest)
 
-    def _step(self, tokens: Tensor, positions: Tensor, view: StaticView) -> tuple[Tensor, Tensor | None]:
-        out = self._call(self.model, tokens, positions, view)
+    def _step(
+        self, tokens: Tensor, columns: Tensor, view: StaticView, forest: Forest | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        out = self._call(self.model, tokens, columns, view, forest)
         return out.logits, self._tapped(out)
 
     def _tapped(self, out: Any) -> Tensor | None:
         return torch.cat([out.hidden_states[i] for i in self.taps], dim=-1) if self.taps else None
 
-    def _call(self, model: Any, tokens: Tensor, positions: Tensor, view: Pass | StaticView) -> Any:
+    def _call(
+        self, model: Any, tokens: Tensor, columns: Tensor, view: Pass | StaticView, forest: Forest | None = None
+    ) -> Any:
+        """Run the model on tokens [B, T] that are written to columns [B, T]: their positions, if they are chains."""
+        positions = columns if forest is None else columns[:, :1] + forest.depths
         return model(
             input_ids=tokens,
             position_ids=positions.clamp(max=self._limit),
-            attention_mask=self._mask(positions, view.length),
+            attention_mask=self._mask(columns, view.length, forest),
             past_key_values=view,
             use_cache=True,
             output_hidden_states=bool(self.taps),
         )
 
-    def _mask(self, positions: Tensor, length: int) -> Tensor | dict[str, Tensor] | None:
+    def _mask(
+        self, written: Tensor, length: int, forest: Forest | None = None
+    ) -> Tensor | dict[str, Tensor] | None:
         """Which columns each query may look at, in the shape that the model's attention takes."""
         columns = torch.arange(length, device=self.device)
-        full = columns <= positions[:, None, :, None]
+
+        def seen(window: int | None) -> Tensor:
+            if forest is not None:
+                return visible(forest.inside, forest.depths, forest.depths, written[:, 0], columns, window)
+            before = columns <= written[:, None, :, None]
+            return before if window is None else before & (columns > written[:, None, :, None] - window)
+
         window = getattr(self.config, "sliding_window", None)
         types = set(getattr(self.config, "layer_types", None) or ())
         if window is None or (types and "sliding_attention" not in types):
-            return self._shaped(full)
-        sliding = full & (columns > positions[:, None, :, None] - window)
+            return self._shaped(seen(None))
         if not types:
-            return self._shaped(sliding)
-        return {"full_attention": self._shaped(full), "sliding_attention": self._shaped(sliding)}
+            return self._shaped(seen(window))
+        return {"full_attention": self._shaped(seen(None)), "sliding_attention": self._shaped(seen(window))}
 
     def _shaped(self, mask: Tensor) -> Tensor:
         if self._fold > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from engine.detail import unpack
-from engine.events import Detail, Fate, FinishReason, Round
+from engine.events import Detail, Fate, FinishReason, Refused, Round
 from engine.outcome import Outcome
 from engine.row import Row
 
@@ -88,6 +88,11 @@ def record(
         rest_s=rest_s,
         rows=rows,
         detail=_details(row, outcome, tested, cut, fate),
+        refused=tuple(
+            tuple(Refused(token, row.text.name(token), *chances) for token, *chances in others)
+            for others in outcome.refused[:tested]
+        ),
+        offered=outcome.offered,
     )
 
 

@@ -12,7 +12,15 @@ from engine.events import Candidate, Detail
 Names = Callable[[int], str]
 
 
-def pack(logits: Tensor, p: Tensor | None, greedy: Tensor, q: Tensor | None, drafted: Tensor, k: int) -> Tensor:
+def pack(
+    logits: Tensor,
+    p: Tensor | None,
+    greedy: Tensor,
+    q: Tensor | None,
+    drafted: Tensor,
+    k: int,
+    left: Tensor | None = None,
+) -> Tensor:
     """Top-k of p, q and max(0, p - q), and the entropies, as one tensor that travels with the round's copy.
 
     A greedy row is shown its softmax at temperature 1: the standardised distribution has one token only.
@@ -24,6 +32,8 @@ def pack(logits: Tensor, p: Tensor | None, greedy: Tensor, q: Tensor | None, dra
         q: draft distributions [B, γ, V], or None where every draft was certain.
         drafted: [B, γ].
         k: entries per list.
+        left: what the last token was drawn from [B, V], up to a factor, where that is not max(0, p - q): where several
+            tokens were offered for one position. Greedy rows have no use for it.
 
     Returns:
         int32 [B, γ+1, 6k+2]: three lists of k ids and k probabilities (float32 bits), then two entropies.
@@ -35,8 +45,10 @@ def pack(logits: Tensor, p: Tensor | None, greedy: Tensor, q: Tensor | None, dra
         draft[:, :-1] = q
     else:
         draft[:, :-1].scatter_(-1, drafted[..., None], 1.0)
-    left = (target - draft).clamp_(min=0)
-    residual = left / left.sum(-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny)
+    rest = (target - draft).clamp_(min=0)
+    if left is not None:
+        rest = torch.where(greedy[:, None, None], rest, left[:, None])
+    residual = rest / rest.sum(-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny)
     columns: list[Tensor] = []
     for distribution in (target, draft, residual):
         top = distribution.topk(min(k, distribution.shape[-1]))

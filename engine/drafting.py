@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from engine.adaptive import AdaptiveGamma, Forecast
+from engine.adaptive import AdaptiveGamma, Forecast, Judged
 from engine.costs import Costs
 from engine.drafters.base import Draft, Drafter
 from engine.drafters.proposal import Proposal, merge
@@ -16,6 +16,7 @@ from engine.errors import EngineError, unknown_drafter
 from engine.outcome import Outcome
 from engine.request import AUTO
 from engine.row import Row
+from engine.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Plan:
     """How sure the drafter was of each token to be verified, per adaptive row."""
     drafter: str | None
     """The one that drafted; None if none or several did."""
+    steps: int
+    """Draft steps it took."""
 
 
 class Drafting:
@@ -69,7 +72,9 @@ class Drafting:
         drafter = self.drafters[row.drafter]
         drafter.admit(row)
         if row.adaptive:
-            self._forecasts[row.request.request_id] = self._controller.forecast(drafter.name, drafter.buckets)
+            self._forecasts[row.request.request_id] = self._controller.forecast(
+                drafter.name, drafter.buckets, drafter.later, drafter.offers(row)
+            )
 
     def release(self, row: Row) -> None:
         """A row has ended."""
@@ -99,20 +104,32 @@ class Drafting:
             for i, gamma in zip(adaptive, chosen, strict=True):
                 gammas[i] = gamma
         drafts = self._propose(rows, gammas)
+        steps = _steps(drafts, gammas, len(rows))
         buckets: list[list[int]] = [[] for _ in adaptive]
         adaptive = [i for i in adaptive if rows[i].adaptive]  # a drafter may just have failed
         if adaptive:
             forecasts = [self._forecasts[rows[i].request.request_id] for i in adaptive]
-            proposed = _by_row(drafts, len(rows))
+            proposed, trees = _by_row(drafts, len(rows))
             kept = self._controller.trim(
-                forecasts, [gammas[i] for i in adaptive], [proposed[i] for i in adaptive], len(rows)
+                forecasts,
+                [steps[i] for i in adaptive],
+                [proposed[i] for i in adaptive],
+                len(rows),
+                [trees[i] for i in adaptive],
             )
             lengths = dict(zip(adaptive, kept, strict=True))
             drafts = [(mine, draft.shortened([lengths.get(i) for i in mine])) for mine, draft in drafts]
             buckets = [proposed[i][: lengths[i]] for i in adaptive]
+            for i in adaptive:  # a drafter may give more than it was asked for, where that costs nothing
+                gammas[i] = gammas[i] if trees[i] else max(gammas[i], lengths[i])
         names = {rows[mine[0]].drafter for mine, _ in drafts}
         return Plan(
-            merge(drafts, len(rows), device), gammas, adaptive, buckets, names.pop() if len(names) == 1 else None
+            proposal=merge(drafts, len(rows), device),
+            gammas=gammas,
+            adaptive=adaptive,
+            buckets=buckets,
+            drafter=names.pop() if len(names) == 1 else None,
+            steps=max(steps, default=0),
         )
 
     def learn(
@@ -128,10 +145,15 @@ class Drafting:
         width = plan.proposal.tokens.shape[1] + 1
         # A row's first draft may have read the whole prompt: that says nothing about a draft step.
         drafter = None if any(row.rounds == 0 for row in rows) else plan.drafter
-        self._costs.observe(len(rows), width, drafter, max(plan.gammas), draft_s, verify_s, rest_s)
+        self._costs.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s, rest_s)
         if plan.adaptive:
             forecasts = [self._forecasts[rows[i].request.request_id] for i in plan.adaptive]
-            self._controller.observe(forecasts, plan.buckets, [outcomes[i].accepted for i in plan.adaptive])
+            trees = plan.proposal.trees or [None] * len(rows)
+            judged = [
+                Judged(buckets, outcomes[i].accepted, trees[i], outcomes[i].path)
+                for buckets, i in zip(plan.buckets, plan.adaptive, strict=True)
+            ]
+            self._controller.observe(forecasts, judged)
 
     def lend(self, row: Row, source: int, length: int) -> int:
         """How many of a row's first `length` tokens, which another slot holds, may be copied from there."""
@@ -154,7 +176,8 @@ class Drafting:
         """Each drafter's draft, with the rows (by index) it is for."""
         drafts = []
         for name in dict.fromkeys(row.drafter for row in rows):
-            mine = [i for i, row in enumerate(rows) if row.drafter == name and gammas[i] > 0]
+            always = self.drafters[name].always
+            mine = [i for i, row in enumerate(rows) if row.drafter == name and (gammas[i] > 0 or (always and row.adaptive))]
             if not mine:
                 continue
             try:
@@ -167,10 +190,21 @@ class Drafting:
         return drafts
 
 
-def _by_row(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> list[list[int]]:
-    """The bucket of each drafted token, per row of the batch; 0 where the drafter gives none."""
+def _steps(drafts: Sequence[tuple[list[int], Draft]], gammas: Sequence[int], rows: int) -> list[int]:
+    """The draft steps that were made for each row of the batch."""
+    steps = [0] * rows
+    for mine, draft in drafts:
+        for i in mine:
+            steps[i] = gammas[i] if draft.steps is None else draft.steps
+    return steps
+
+
+def _by_row(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> tuple[list[list[int]], list[Tree | None]]:
+    """Per row of the batch, the bucket of each drafted token, 0 where the drafter gives none; and what follows what."""
     buckets: list[list[int]] = [[] for _ in range(rows)]
+    trees: list[Tree | None] = [None] * rows
     for mine, draft in drafts:
         for k, i in enumerate(mine):
             buckets[i] = [0] * draft.lengths[k] if draft.buckets is None else draft.buckets[k]
-    return buckets
+            trees[i] = draft.trees[k] if draft.trees else None
+    return buckets, trees

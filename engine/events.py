@@ -61,6 +61,18 @@ class Candidate(NamedTuple):
     probability: float
 
 
+class Refused(NamedTuple):
+    """A token that was offered for a position beside the one that stands there, and refused by the target."""
+
+    id: int
+    text: str
+    p: float
+    """p(x) as it was when it was this token's turn: behind the refusals before it."""
+    q: float
+    """q(x), likewise."""
+    u: float
+
+
 @dataclass(frozen=True, slots=True)
 class Detail:
     """Top-k view of one judged position, only for requests with `Request.detail` > 0. Entropies in nats."""
@@ -82,6 +94,11 @@ class Round:
     everything behind it discarded. `p`, `q`, `u` and `beta` hold one value per *tested* token: p(x) and q(x) under
     the standardised distributions, the uniform draw u (accepted iff u·q < p; with a lenience l, iff u·l·q < p), and
     β = Σ min(p, q).
+
+    A drafter may offer several tokens for one position (`engine.tree`), which are judged one after the other. Then
+    `drafted` has the one that was kept, or the first if none was, and behind a rejection the first choices that went
+    with it; the others that were refused are in `refused`, p and q are as the refusals before left them, and β is the
+    probability that one of those offered is kept.
     """
 
     request_id: str
@@ -114,11 +131,25 @@ class Round:
     """Requests that shared this round; the three times are the whole batch's."""
     detail: tuple[Detail, ...] = ()
     """One per tested token, then one for `last`."""
+    refused: tuple[tuple[Refused, ...], ...] = ()
+    """For each tested token what was refused beside it, in order; empty where one token was drafted per position."""
+    offered: int = 0
+    """Tokens drafted in all where there were several for a position, else 0."""
 
     @property
     def tested(self) -> int:
         """Drafted tokens the target judged: the accepted ones and the rejected one."""
         return len(self.p)
+
+    @property
+    def verified(self) -> int:
+        """Drafted tokens in the target's pass."""
+        return self.offered or len(self.drafted)
+
+    @property
+    def steps(self) -> int:
+        """Positions that were drafted for."""
+        return self.gamma if self.offered else len(self.drafted)
 
     @property
     def seconds(self) -> float:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.cache import SlotCache
+from engine.forest import Forest
 from engine.static_steps import Scores, StaticSteps, StaticView, Step
 
 WIDTH = 8
@@ -65,8 +66,11 @@ class ExactSteps(StaticSteps):
         super().__init__(cache, step, capture=capture)
         self._fixed: dict[tuple[int, int], tuple[Tensor, Tensor, Callable[[], Scores]]] = {}
 
-    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Scores:
-        """As the base class."""
+    def forward(
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], forest: Forest | None = None
+    ) -> Scores:
+        """As the base class, for chains only: in a tree, what a token looks at has not one place."""
+        assert forest is None
         rows = []
         for row, slot, start in zip(tokens, slots, starts, strict=True):
             cuts = pieces(start, len(row), self._cache.columns)
@@ -91,7 +95,7 @@ class ExactSteps(StaticSteps):
             view = SlotView(self._cache, slot, columns, positions)
 
             def run() -> Scores:
-                return self._step(tokens, positions, view)
+                return self._step(tokens, positions, view, None)
 
             self._fixed[key] = tokens, positions, self._as_graph(run)
         return self._fixed[key]

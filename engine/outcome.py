@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-
-from engine.acceptance import Verdict
-from engine.drafters.proposal import Proposal
-from engine.sampling import broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +16,7 @@ class Outcome:
 
     gamma: int
     drafted: list[int]
+    """One token for each position: those kept, then the first choices behind them."""
     accepted: int
     last: int
     p: list[float]
@@ -31,57 +27,34 @@ class Outcome:
     """One packed `engine.detail` per position; empty unless asked for."""
     broken: bool
     """The target's logits were not numbers; nothing else here means anything."""
+    refused: list[list[tuple[int, float, float, float]]] = field(default_factory=list)
+    """Of a tree: for each tested position the other tokens that were refused, each with its p, q and u."""
+    offered: int = 0
+    """Of a tree: how many tokens it had."""
+    path: list[int] = field(default_factory=list)
+    """Of a tree: the tokens kept, as the tree counts them."""
 
 
-@torch.inference_mode()
-def to_host(
-    verdict: Verdict,
-    logits: Tensor,
-    proposal: Proposal,
-    gammas: Sequence[int],
-    u: NDArray[np.float64],
-    details: Tensor | None,
-) -> list[Outcome]:
-    """Everything the host needs, in the round's one copy from the device.
+class Judged(ABC):
+    """Some rows of a batch whose verdict is still on the device."""
 
-    Args:
-        verdict: what acceptance decided.
-        logits: the target's [B, γ+1, V]; only looked at for what is not a number.
-        proposal: what was judged.
-        gammas: draft lengths asked for, per row.
-        u: the uniforms of acceptance [B, γ], on the host already.
-        details: what `engine.detail.pack` made, int32 [B, γ+1, n], or None.
-    """
-    rows, gamma = proposal.tokens.shape
-    whole = torch.cat(
-        [verdict.accepted[:, None], verdict.last[:, None], broken(logits)[:, None], proposal.tokens], dim=1
-    )
-    real = torch.cat([verdict.p, verdict.q, verdict.beta], dim=1).float()
-    parts = [whole.int(), real.view(torch.int32)]
-    if details is not None:
-        parts.append(details.reshape(rows, -1))
-    host = torch.cat(parts, dim=1).cpu()
-    integers = host.tolist()
-    reals = host[:, 3 + gamma : 3 + 4 * gamma].contiguous().view(torch.float32).tolist()
-    outcomes = []
-    for b in range(rows):
-        accepted, last, is_broken = integers[b][:3]
-        length = proposal.lengths[b]
-        tested = min(accepted + 1, length)
-        rest = integers[b][3 + 4 * gamma :]
-        width = len(rest) // (gamma + 1)
-        outcomes.append(
-            Outcome(
-                gamma=gammas[b],
-                drafted=integers[b][3 : 3 + length],
-                accepted=accepted,
-                last=last,
-                p=reals[b][:tested],
-                q=reals[b][gamma : gamma + tested],
-                u=u[b, :tested].tolist(),
-                beta=reals[b][2 * gamma : 2 * gamma + tested],
-                detail=[rest[i * width : (i + 1) * width] for i in range(gamma + 1)] if width else [],
-                broken=bool(is_broken),
-            )
-        )
-    return outcomes
+    def __init__(self, mine: Sequence[int], packed: Tensor) -> None:
+        self.mine = mine
+        """Which rows of the batch."""
+        self.packed = packed
+        """int32 [b, n]."""
+
+    @abstractmethod
+    def outcomes(self, host: Tensor) -> list[Outcome]:
+        """The outcome of each row, from `packed` on the host."""
+
+
+def to_host(parts: Sequence[Judged], rows: int) -> list[Outcome]:
+    """Everything the host needs of a batch, in the round's one copy from the device."""
+    width = max(part.packed.shape[1] for part in parts)
+    packed = [torch.nn.functional.pad(part.packed, (0, width - part.packed.shape[1])) for part in parts]
+    host = torch.cat(packed).cpu()
+    outcomes: dict[int, Outcome] = {}
+    for part, values in zip(parts, host.split([len(part.mine) for part in parts]), strict=True):
+        outcomes.update(zip(part.mine, part.outcomes(values), strict=True))
+    return [outcomes[i] for i in range(rows)]

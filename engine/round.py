@@ -2,7 +2,8 @@
 
 The target's cache holds every token of a row but the last. A round feeds that last token g and the drafted t₁ … tₙ in
 one pass; the logits at g judge t₁, those at t₁ judge t₂, those at tₙ give the bonus (Leviathan et al. 2023,
-Algorithm 1). Rolling back is leaving `Row.cached` at the last token kept.
+Algorithm 1). Rolling back is leaving `Row.cached` at the last token kept. Where the draft is a tree, the logits at each
+token judge what is offered behind it, and what is kept is brought to where it belongs.
 """
 
 from __future__ import annotations
@@ -11,21 +12,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from engine import detail
-from engine.acceptance import Verdict, accept, accept_greedy, near_best
 from engine.cached_model import CachedModel
-from engine.drafters.proposal import Proposal
 from engine.drafting import Drafting, Plan
-from engine.draws import Stream, uniforms
-from engine.outcome import Outcome, to_host
+from engine.forest import Forest
+from engine.judged_chains import JudgedChains
+from engine.judged_trees import JudgedTrees
+from engine.outcome import Judged, Outcome, to_host
 from engine.penalties import Penalties
 from engine.row import Row
-from engine.sampling import SamplingRows, most_likely, standardise
 from engine.stopwatch import Stopwatch
 
 
@@ -56,38 +53,54 @@ def run_round(
     watch = Stopwatch(target.device)
     plan = drafting.plan(rows, target.device)
     watch.mark()
+    proposal = plan.proposal
+    slots, starts = [row.slot for row in rows], [row.cached for row in rows]
     last = torch.tensor([[row.tokens[-1]] for row in rows], device=target.device)
-    fed = torch.cat([last, plan.proposal.tokens], dim=1)
-    logits, tapped = target.forward_tapped(fed, [row.slot for row in rows], [row.cached for row in rows])
+    fed = torch.cat([last, proposal.tokens], dim=1)
+    trees = proposal.whole_trees
+    forest = None if trees is None else Forest.of(trees, fed.shape[1], target.device)
+    logits, tapped = target.forward_tapped(fed, slots, starts, forest)
     adjustment = penalties.of(rows)
     if adjustment is not None:
-        logits = adjustment.apply(logits, plan.proposal.tokens)
-    verdict, u, details = _judge(logits, rows, plan.proposal)
-    outcomes = to_host(verdict, logits, plan.proposal, plan.gammas, u, details)
+        logits = adjustment.apply(logits, proposal.tokens)
+    judged = _judge(rows, logits, plan)
+    if forest is not None:
+        path = _path(judged, len(rows), len(forest.widths))
+        target.cache.keep(slots, starts, path)
+        tapped = None if tapped is None else _along(path, tapped)
+    outcomes = to_host(judged, len(rows))
     watch.mark()
     drafting.absorb(rows, tapped)
     draft_s, verify_s = watch.seconds()
     return plan, outcomes, Timing(draft_s, verify_s, started)
 
 
+def _judge(rows: Sequence[Row], logits: Tensor, plan: Plan) -> list[Judged]:
+    """Chains and trees of the batch, each judged together."""
+    trees = plan.proposal.trees
+    if trees is None:
+        return [JudgedChains(range(len(rows)), rows, logits, plan.proposal, plan.gammas)]
+    judged: list[Judged] = []
+    for kind, are_chains in ((JudgedChains, True), (JudgedTrees, False)):
+        mine = [i for i, tree in enumerate(trees) if (tree is None) is are_chains]
+        if mine:
+            part = plan.proposal.only(mine)
+            seen = logits[torch.tensor(mine, device=logits.device), : part.tokens.shape[1] + 1]
+            judged.append(kind(mine, [rows[i] for i in mine], seen, part, [plan.gammas[i] for i in mine]))
+    return judged
+
+
 @torch.inference_mode()
-def _judge(
-    logits: Tensor, rows: Sequence[Row], proposal: Proposal
-) -> tuple[Verdict, NDArray[np.float64], Tensor | None]:
-    """Acceptance for the batch, the uniforms it used [B, γ], and the details where a row asks for them."""
-    drafted = proposal.tokens
-    lengths = torch.tensor(proposal.lengths, device=logits.device)
-    seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
-    u = uniforms(seeds, numbers, Stream.ACCEPT, drafted.shape[1])
-    settings = SamplingRows.of([row.request.sampling for row in rows], logits.device)
-    near = near_best(logits, drafted, settings)
-    p = None
-    if settings.all_greedy:
-        verdict = accept_greedy(most_likely(logits), drafted, lengths, near)
-    else:
-        u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
-        p = standardise(logits, settings)
-        on_device = torch.from_numpy(u).to(logits.device), torch.from_numpy(u_last).to(logits.device)
-        verdict = accept(p, drafted, lengths, *on_device, proposal.q, settings.lenience, near)
-    k = max(row.request.detail for row in rows)
-    return verdict, u, detail.pack(logits, p, settings.greedy, proposal.q, drafted, k) if k else None
+def _path(judged: Sequence[Judged], rows: int, depth: int) -> Tensor:
+    """Where in the pass the token of each position is [B, D]: that of a chain is where it belongs."""
+    trees = next(part for part in judged if isinstance(part, JudgedTrees))
+    device = trees.path.device
+    path = torch.arange(1, depth + 1, device=device).repeat(rows, 1)
+    path[torch.tensor(trees.mine, device=device), : trees.path.shape[1]] = trees.path
+    return path
+
+
+def _along(path: Tensor, tapped: Tensor) -> Tensor:
+    """The states [B, D+1, n] of the row's last token and of those of its path, from states [B, T, n]."""
+    places = torch.nn.functional.pad(path, (1, 0))
+    return tapped[torch.arange(len(path), device=path.device)[:, None], places]

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from engine.cache import SlotCache
+from engine.forest import Forest
+from engine.tree import chain
 
 LENGTHS = (1, 2, 3, 5, 9, 17)
 """Tokens per row that a pass is padded to."""
@@ -22,8 +24,8 @@ _FEWEST_COLUMNS = 256
 Scores = tuple[Tensor, Tensor | None]
 """Logits [K, T, V], and the hidden states that are tapped."""
 
-Step = Callable[[Tensor, Tensor, "StaticView"], Scores]
-"""The scores of tokens [K, T] at positions [K, T], through a view of the cache."""
+Step = Callable[[Tensor, Tensor, "StaticView", Forest | None], Scores]
+"""The scores of tokens [K, T] in columns [K, T], through a view of the cache; chains if there is no forest."""
 
 
 class StaticView:
@@ -63,6 +65,7 @@ class _Bucket:
 
     tokens: Tensor
     positions: Tensor
+    forest: Forest | None
     run: Callable[[], Scores]
 
 
@@ -80,16 +83,18 @@ class StaticSteps:
         self._step = step
         self._capture = capture
         self._device = cache.keys[0].device
-        self._buckets: dict[tuple[int, int, int], _Bucket] = {}
+        self._buckets: dict[tuple[int, int, int, bool], _Bucket] = {}
         self._pool = torch.cuda.graph_pool_handle() if capture else None
 
-    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Scores:
+    def forward(
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], forest: Forest | None = None
+    ) -> Scores:
         """As `CachedModel.forward_tapped`."""
         length = tokens.shape[1]
         padded = next(n for n in LENGTHS if n >= length)
         rows = min(_power_of_two(max(slots) + 1), self._cache.slots)
         columns = min(max(_FEWEST_COLUMNS, _power_of_two(max(starts) + padded)), self._cache.columns)
-        bucket = self._bucket(rows, padded, columns)
+        bucket = self._bucket(rows, padded, columns, forest is not None)
 
         # One copy to the device: which row of the batch each slot is, and where it starts (-1: it rides along).
         host = torch.full((2, rows), -1)
@@ -101,23 +106,29 @@ class StaticSteps:
         bucket.tokens[:, :length] = torch.where(riding, 0, tokens[index.clamp(min=0)])
         positions = start[:, None] + torch.arange(padded, device=self._device)
         bucket.positions.copy_(torch.where(riding, self._cache.columns - 1, positions))
+        if forest is not None and bucket.forest is not None:  # what pads, or rides along, may see anything
+            mine = index.clamp(min=0)
+            bucket.forest.depths[:, :length] = forest.depths[mine]
+            bucket.forest.inside[:, :length, :length] = forest.inside[mine]
         logits, tapped = bucket.run()
         if list(slots) != list(range(rows)):
             mine = torch.tensor(slots, device=self._device)
             logits, tapped = logits[mine], None if tapped is None else tapped[mine]
         return logits[:, :length], None if tapped is None else tapped[:, :length]
 
-    def _bucket(self, rows: int, length: int, columns: int) -> _Bucket:
-        key = (rows, length, columns)
+    def _bucket(self, rows: int, length: int, columns: int, branches: bool) -> _Bucket:
+        key = (rows, length, columns, branches)
         if key not in self._buckets:
             tokens = torch.zeros(rows, length, dtype=torch.long, device=self._device)
             positions = torch.full_like(tokens, self._cache.columns - 1)
             view = StaticView(self._cache, rows, columns, positions)
+            # The bucket's own, to be written to: what `Forest.of` gives is shared.
+            forest = Forest.fresh([chain(length - 1)] * rows, length, self._device) if branches else None
 
             def run() -> Scores:
-                return self._step(tokens, positions, view)
+                return self._step(tokens, positions, view, forest)
 
-            self._buckets[key] = _Bucket(tokens, positions, self._captured(run) if self._capture else run)
+            self._buckets[key] = _Bucket(tokens, positions, forest, self._captured(run) if self._capture else run)
         return self._buckets[key]
 
     def _captured(self, run: Callable[[], Scores]) -> Callable[[], Scores]:

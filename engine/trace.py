@@ -1,8 +1,9 @@
 """The trace format: one JSON object per line, so that a reply can be stored, replayed and analysed without a model.
 
-The first line is `{"record": "trace", "version": 1}`. Every other line is a `Request` or an event, under `record` its
-type's name in lower case. Unknown fields are an error: a newer format has a newer version. Reading checks every field
-against its declared type, so that a damaged trace is refused here and never half-way through a replay.
+The first line is `{"record": "trace", "version": 2}`. Every other line is a `Request` or an event, under `record` its
+type's name in lower case. Unknown fields are an error: a newer format has a newer version; version 1, which had no
+trees, is read as well. Reading checks every field against its declared type, so that a damaged trace is refused here
+and never half-way through a replay.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from engine.errors import EngineError
 from engine.events import Event, Round
 from engine.request import Request
 
-VERSION = 1
+VERSION = 2
+_READABLE = (1, VERSION)
 Record = Event | Request
 
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(Record)}
@@ -120,7 +122,7 @@ def read_trace(path: Path) -> Iterator[Record]:
 
 def _is_header(line: bytes) -> bool:
     try:
-        return bool(json.loads(line) == {"record": "trace", "version": VERSION})
+        return any(json.loads(line) == {"record": "trace", "version": version} for version in _READABLE)
     except (ValueError, RecursionError):
         return False
 
@@ -178,5 +180,6 @@ def _check(record: Round) -> None:
     drafted, tested = len(record.drafted), record.tested
     judged = len(record.q) == len(record.u) == len(record.beta) == tested <= drafted == len(record.pieces)
     last = (record.last is None) == (record.last_fate is None)
-    if not (judged and last and 0 <= record.accepted <= tested <= record.accepted + 1):
+    beside = len(record.refused) in (0, tested)
+    if not (judged and last and beside and 0 <= record.accepted <= tested <= record.accepted + 1):
         raise ValueError(f"round {record.number} of {record.request_id} contradicts itself")

@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from engine.adaptive import Offers
 from engine.row import Row
+from engine.tree import Tree
+from engine.tree_acceptance import Support
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Proposals for a batch of rows.
 
-    A drafter that works on the host gives `tokens` as lists; one that works on the device gives a tensor [B, γ].
+    A drafter that works on the host gives `tokens` as lists; one that works on the device gives a tensor [B, N].
     """
 
     tokens: list[list[int]] | Tensor
     lengths: list[int]
     """Tokens drafted per row."""
     q: Tensor | None = None
-    """The distributions [B, γ, V], float32, the tokens were drawn from; None where every token was certain."""
+    """The distributions [B, γ, V], float32, that chains were drawn from; None where every token was certain."""
     buckets: list[list[int]] | None = None
     """How sure the drafter is of each token, as one of its `Drafter.buckets`; None if it cannot tell."""
+    trees: Sequence[Tree | None] | None = None
+    """What follows what, per row, None for chains; None where all are."""
+    tree_q: Tensor | None = None
+    """What trees were drawn from, behind each of the first I tokens of the pass [B, I, V'], float32; 0 for greedy rows,
+    None where all are greedy."""
+    support: Support | None = None
+    """The tokens that trees are drawn from."""
+    steps: int | None = None
+    """Draft steps that it took; None for as many as the longest draft that was asked for."""
 
     def shortened(self, lengths: Sequence[int | None]) -> Draft:
-        """The same draft with at most so many tokens per row; None leaves a row as it is."""
+        """The same draft with at most so many tokens per row, the first ones; None leaves a row as it is."""
         kept = [n if limit is None else min(n, limit) for n, limit in zip(self.lengths, lengths, strict=True)]
         if kept == self.lengths:
             return self
         tokens = self.tokens
         if isinstance(tokens, list):
             tokens = [row[:n] for row, n in zip(tokens, kept, strict=True)]
-        return Draft(tokens, kept, self.q, self.buckets)
+        trees = self.trees and [tree and tree.first(n) for tree, n in zip(self.trees, kept, strict=True)]
+        return replace(self, tokens=tokens, lengths=kept, trees=trees)
 
 
 class Drafter:
@@ -42,6 +55,10 @@ class Drafter:
     name: str
     buckets: Sequence[int] = ()
     """Grades of confidence it may give its tokens; none if it gives none."""
+    later: Sequence[int] = ()
+    """Those of tokens that are offered beside a likelier one."""
+    always = False
+    """Whether it is asked even for a draft of no length: what it then drafts costs nothing."""
 
     def admit(self, row: Row) -> None:
         """A row starts; its tokens are in `row.tokens`. To see the target read more of them, lower `row.cached`."""
@@ -57,6 +74,10 @@ class Drafter:
             rows: the drafter's own.
             tapped: the hidden states [B, T, taps x hidden size] that the target was asked to hand out.
         """
+
+    def offers(self, row: Row) -> Offers | None:  # noqa: ARG002
+        """What it will offer a row, if it knows before it drafts."""
+        return None
 
     def propose(self, rows: Sequence[Row], gammas: Sequence[int]) -> Draft:
         """Up to `gammas[i]` tokens that may follow `rows[i].tokens`."""

@@ -6,20 +6,21 @@ A long n-gram match costs nothing and is nearly always right; the head is right 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from engine.adaptive import Offers
 from engine.drafters.base import Draft, Drafter
 from engine.drafters.head import HeadDrafter
 from engine.drafters.ngram import MAX_ORDER, NGramDrafter
-from engine.drafters.proposal import merge
+from engine.drafters.proposal import join
 from engine.row import Row
+from engine.tree import Tree
 
-_HEAD_STEPS = 5
-"""Most tokens the head drafts where γ adapts: it is asked before its chances are known."""
-_PLACES = 4
-"""The head's tokens are told apart by their place, up to this one."""
+_HEAD = MAX_ORDER + 1
+"""The first bucket of the head."""
 
 
 class CombinedDrafter(Drafter):
@@ -27,17 +28,21 @@ class CombinedDrafter(Drafter):
 
     Args:
         head: drafts where the text does not repeat.
-        ngram: drafts where its first token continues the longest n-gram it looks for.
+        ngram: drafts where its first token continues the longest n-gram it looks for, and where the head is not asked.
+        context: tokens a row can hold.
         device: of the head.
     """
 
     name = "combined"
-    buckets = (*NGramDrafter.buckets, *range(MAX_ORDER + 1, MAX_ORDER + 1 + _PLACES))
-    """Those of the n-gram, then the head's first token, its second, …"""
+    buckets = (*NGramDrafter.buckets, *(_HEAD + bucket for bucket in HeadDrafter.buckets))
+    """Those of the n-gram, then those of the head."""
+    later = tuple(_HEAD + bucket for bucket in HeadDrafter.later)
+    always = True
 
-    def __init__(self, head: HeadDrafter, ngram: NGramDrafter, device: torch.device) -> None:
+    def __init__(self, head: HeadDrafter, ngram: NGramDrafter, context: int, device: torch.device) -> None:
         self._head = head
         self._ngram = ngram
+        self._context = context
         self._device = device
 
     def admit(self, row: Row) -> None:
@@ -53,26 +58,35 @@ class CombinedDrafter(Drafter):
         """For the head."""
         self._head.absorb(rows, tapped)
 
+    def offers(self, row: Row) -> Offers:
+        """As the head's: what the n-gram drafts costs nothing, so it is not asked for."""
+        of_head = self._head.offers(row)
+
+        def offers(gamma: int) -> tuple[Sequence[int], Tree]:
+            buckets, tree = of_head(gamma)
+            return [_HEAD + bucket for bucket in buckets], tree
+
+        return offers
+
     def propose(self, rows: Sequence[Row], gammas: Sequence[int]) -> Draft:
         """The n-gram's draft for the rows where it starts with its longest match, the head's for the others."""
-        repeated = self._ngram.propose(rows, gammas)
+        rooms = [row.draft_room(self._context) if row.adaptive else g for row, g in zip(rows, gammas, strict=True)]
+        repeated = self._ngram.propose(rows, rooms)
         assert isinstance(repeated.tokens, list)
         assert repeated.buckets is not None
-        sure = [bool(orders) and orders[0] == MAX_ORDER for orders in repeated.buckets]
-        buckets = repeated.buckets
+        found = repeated.buckets
+        heads = [i for i, gamma in enumerate(gammas) if gamma and not (found[i] and found[i][0] == MAX_ORDER)]
+        texts = [i for i in range(len(rows)) if i not in heads]
         parts: list[tuple[list[int], Draft]] = []
-        if any(sure):
-            mine = [i for i, is_sure in enumerate(sure) if is_sure]
-            parts.append((mine, Draft([repeated.tokens[i] for i in mine], [repeated.lengths[i] for i in mine])))
-        if not all(sure):
-            mine = [i for i, is_sure in enumerate(sure) if not is_sure]
-            steps = [min(gammas[i], _HEAD_STEPS) if rows[i].adaptive else gammas[i] for i in mine]
-            draft = self._head.propose([rows[i] for i in mine], steps)
-            parts.append((mine, draft))
-            for i, length in zip(mine, draft.lengths, strict=True):
-                buckets[i] = [MAX_ORDER + min(place, _PLACES) for place in range(1, length + 1)]
-        whole = merge(parts, len(rows), self._device)
-        return Draft(whole.tokens, whole.lengths, whole.q, buckets)
+        if texts:
+            lengths = [repeated.lengths[i] for i in texts]
+            parts.append((texts, Draft([repeated.tokens[i] for i in texts], lengths, None, [found[i] for i in texts])))
+        if heads:
+            draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads])
+            buckets = [[_HEAD + bucket for bucket in each] for each in draft.buckets or ()]
+            parts.append((heads, replace(draft, buckets=buckets)))
+        whole = join(parts, len(rows), self._device)
+        return replace(whole, steps=max((gammas[i] for i in heads), default=0))
 
     def observe(self, row: Row, emitted: Sequence[int]) -> None:
         """For the n-gram's tables."""

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.adaptive import Offers
 from engine.cached_model import CachedModel
 from engine.drafters.base import Draft, Drafter
+from engine.drafters.proposal import join
 from engine.draws import Stream, uniforms
 from engine.head.memory import HeadMemory
 from engine.head.network import DraftHead
 from engine.penalties import Adjustment, Penalties
 from engine.row import Row
 from engine.sampling import SamplingRows, draw, most_likely, standardise
+from engine.tree import BRANCHES, LONGEST, Tree, chain, tree_of
+from engine.tree_acceptance import Support
 
 WINDOW = 256
 """Places a draft looks back: as far as the head has been trained on."""
@@ -24,26 +30,41 @@ WINDOW = 256
 class HeadDrafter(Drafter):
     """A head beside its target, with a memory in every slot.
 
-    Every draft step is one pass of the head for all rows; tokens and distributions stay on the device. The head scores
-    a part of the vocabulary only. Outside of it q is 0, which acceptance takes as it is (Leviathan et al. 2023,
-    Appendix A.1 asks nothing of q but that the draft was drawn from it).
+    Every draft step is one pass of the head for all rows; tokens and distributions stay on the device. Drafts are trees
+    of a fixed shape (`engine.tree`): greedy rows offer the likeliest tokens, the others draw them without replacement.
+    The head scores a part of the vocabulary only. Outside of it q is 0, which acceptance takes as it is (Leviathan et
+    al. 2023, Appendix A.1 asks nothing of q but that the draft was drawn from it).
 
     Args:
         head: on the target's device, in its dtype.
         vocabulary: [V'], int64, the tokens that the head can draft.
         target: whose hidden states it reads; its taps are the head's.
         penalties: shared with the target, so that p and q know the same context.
+        branches: whether to offer several tokens for a position; else drafts are chains.
     """
 
     name = "head"
+    buckets = range(2 * BRANCHES)
+    """First choice to last for the first position, then for any later one."""
+    later = tuple(bucket for bucket in buckets if bucket % BRANCHES)
 
-    def __init__(self, head: DraftHead, vocabulary: Tensor, target: CachedModel, penalties: Penalties) -> None:
+    def __init__(
+        self,
+        head: DraftHead,
+        vocabulary: Tensor,
+        target: CachedModel,
+        penalties: Penalties,
+        *,
+        branches: bool = True,
+    ) -> None:
         self._head = head
+        self._branches = branches
         self._vocabulary = vocabulary
         self._embedding: Tensor = target.model.get_input_embeddings().weight
         output: Tensor = target.model.get_output_embeddings().weight
         self._scores = output[vocabulary].contiguous()
         self._size = len(output)
+        self._support = Support.of(vocabulary, len(output))
         self._penalties = penalties
         self._memory = HeadMemory(head, target.cache.slots, target.cache.columns)
 
@@ -69,27 +90,82 @@ class HeadDrafter(Drafter):
         self._memory.release(row)
 
     @torch.inference_mode()
+    def offers(self, row: Row) -> Offers:
+        """A tree of fixed shape, or a chain."""
+        return lambda gamma: _offer(tree_of(gamma) if self._branches_for(row, gamma) else chain(gamma))
+
     def propose(self, rows: Sequence[Row], gammas: Sequence[int]) -> Draft:
-        """`max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
-        steps, device = max(gammas), self._embedding.device
+        """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly."""
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
-            return Draft([[] for _ in rows], [0] * len(rows))
+            return Draft([[] for _ in rows], [0] * len(rows), None, [[] for _ in rows])
+        alike: dict[tuple[int, bool], list[int]] = {}
+        for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True)):
+            kind = (gamma, row.request.sampling.greedy) if self._branches_for(row, gamma) else (0, False)
+            alike.setdefault(kind, []).append(i)
+        parts = [
+            (mine, self._tree([rows[i] for i in mine], tree_of(gamma)))
+            if gamma
+            else (mine, self._chain([rows[i] for i in mine], [gammas[i] for i in mine]))
+            for (gamma, _), mine in alike.items()
+        ]
+        return parts[0][1] if len(parts) == 1 else join(parts, len(rows), self._embedding.device)
+
+    def _branches_for(self, row: Row, gamma: int) -> bool:
+        """Whether a row is offered trees: not where they would be long, or its logits or acceptance are special."""
+        sampling = row.request.sampling
+        return self._branches and 0 < gamma <= LONGEST and sampling.lossless and not sampling.adjusts
+
+    @torch.inference_mode()
+    def _tree(self, rows: Sequence[Row], tree: Tree) -> Draft:
+        """The same tree for rows that are all greedy, or all not: a draft step for each of its levels."""
+        device = self._embedding.device
+        settings = SamplingRows.of([row.request.sampling for row in rows], device)
+        u = self._uniforms(rows, len(tree))
+        tokens = torch.zeros(len(rows), len(tree), dtype=torch.long, device=device)
+        q = None if settings.all_greedy else torch.zeros(len(rows), tree.inner, len(self._vocabulary), device=device)
+        state = self._memory.read(rows, self._embedding, WINDOW)
+        for depth, level in enumerate(_levels(tree, device)):
+            if depth:
+                embedded = functional.embedding(tokens[:, level.tokens - 1], self._embedding)
+                state = self._head.again(state[:, level.parents])
+                state = self._memory.extend(rows, tree, tree.levels[depth], state, embedded, WINDOW)
+            logits = state @ self._scores.T
+            if q is None:
+                places = logits.topk(level.draws.shape[1], -1).indices
+            else:
+                q[:, level.tokens] = drawn_from = standardise(logits, settings)
+                places = _draw_different(drawn_from, u[:, level.draws])
+            tokens[:, level.children - 1] = self._vocabulary[places.flatten(1)[:, level.offered]]
+        buckets, count = list(_offer(tree)[0]), len(rows)
+        return Draft(tokens, [len(tree)] * count, None, [buckets] * count, [tree] * count, q, self._support)
+
+    @torch.inference_mode()
+    def _chain(self, rows: Sequence[Row], gammas: Sequence[int]) -> Draft:
+        """One token for each position, `max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
+        steps, device = max(gammas), self._embedding.device
         settings = SamplingRows.of([row.request.sampling for row in rows], device)
         adjustment = self._penalties.of(rows)
-        u = torch.from_numpy(uniforms([r.seed for r in rows], [r.rounds for r in rows], Stream.DRAFT, steps)).to(device)
+        u = self._uniforms(rows, steps)
         drafted = self._memory.read(rows, self._embedding, WINDOW)
         tokens = torch.empty(len(rows), 0, dtype=torch.long, device=device)
         distributions: list[Tensor] = []
         for step in range(steps):
             if step:
                 embedded = functional.embedding(tokens[:, -1:], self._embedding)
-                drafted = self._memory.extend(rows, step, self._head.again(drafted), embedded, WINDOW)
+                state = self._head.again(drafted)
+                drafted = self._memory.extend(rows, chain(steps), (step,), state, embedded, WINDOW)
             logits = drafted @ self._scores.T
             token, q = self._choose(logits, tokens, step, settings, adjustment, u)
             if q is not None:
                 distributions.append(q)
             tokens = torch.cat([tokens, token[:, None]], dim=1)
-        return Draft(tokens, list(gammas), torch.stack(distributions, 1) if distributions else None)
+        buckets = [list(_offer(chain(gamma))[0]) for gamma in gammas]
+        return Draft(tokens, list(gammas), torch.stack(distributions, 1) if distributions else None, buckets)
+
+    def _uniforms(self, rows: Sequence[Row], count: int) -> Tensor:
+        """[B, count], float64, for this round's draws."""
+        seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
+        return torch.from_numpy(uniforms(seeds, numbers, Stream.DRAFT, count)).to(self._embedding.device)
 
     def _choose(
         self,
@@ -117,3 +193,58 @@ class HeadDrafter(Drafter):
         whole = torch.full((*values.shape[:-1], self._size), elsewhere, dtype=values.dtype, device=values.device)
         whole[..., self._vocabulary] = values
         return whole
+
+
+@lru_cache
+def _offer(tree: Tree) -> tuple[Sequence[int], Tree]:
+    """A tree with its buckets: a token's rank among those offered for its position, apart for the first position."""
+    ranks = [tree.children[parent].index(child) for child, parent in enumerate(tree.parents, 1)]
+    return [rank + BRANCHES * (tree.depths[i] > 1) for i, rank in enumerate(ranks, 1)], tree
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """One draft step of a tree, as indices on the device."""
+
+    tokens: Tensor
+    """[P], tokens of the pass that something is offered behind."""
+    parents: Tensor
+    """[P], where each one's parent is among those of the level before."""
+    children: Tensor
+    """[C], what is offered behind them, tokens of the pass."""
+    offered: Tensor
+    """[C], which draw each of these is, counted over all P in turn."""
+    draws: Tensor
+    """[P, K], the uniform of each draw; K is the most that one of them offers, some draws are for nothing."""
+
+
+@lru_cache
+def _levels(tree: Tree, device: torch.device) -> list[_Level]:
+    """The draft steps that make a tree."""
+    levels = []
+    before: tuple[int, ...] = ()
+    for level in tree.levels:
+        offered = [tree.children[token] for token in level]
+        most = max(map(len, offered))
+        draws = [[child - 1 for child in each] + [0] * (most - len(each)) for each in offered]
+        indices = (
+            level,
+            [before.index(tree.parents[token - 1]) if token else 0 for token in level],
+            [child for each in offered for child in each],
+            [place * most + rank for place, each in enumerate(offered) for rank in range(len(each))],
+            draws,
+        )
+        levels.append(_Level(*(torch.tensor(index, device=device) for index in indices)))
+        before = level
+    return levels
+
+
+def _draw_different(weights: Tensor, u: Tensor) -> Tensor:
+    """From distributions [B, P, V'] with uniforms [B, P, K], each token without those before it: [B, P, K]."""
+    shape, left = u.shape, weights.flatten(0, 1)
+    drawn: list[Tensor] = []
+    for draws in u.flatten(0, 1).unbind(1):
+        if drawn:
+            left = left.scatter(1, drawn[-1][:, None], 0.0)
+        drawn.append(draw(left, draws))
+    return torch.stack(drawn, 1).view(shape)

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.forest import Forest, visible
 from engine.head.network import DraftHead
 from engine.row import Row
 from engine.scheduler import common_prefix
+from engine.tree import Tree
 
 _TOGETHER = 17
 """Places that rows read in one pass; who is further behind reads alone first."""
@@ -114,10 +116,34 @@ class HeadMemory:
             slot.first, slot.read = (begin if begin > slot.read else min(slot.first, begin)), end
         return self._read(rows, ends, width, embedding, window)[:, -1:]
 
-    def extend(self, rows: Sequence[Row], step: int, state: Tensor, embedded: Tensor, window: int) -> Tensor:
-        """One place more [B, 1, d] behind what was read, on the head's own state [B, 1, d]; `step` counts from 1."""
-        ends = [len(row.tokens) - 1 + step for row in rows]
-        return self._layer(rows, ends, state, embedded, window)
+    def extend(
+        self, rows: Sequence[Row], tree: Tree, level: Sequence[int], state: Tensor, embedded: Tensor, window: int
+    ) -> Tensor:
+        """Go on behind drafted tokens of one depth [B, P, d]: what follows them is scored with.
+
+        Args:
+            rows: whose drafts are this tree.
+            tree: of which token i has its place i behind the last that was read.
+            level: the P tokens.
+            state: the head's own states [B, P, d], from where those tokens were drafted.
+            embedded: the tokens' embeddings [B, P, d].
+            window: places to look back.
+        """
+        device, forest = state.device, Forest.of((tree,), len(tree) + 1, state.device)
+        first = torch.tensor([len(row.tokens) - 2 for row in rows], device=device)
+        index = torch.tensor(level, device=device)
+        depths = forest.depths[:, index]
+        low = max(min(len(row.tokens) for row in rows) - 1 - window, 0)
+        columns = torch.arange(low, max(len(row.tokens) for row in rows) - 1 + level[-1], device=device)
+        mask = visible(
+            forest.inside[:, index].expand(len(rows), -1, -1),
+            forest.depths.expand(len(rows), -1),
+            depths.expand(len(rows), -1),
+            first,
+            columns,
+            window,
+        )
+        return self._layer(rows, first[:, None] + index, first[:, None] + depths, state, embedded, low, mask)
 
     def _read(self, rows: Sequence[Row], ends: Sequence[int], width: int, embedding: Tensor, window: int) -> Tensor:
         """Run the layer on the `width` places below `ends`, on the target's states."""
@@ -126,21 +152,39 @@ class HeadMemory:
         places = torch.tensor(ends, device=device)[:, None] + torch.arange(-width, 0, device=device)
         states = self._states[torch.tensor([row.slot for row in rows], device=device)[:, None], places]
         embedded = functional.embedding(torch.tensor(tokens, device=device), embedding)
-        return self._layer(rows, ends, states, embedded, window)
-
-    def _layer(self, rows: Sequence[Row], ends: Sequence[int], state: Tensor, embedded: Tensor, window: int) -> Tensor:
-        """Run the layer on the T places below `ends`: what it scores with [B, T, d], from states and embeddings."""
-        device, width = state.device, state.shape[1]
-        slots = torch.tensor([row.slot for row in rows], device=device)
-        places = torch.tensor(ends, device=device)[:, None] + torch.arange(-width, 0, device=device)
-        stream = self._head.enter(state, embedded)
-        rotation = self._cosine[places][:, None], self._sine[places][:, None]
-        query, key, value = self._head.read(stream, rotation)
-        self._keys[slots[:, None], :, places] = key.transpose(1, 2)
-        self._values[slots[:, None], :, places] = value.transpose(1, 2)
-        low, high = max(min(ends) - width - window, 0), max(ends)
-        distance = places[:, None, :, None] - torch.arange(low, high, device=device)
+        low = max(min(ends) - width - window, 0)
+        distance = places[:, None, :, None] - torch.arange(low, max(ends), device=device)
         mask = (distance >= 0) & (distance < window)
+        return self._layer(rows, places, places, states, embedded, low, mask)
+
+    def _layer(
+        self,
+        rows: Sequence[Row],
+        columns: Tensor,
+        positions: Tensor,
+        state: Tensor,
+        embedded: Tensor,
+        low: int,
+        mask: Tensor,
+    ) -> Tensor:
+        """Run the layer on T places: what it scores with [B, T, d], from states and embeddings.
+
+        Args:
+            rows: B.
+            columns: [B, T], where keys and values of these places are kept.
+            positions: [B, T], what they are turned by.
+            state: [B, T, d].
+            embedded: [B, T, d].
+            low: the first column that is looked at.
+            mask: [B, 1, T, S], bool, which of the columns from there on.
+        """
+        slots = torch.tensor([row.slot for row in rows], device=state.device)
+        stream = self._head.enter(state, embedded)
+        rotation = self._cosine[positions][:, None], self._sine[positions][:, None]
+        query, key, value = self._head.read(stream, rotation)
+        self._keys[slots[:, None], :, columns] = key.transpose(1, 2)
+        self._values[slots[:, None], :, columns] = value.transpose(1, 2)
+        high = low + mask.shape[-1]
         keys, values = self._keys[slots, :, low:high], self._values[slots, :, low:high]
         attended = functional.scaled_dot_product_attention(query, keys, values, mask, enable_gqa=True)
         return self._head.finish(stream, attended)

@@ -1,0 +1,87 @@
+"""Rows that drafted one token for each position, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine import detail
+from engine.acceptance import Verdict, accept, accept_greedy, near_best
+from engine.drafters.proposal import Proposal
+from engine.draws import Stream, uniforms
+from engine.outcome import Judged, Outcome
+from engine.row import Row
+from engine.sampling import SamplingRows, broken, most_likely, standardise
+
+
+class JudgedChains(Judged):
+    """Chains on their way to the host.
+
+    Args:
+        mine: which rows of the batch.
+        rows: these rows.
+        logits: the target's [b, γ+1, V].
+        proposal: their drafts, γ the longest.
+        gammas: draft lengths asked for, per row.
+    """
+
+    @torch.inference_mode()
+    def __init__(
+        self, mine: Sequence[int], rows: Sequence[Row], logits: Tensor, proposal: Proposal, gammas: Sequence[int]
+    ) -> None:
+        drafted = proposal.tokens
+        lengths = torch.tensor(proposal.lengths, device=logits.device)
+        seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
+        self._u = uniforms(seeds, numbers, Stream.ACCEPT, drafted.shape[1])
+        self._lengths, self._gammas = proposal.lengths, gammas
+        settings = SamplingRows.of([row.request.sampling for row in rows], logits.device)
+        near = near_best(logits, drafted, settings)
+        p = None
+        if settings.all_greedy:
+            verdict = accept_greedy(most_likely(logits), drafted, lengths, near)
+        else:
+            u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
+            p = standardise(logits, settings)
+            on_device = torch.from_numpy(self._u).to(logits.device), torch.from_numpy(u_last).to(logits.device)
+            verdict = accept(p, drafted, lengths, *on_device, proposal.q, settings.lenience, near)
+        k = max(row.request.detail for row in rows)
+        details = detail.pack(logits, p, settings.greedy, proposal.q, drafted, k) if k else None
+        super().__init__(mine, _packed(verdict, logits, drafted, details))
+
+    def outcomes(self, host: Tensor) -> list[Outcome]:
+        """One per row; a detail per position where it was asked for."""
+        gamma = self._u.shape[1]
+        integers = host.tolist()
+        reals = host[:, 3 + gamma : 3 + 4 * gamma].contiguous().view(torch.float32).tolist()
+        outcomes = []
+        for b, length in enumerate(self._lengths):
+            accepted, last, is_broken = integers[b][:3]
+            tested = min(accepted + 1, length)
+            rest = integers[b][3 + 4 * gamma : self.packed.shape[1]]
+            width = len(rest) // (gamma + 1)
+            outcomes.append(
+                Outcome(
+                    gamma=self._gammas[b],
+                    drafted=integers[b][3 : 3 + length],
+                    accepted=accepted,
+                    last=last,
+                    p=reals[b][:tested],
+                    q=reals[b][gamma : gamma + tested],
+                    u=self._u[b, :tested].tolist(),
+                    beta=reals[b][2 * gamma : 2 * gamma + tested],
+                    detail=[rest[i * width : (i + 1) * width] for i in range(gamma + 1)] if width else [],
+                    broken=bool(is_broken),
+                )
+            )
+        return outcomes
+
+
+def _packed(verdict: Verdict, logits: Tensor, drafted: Tensor, details: Tensor | None) -> Tensor:
+    whole = torch.cat([verdict.accepted[:, None], verdict.last[:, None], broken(logits)[:, None], drafted], dim=1)
+    real = torch.cat([verdict.p, verdict.q, verdict.beta], dim=1).float()
+    parts = [whole.int(), real.view(torch.int32)]
+    if details is not None:
+        parts.append(details.flatten(1))
+    return torch.cat(parts, dim=1)

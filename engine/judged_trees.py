@@ -1,0 +1,150 @@
+"""Rows that drafted several tokens for a position, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine import detail
+from engine.drafters.proposal import Proposal
+from engine.draws import Stream, uniforms
+from engine.forest import Forest
+from engine.outcome import Judged, Outcome
+from engine.row import Row
+from engine.sampling import SamplingRows, broken, most_likely, standardise
+from engine.tree import BRANCHES
+from engine.tree_acceptance import TreeVerdict, accept_tree, accept_tree_greedy
+
+
+_Offer = tuple[int, float, float, float]
+"""A drafted token with its p, q and u."""
+
+
+class JudgedTrees(Judged):
+    """Trees on their way to the host.
+
+    Args:
+        mine: which rows of the batch.
+        rows: these rows.
+        logits: the target's [b, N+1, V].
+        proposal: their drafts, N tokens the largest.
+        gammas: draft lengths asked for, per row.
+    """
+
+    path: Tensor
+    """[b, D], int64, on the device: the tokens kept for each position, 0 behind them."""
+
+    @torch.inference_mode()
+    def __init__(
+        self, mine: Sequence[int], rows: Sequence[Row], logits: Tensor, proposal: Proposal, gammas: Sequence[int]
+    ) -> None:
+        trees = proposal.whole_trees
+        assert trees is not None
+        drafted, device = proposal.tokens, logits.device
+        forest = Forest.of(trees, drafted.shape[1] + 1, device)
+        seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
+        depth = len(forest.widths)
+        self._u = uniforms(seeds, numbers, Stream.ACCEPT, depth * BRANCHES).reshape(-1, depth, BRANCHES)
+        self._trees, self._gammas = trees, gammas
+        settings = SamplingRows.of([row.request.sampling for row in rows], device)
+        index = torch.arange(len(rows), device=device)
+        if settings.all_greedy:
+            verdict = accept_tree_greedy(most_likely(logits), drafted, forest)
+        else:
+            assert proposal.tree_q is not None
+            assert proposal.support is not None
+            u_last = torch.from_numpy(uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]).to(device)
+            verdict = accept_tree(
+                lambda end: standardise(logits[index, end][:, None], settings)[:, 0],
+                drafted,
+                forest,
+                settings.greedy,
+                torch.from_numpy(self._u).to(device),
+                u_last,
+                proposal.tree_q,
+                proposal.support,
+            )
+        self.path = verdict.path
+        k = max(row.request.detail for row in rows)
+        details = _details(logits, verdict, proposal, forest, settings, k) if k else None
+        super().__init__(mine, _packed(verdict, logits, drafted, details))
+        self._drafted = drafted.shape[1]
+
+    def outcomes(self, host: Tensor) -> list[Outcome]:
+        """One per row; a detail per position where it was asked for."""
+        depth = self._u.shape[1]
+        count = 3 + self._drafted
+        integers = host.tolist()
+        reals = host[:, count : count + depth * (2 * BRANCHES + 1)].contiguous().view(torch.float32)
+        chances = reals[:, : -depth].reshape(len(reals), 2, depth, BRANCHES).tolist()
+        beta = reals[:, -depth:].tolist()
+        details = [row[count + depth * (2 * BRANCHES + 1) : self.packed.shape[1]] for row in integers]
+        return [
+            self._outcome(b, integers[b][:count], chances[b], beta[b], details[b]) for b in range(len(self._trees))
+        ]
+
+    def _outcome(
+        self, b: int, integers: list[int], chances: list[list[list[float]]], beta: list[float], details: list[int]
+    ) -> Outcome:
+        tree, (end, last, is_broken, *tokens) = self._trees[b], integers
+        path = tree.path(end)
+        decided: list[_Offer] = []
+        refused: list[list[_Offer]] = []
+        for place, parent in enumerate((0, *path)):
+            offered = [
+                (tokens[child - 1], chances[0][place][rank], chances[1][place][rank], float(self._u[b, place, rank]))
+                for rank, child in enumerate(tree.children[parent])
+            ]
+            if not offered:
+                break
+            kept = tree.children[parent].index(path[place]) if place < len(path) else None
+            decided.append(offered[kept or 0])
+            # A chance of 0 to be drafted says that the drafter had nothing more to offer.
+            others = offered[1:] if kept is None else offered[:kept]
+            refused.append([other for other in others if other[2] > 0])
+        line = tree.line(tree.children[end][0]) if len(decided) > len(path) else []
+        width = len(details) // (self._u.shape[1] + 1)
+        return Outcome(
+            gamma=self._gammas[b],
+            drafted=[tokens[token - 1] for token in (*path, *line)],
+            accepted=len(path),
+            last=last,
+            p=[p for _, p, _, _ in decided],
+            q=[q for _, _, q, _ in decided],
+            u=[u for _, _, _, u in decided],
+            beta=beta[: len(decided)],
+            detail=[details[i : i + width] for i in range(0, len(details), width)] if width else [],
+            broken=bool(is_broken),
+            refused=refused,
+            offered=len(tree),
+            path=path,
+        )
+
+
+def _details(
+    logits: Tensor, verdict: TreeVerdict, proposal: Proposal, forest: Forest, settings: SamplingRows, k: int
+) -> Tensor:
+    """The details [b, D+1, n] of the positions of what was kept, and of the one behind it."""
+    index = torch.arange(len(logits), device=logits.device)[:, None]
+    places = torch.nn.functional.pad(verdict.path, (1, 0))
+    judged = logits[index, places]
+    first = forest.children[index, places[:, :-1], 0]
+    shown = torch.where(verdict.path > 0, verdict.path, first)
+    drafted = proposal.tokens.gather(1, (shown - 1).clamp(min=0))
+    p = q = None
+    if verdict.left is not None and proposal.tree_q is not None and proposal.support is not None:
+        p = standardise(judged, settings)
+        q = p.new_zeros(*drafted.shape, logits.shape[-1])
+        q[..., proposal.support.tokens] = proposal.tree_q[index, places[:, :-1].clamp(max=proposal.tree_q.shape[1] - 1)]
+    return detail.pack(judged, p, settings.greedy, q, drafted, k, verdict.left)
+
+
+def _packed(verdict: TreeVerdict, logits: Tensor, drafted: Tensor, details: Tensor | None) -> Tensor:
+    whole = torch.cat([verdict.end[:, None], verdict.last[:, None], broken(logits)[:, None], drafted], dim=1)
+    real = torch.cat([verdict.p.flatten(1), verdict.q.flatten(1), verdict.beta], dim=1).float()
+    parts = [whole.int(), real.view(torch.int32)]
+    if details is not None:
+        parts.append(details.flatten(1))
+    return torch.cat(parts, dim=1)
