@@ -17,6 +17,7 @@ from engine.drafters.proposal import join
 from engine.draws import Stream, uniforms
 from engine.head.memory import HeadMemory
 from engine.head.network import DraftHead
+from engine.packed import packed_linear
 from engine.penalties import Adjustment, Penalties
 from engine.row import Row
 from engine.sampling import SamplingRows, draw, most_likely, standardise
@@ -62,7 +63,8 @@ class HeadDrafter(Drafter):
         self._vocabulary = vocabulary
         self._embedding: Tensor = target.model.get_input_embeddings().weight
         output: Tensor = target.model.get_output_embeddings().weight
-        self._scores = output[vocabulary].contiguous()
+        self._scores = packed_linear(output[vocabulary])
+        self._bytes = len(vocabulary) * output.shape[1] * output.itemsize
         self._size = len(output)
         self._support = Support.of(vocabulary, len(output))
         self._penalties = penalties
@@ -71,7 +73,7 @@ class HeadDrafter(Drafter):
     @property
     def bytes(self) -> int:
         """Memory beyond the head's weights."""
-        return self._memory.bytes + self._scores.nbytes
+        return self._memory.bytes + self._bytes
 
     def admit(self, row: Row) -> None:
         """Find what is known of the prompt; the target reads again what is not."""
@@ -129,7 +131,7 @@ class HeadDrafter(Drafter):
                 embedded = functional.embedding(tokens[:, level.tokens - 1], self._embedding)
                 state = self._head.again(state[:, level.parents])
                 state = self._memory.extend(rows, tree, tree.levels[depth], state, embedded, WINDOW)
-            logits = state @ self._scores.T
+            logits = self._scores(state)
             if q is None:
                 places = logits.topk(level.draws.shape[1], -1).indices
             else:
@@ -154,7 +156,7 @@ class HeadDrafter(Drafter):
                 embedded = functional.embedding(tokens[:, -1:], self._embedding)
                 state = self._head.again(drafted)
                 drafted = self._memory.extend(rows, chain(steps), (step,), state, embedded, WINDOW)
-            logits = drafted @ self._scores.T
+            logits = self._scores(drafted)
             token, q = self._choose(logits, tokens, step, settings, adjustment, u)
             if q is not None:
                 distributions.append(q)

@@ -20,6 +20,7 @@ from engine.errors import EngineError
 from engine.head.fingerprint import fingerprint
 from engine.head.network import DraftHead, HeadShape
 from engine.loading import LoadedModel
+from engine.packed import pack
 
 CARD, WEIGHTS = "head.json", "head.safetensors"
 _FORMAT = 1
@@ -155,6 +156,7 @@ def load_head(folder: Path, target: LoadedModel) -> LoadedHead:
         raise EngineError(f"{path} is broken ({first}): make the draft head again with specchat distill") from None
     head = head.to(target.model.device, target.model.dtype).eval().requires_grad_(False)
     size = sum(weight.nbytes for weight in head.parameters())
+    pack(head)
     return LoadedHead(head, vocabulary.long().to(target.model.device), f"head for {card.target}", size)
 
 
