@@ -14,7 +14,7 @@ from statistics import mean
 
 import pytest
 
-from engine.adaptive import LIMIT, AdaptiveGamma, Forecast
+from engine.adaptive import AdaptiveGamma, Forecast, Judged, LIMIT
 from engine.costs import Costs
 
 PLAIN_S = 0.036
@@ -101,7 +101,7 @@ class World:
             accepted = 0
             while accepted < kept and self.random.random() < rates[accepted]:
                 accepted += 1
-            self.gamma.observe([forecast], [tested], [accepted])
+            self.gamma.observe([forecast], [Judged(tested, accepted)])
             verify_s = self.verify(kept + 1)
             self.costs.observe(
                 rows=1,
@@ -227,7 +227,7 @@ def certain(rate: float, controller: AdaptiveGamma, rounds: int = 60) -> Forecas
     """A row that has seen this rate."""
     forecast, chance = controller.forecast(f"drafter {rate}", (2, 4)), random.Random(1)
     for _ in range(rounds):
-        forecast.observe([4, 2], 2 if chance.random() < rate else 0)
+        forecast.observe(Judged([4, 2], 2 if chance.random() < rate else 0))
     return forecast
 
 
@@ -276,7 +276,7 @@ def test_each_drafter_of_a_batch_gets_its_own_gamma() -> None:
     rows = [controller.forecast(name) for name in ("cheap", "dear")]
     for row in rows:
         for _ in range(40):
-            row.observe([0] * 4, 3)
+            row.observe(Judged([0] * 4, 3))
     cheap, dear = controller.choose(rows, [LIMIT, LIMIT], 2)
     assert cheap > dear > 0
 
@@ -285,7 +285,7 @@ def test_no_adaptive_row_in_the_batch() -> None:
     controller = AdaptiveGamma(Costs())
     assert controller.choose([], [], 2) == []
     assert controller.trim([], [], [], 2) == []
-    controller.observe([], [], [])
+    controller.observe([], [])
 
 
 def test_survival_is_equation_1_averaged_over_what_is_believed() -> None:
@@ -299,9 +299,9 @@ def test_only_tested_tokens_teach() -> None:
     controller = AdaptiveGamma(Costs())
     rejected, full, behind = (controller.forecast(name, (2, 4)) for name in ("a", "b", "c"))
     before = full.survival([2])[0]
-    rejected.observe([4, 2], 1)
-    full.observe([4], 1)
-    behind.observe([4, 2], 0)
+    rejected.observe(Judged([4, 2], 1))
+    full.observe(Judged([4], 1))
+    behind.observe(Judged([4, 2], 0))
     assert rejected.survival([2])[0] < before
     assert full.survival([2])[0] == behind.survival([2])[0] == pytest.approx(before)
     assert full.survival([4])[0] == rejected.survival([4])[0] > before > behind.survival([4])[0]

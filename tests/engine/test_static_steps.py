@@ -53,4 +53,4 @@ def test_a_bucket_is_made_once() -> None:
     with torch.inference_mode():
         for start in (30, 31, 40):
             steps.forward(torch.zeros(1, 4, dtype=torch.long), [0], [start])
-    assert list(steps._buckets) == [(1, 5, 256)]
+    assert list(steps._buckets) == [(1, 5, 256, False)]

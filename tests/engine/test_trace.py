@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from engine import EngineError, Finished, FinishReason, Ready, Record, TraceWriter, from_json, read_trace, to_json
 from tests.engine.records import DETAIL, EVERY_RECORD, make_round, records
 
-HEADER = '{"record": "trace", "version": 1}\n'
+HEADER = '{"record": "trace", "version": 2}\n'
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -187,7 +187,7 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
         b"\x00\xff\xfe\n",
         b"{}\n",
         b"[1]\n",
-        b'{"record": "trace", "version": 2}\n',
+        b'{"record": "trace", "version": 3}\n',
         HEADER.rstrip().encode(),
         b"[" * 100_000 + b"\n",
     ],
@@ -195,7 +195,7 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(content)
-    with pytest.raises(EngineError, match=r"trace.jsonl is not a specchat trace of version 1"):
+    with pytest.raises(EngineError, match=r"trace.jsonl is not a specchat trace of version 2"):
         list(read_trace(path))
 
 

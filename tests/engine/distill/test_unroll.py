@@ -9,6 +9,7 @@ from engine.distill.objective import Agreement, Truth
 from engine.distill.unroll import Batch, unroll
 from engine.head.memory import HeadMemory
 from engine.row import Row
+from engine.tree import chain
 from tests.engine.tiny import tiny_head, tiny_model
 
 
@@ -43,5 +44,5 @@ def test_every_step_scores_what_the_drafter_would(monkeypatch: object) -> None:
         torch.testing.assert_close(drafted[0, 0], seen[0][anchor])
         for step in range(1, depth):
             following = embedding[tokens[:, anchor + 1 + step]][:, None]
-            drafted = memory.extend([row], step, head.again(drafted), following, 64)
+            drafted = memory.extend([row], chain(depth), (step,), head.again(drafted), following, 64)
             torch.testing.assert_close(drafted[0, 0], seen[step][anchor])

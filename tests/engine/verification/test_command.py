@@ -51,7 +51,7 @@ def test_accepting_what_should_be_refused_is_found(pair: dict[str, str], monkeyp
         best[:, :-1] = drafted
         return accept_greedy(best, drafted, lengths, near)
 
-    monkeypatch.setattr("engine.round.accept_greedy", lax)
+    monkeypatch.setattr("engine.judged_chains.accept_greedy", lax)
     found = verified(pair)
     assert not found.report.passed
     by_drafter = {check.drafter: check for check in found.report.greedy}
@@ -67,7 +67,7 @@ def test_a_skewed_acceptance_is_found_by_sampling(pair: dict[str, str], monkeypa
     def lax(p: Tensor, drafted: Tensor, lengths: Tensor, u: Tensor, *rest: Tensor) -> Verdict:
         return accept(p, drafted, lengths, u * 0.3, *rest)
 
-    monkeypatch.setattr("engine.round.accept", lax)
+    monkeypatch.setattr("engine.judged_chains.accept", lax)
     found = verified(pair, limit=4, samples=300, contexts=2, drafters=("model",))
     assert all(check.passed for check in found.report.greedy)
     assert not all(check.passed for check in found.report.sampled)
