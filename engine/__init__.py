@@ -22,6 +22,7 @@ from engine.events import (
     Notice,
     Prefilled,
     Ready,
+    Refused,
     Round,
     Token,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "Prefilled",
     "Ready",
     "Record",
+    "Refused",
     "Request",
     "Round",
     "Sampling",

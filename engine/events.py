@@ -147,6 +147,11 @@ class Round:
         return self.offered or len(self.drafted)
 
     @property
+    def wasted(self) -> int:
+        """Drafted tokens that are no part of the reply."""
+        return self.verified - self.accepted
+
+    @property
     def steps(self) -> int:
         """Positions that were drafted for."""
         return self.gamma if self.offered else len(self.drafted)

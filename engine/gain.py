@@ -58,7 +58,7 @@ class Gain:
     """Speedups over plain decoding. predicted · acceptance · passes · overhead = measured, exactly."""
 
     c: float
-    """Time spent drafting per drafted token / time of a plain pass."""
+    """Time spent drafting per position drafted for / time of a plain pass."""
     predicted: float
     """Leviathan et al. 2023, Theorem 3.8, with the α estimate and c, over the draft lengths that were run."""
     measured: float
@@ -87,7 +87,7 @@ class Gains:
         self._pass_s = 0.0
         """A plain pass for each round."""
         self._step_s = 0.0
-        """A plain pass for each drafted token."""
+        """A plain pass for each position drafted for."""
         self._emitted_pass_s = self._emitted_round_s = 0.0
         """A plain pass, and a plain round, for each token emitted."""
         self._lengths: dict[int, float] = {}
@@ -98,7 +98,7 @@ class Gains:
         pass_s, round_s = self._baseline.pass_s(record.rows), self._baseline.round_s(record.rows)
         if record.detail or not record.number or pass_s is None or round_s is None:
             return
-        length, emitted = len(record.drafted), len(record.emitted)
+        length, emitted = record.steps, len(record.emitted)
         self.rounds += 1
         self._draft_s += record.draft_s
         self._verify_s += record.verify_s

@@ -20,13 +20,15 @@ class Statistics:
         self.rounds = 0
         """Rounds so far; each is one pass of the target."""
         self.tested = 0
-        """Drafted tokens the target judged; those behind a rejection do not count."""
+        """Drafted positions the target judged; those behind a rejection do not count. Of several tokens that are
+        offered for one position one may be kept, so that a position counts once."""
         self.accepted = 0
-        self.discarded = 0
+        self.wasted = 0
+        """Drafted tokens that are no part of the reply."""
         self.emitted = 0
         """Tokens of the reply so far."""
         self.position_tested: list[int] = []
-        """Tested tokens at draft position 1, 2, …"""
+        """Tested at draft position 1, 2, …"""
         self.position_accepted: list[int] = []
         self.draft_s = 0.0
         self.verify_s = 0.0
@@ -56,7 +58,7 @@ class Statistics:
         self.rounds += 1
         self.tested += event.tested
         self.accepted += event.accepted
-        self.discarded += len(event.drafted) - event.tested
+        self.wasted += event.wasted
         self.emitted += len(event.emitted)
         self.draft_s += event.draft_s
         self.verify_s += event.verify_s
@@ -92,7 +94,7 @@ class Statistics:
 
     @property
     def alpha(self) -> float | None:
-        """Estimate of α: mean over tested positions of Σ min(p, q) (Leviathan et al. 2023, Corollary 3.6)."""
+        """Estimate of α: mean over tested positions of β, Σ min(p, q) (Leviathan et al. 2023, Corollary 3.6)."""
         return self._beta_sum / self.tested if self.tested else None
 
     @property

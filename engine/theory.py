@@ -38,7 +38,7 @@ def speedup_of_rounds(alpha: float, rounds: Mapping[int, int], c: float) -> floa
     Args:
         rounds: how many rounds drafted each length; not empty.
     """
-    tokens = sum(count * expected_tokens(alpha, gamma) for gamma, count in rounds.items())
+    tokens = expected_of_rounds(alpha, rounds)
     passes = sum(count * (gamma * c + 1) for gamma, count in rounds.items())
     _check(alpha, 0, c)
     return tokens / passes
@@ -50,15 +50,13 @@ def operations(alpha: float, gamma: float, c_hat: float) -> float:
     return (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
 
 
-def operations_of_rounds(alpha: float, rounds: Mapping[int, int], c_hat: float) -> float:
-    """Theorem 3.11 where rounds differ in length; with one length only this is `operations`.
+def expected_of_rounds(alpha: float, rounds: Mapping[int, int]) -> float:
+    """Equation 1 summed over rounds that differ in length.
 
     Args:
-        rounds: how many rounds drafted each length; not empty.
+        rounds: how many rounds drafted each length.
     """
-    _check(alpha, 0, c_hat)
-    tokens = sum(count * expected_tokens(alpha, gamma) for gamma, count in rounds.items())
-    return sum(count * (gamma * c_hat + gamma + 1) for gamma, count in rounds.items()) / tokens
+    return sum(count * expected_tokens(alpha, gamma) for gamma, count in rounds.items())
 
 
 def alpha_of(betas: Sequence[float]) -> float:

@@ -77,6 +77,19 @@ class VerdictCard(SpotCard):
                 Text.assemble(self.label(f"{d.CHANCE.label} "), number(chance), self.label("   u "), number(u)),
                 self._draw(chance, u),
             ]
+        return [*lines, *self._beside(record, token)]
+
+    def _beside(self, record: Round, token: Token) -> list[Text]:
+        """The other tokens that were offered for this position and refused, each with its draw."""
+        if not record.refused or token.place >= record.tested or not record.refused[token.place]:
+            return []
+        lines = [Text(), self.label("refused before it" if token.fate is Fate.ACCEPTED else "refused after it")]
+        for other in record.refused[token.place]:
+            draw = f"u {number(other.u, 2)} ≥ {number(chance_of(other.p, other.q), 2)}"
+            name = _cut(shown(other.text), self.inner - len(draw) - 3)
+            gap = " " * max(self.inner - cell_len(name) - len(draw) - 2, 1)
+            style = self.get_component_rich_style(f"token--{Fate.REJECTED.value}", partial=True)
+            lines.append(Text.assemble(self.label("“"), (name, style), self.label("”"), gap, self.label(draw)))
         return lines
 
     def _draw(self, chance: float, u: float) -> Text:

@@ -50,7 +50,7 @@ class Acceptance(ReplyCard):
         lines = [
             self.headline(percent(s.acceptance), d.ACCEPTANCE),
             self.meter(s.acceptance, self.inner),
-            Text(f"{s.accepted} of {s.tested} · {s.tested - s.accepted + s.discarded} wasted", self.style("label")),
+            Text(f"{s.accepted} of {s.tested} · {s.wasted} wasted", self.style("label")),
             self.headline(f"τ {rate(s.mean_emitted_length)}", "tokens per target pass"),
             Text(f"{s.emitted} tokens in {s.rounds} rounds", self.style("label")),
             Text(),

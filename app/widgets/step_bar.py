@@ -54,16 +54,20 @@ def _sentence(record: Round, part: Part) -> Text:
     drafted = len(record.drafted)
     if part is Part.DRAFTED:
         tokens = f"{drafted} token{'s' if drafted > 1 else ''}"
+        if record.offered:
+            tokens = f"{record.offered} tokens for {record.steps} position{'s' if record.steps > 1 else ''}, among them"
         names = " ".join(f"“{shown(piece)}”" for piece in record.pieces)
-        return Text(f"{record.drafter} proposes {tokens}: {names}; one pass of the target judges them all")
+        return Text(f"{record.drafter} proposes {tokens}{'' if record.offered else ':'} {names}; one pass of the target judges them all")
     if record.accepted == record.tested:
         return Text(f"all {record.accepted} kept; the same pass gives one token more")
     p, q, u = record.p[record.accepted], record.q[record.accepted], record.u[record.accepted]
     why = f"u {number(u)} ≥ {number(chance_of(p, q))}"
+    others = len(record.refused[record.accepted]) if record.refused else 0
+    beside = f" and {others} offered beside it" if others else ""
     behind = drafted - record.tested
     discarded = f", the {behind} behind it discarded" if behind else ""
     return Text(
-        f"{record.accepted or 'none'} kept; “{shown(record.pieces[record.accepted])}” refused ({why}){discarded}"
+        f"{record.accepted or 'none'} kept; “{shown(record.pieces[record.accepted])}” refused ({why}){beside}{discarded}"
     )
 
 

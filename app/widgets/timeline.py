@@ -222,8 +222,8 @@ class Timeline(ScrollView, can_focus=True):
         if len(tokens) >= width:
             last = "" if record.last_fate is None else SIGNS[record.last_fate]
             text = f"{record.accepted}{last}"
-            wasted = f"−{len(record.drafted) - record.accepted}"
-            text += wasted if record.accepted < len(record.drafted) and len(text + wasted) < width else ""
+            wasted = f"−{record.wasted}"
+            text += wasted if record.wasted and len(text + wasted) < width else ""
             yield Segment(text[:width].ljust(width), self._style(f"token--{Fate.ACCEPTED.value}"))
             return
         for token in tokens:
@@ -266,9 +266,8 @@ class Timeline(ScrollView, can_focus=True):
             return
         lane, index = self._picked
         record = self._lanes.replies[lane].rounds[index]
-        wasted = len(record.drafted) - record.accepted
         self.border_subtitle = (
-            f"round {record.number}: {record.accepted} accepted, {wasted} wasted · "
+            f"round {record.number}: {record.accepted} accepted, {record.wasted} wasted · "
             f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"
         )
 

@@ -101,7 +101,7 @@ def make_cell(
         per_position=tuple(whole.figures.per_position),
         mean_emitted_length=whole.figures.mean_emitted_length,
         alpha=alpha,
-        mean_drafted=sum(n * count for n, count in whole.lengths.items()) / whole.lengths.total(),
+        mean_drafted=whole.verified / whole.lengths.total(),
         cost_ratio=c,
         pass_ratio=statistics.median(p.verify_s / p.rounds for p in passes) / plain_pass if drafts else None,
         predicted_speedup=speedup_of_rounds(min(alpha, 1.0), whole.lengths, c)

@@ -31,7 +31,9 @@ class Tally:
     draft_positions: int = 0
     """The same for the draft's cache: summed over draft steps too."""
     lengths: Counter[int] = field(default_factory=Counter)
-    """How many drafts had each length, over rows and rounds."""
+    """How many drafts were for each number of positions, over rows and rounds."""
+    verified: int = 0
+    """Drafted tokens in the target's passes, over rows and rounds."""
     figures: Statistics = field(default_factory=Statistics)
     """Acceptance, τ and α, as everywhere."""
     counted: list[tuple[Sequence[Round], float]] = field(default_factory=list)
@@ -55,7 +57,7 @@ class Tally:
             gap: seconds between the round before it and this one.
         """
         last = rows[-1]  # the row that was concluded last has seen the whole of the round
-        steps = max(len(row.drafted) for row in rows)
+        steps = max(row.steps for row in rows)
         positions = sum(row.position for row in rows)
         self.rounds += 1
         self.seconds += last.seconds + gap
@@ -66,7 +68,8 @@ class Tally:
         self.draft_positions += steps * positions
         self.counted.append((rows, gap))
         for row in rows:
-            self.lengths[len(row.drafted)] += 1
+            self.lengths[row.steps] += 1
+            self.verified += row.verified
             self.figures.add(row)
 
     @classmethod

@@ -14,7 +14,7 @@ from math import log
 
 from engine.events import Admitted, Event, Finished, FinishReason, Round
 from engine.statistics import Statistics
-from engine.theory import operations_of_rounds, speedup_of_rounds
+from engine.theory import expected_of_rounds, speedup_of_rounds
 
 SAMPLED = (
     "The texts are sampled with the same seed: with and without drafts the distributions are equal, not the tokens."
@@ -34,7 +34,7 @@ class LaneTally:
         self.statistics = Statistics()
         self.tokens: list[int] = []
         self.lengths: Counter[int] = Counter()
-        """How many rounds drafted each number of tokens."""
+        """How many rounds drafted for each number of positions."""
         self.read_tokens = 0
         """Tokens of the prompt that were read, and not in the cache from an earlier turn."""
         self.reason: FinishReason | None = None
@@ -43,6 +43,7 @@ class LaneTally:
         self._began: float | None = None
         self._first = 0.0
         self._now = 0.0
+        self._verified = 0
         self._steady: Counter[int] = Counter()
         self._draft_s = 0.0
         self._drafts = False
@@ -59,10 +60,11 @@ class LaneTally:
                 if not self.tokens:
                     self._first = event.at - event.seconds
                 self.tokens += event.emitted
-                self.lengths[len(event.drafted)] += 1
+                self.lengths[event.steps] += 1
+                self._verified += event.verified
                 self._drafts |= event.drafter not in WITHOUT_MODEL
                 if event.number:  # a first draft may have read the whole prompt: that is no draft step
-                    self._steady[len(event.drafted)] += 1
+                    self._steady[event.steps] += 1
                     self._draft_s += event.draft_s
                 self.statistics.add(event)
             case Finished():
@@ -110,7 +112,7 @@ class LaneTally:
 
     @property
     def draft_step_s(self) -> float | None:
-        """Time of drafting / tokens drafted, first rounds left out."""
+        """Time of drafting / positions drafted for, first rounds left out."""
         steps = sum(n * count for n, count in self._steady.items())
         return self._draft_s / steps if steps else None
 
@@ -121,18 +123,19 @@ class LaneTally:
 
     @property
     def work(self) -> float | None:
-        """Arithmetic per token / that of one token per pass: ((γ + 1) + ĉγ) summed over rounds, per token."""
-        if not self.tokens:
-            return None
-        drafted = sum(n * count for n, count in self.lengths.items())
-        return (drafted + self.passes + self._draft_share * drafted) / len(self.tokens)
+        """Arithmetic per token / that of one token per pass: ((n + 1) + ĉn), n drafted, over rounds, per token."""
+        return self._operations / len(self.tokens) if self.tokens else None
 
     @property
     def predicted_work(self) -> float | None:
-        """The same by Theorem 3.11, with the measured α over the draft lengths that were run."""
+        """The same by Theorem 3.11, with the tokens that the measured α gives over the draft lengths that were run."""
         if self.alpha is None:
             return None
-        return operations_of_rounds(min(self.alpha, 1.0), self.lengths, self._draft_share)
+        return self._operations / expected_of_rounds(min(self.alpha, 1.0), self.lengths)
+
+    @property
+    def _operations(self) -> float:
+        return self._verified + self.passes + self._draft_share * self._verified
 
     @property
     def _draft_share(self) -> float:

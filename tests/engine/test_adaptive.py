@@ -16,6 +16,7 @@ import pytest
 
 from engine.adaptive import AdaptiveGamma, Forecast, Judged, LIMIT
 from engine.costs import Costs
+from engine.tree import Tree, chain, tree_of
 
 PLAIN_S = 0.036
 REST_S = 0.0005
@@ -305,3 +306,63 @@ def test_only_tested_tokens_teach() -> None:
     assert rejected.survival([2])[0] < before
     assert full.survival([2])[0] == behind.survival([2])[0] == pytest.approx(before)
     assert full.survival([4])[0] == rejected.survival([4])[0] > before > behind.survival([4])[0]
+
+
+def tree_rounds(world: World, rates: Sequence[float], rounds: int, rows: int = 1) -> list[tuple[int, int]]:
+    """γ and verified tokens of each round of a drafter that offers trees; the rank kept is drawn with these rates."""
+    later = [bucket for bucket in range(8) if bucket % 4]
+
+    def offers(gamma: int) -> tuple[list[int], Tree]:
+        tree = tree_of(gamma)
+        ranks = [tree.children[parent].index(child) for child, parent in enumerate(tree.parents, 1)]
+        return [rank + 4 * (tree.depths[i] > 1) for i, rank in enumerate(ranks, 1)], tree
+
+    forecast = world.gamma.forecast("tree", range(8), later, offers)
+    played = []
+    for _ in range(rounds):
+        asked = world.gamma.choose([forecast] * rows, [LIMIT] * rows, rows)[0]
+        buckets, tree = offers(asked) if asked else ([], chain(0))
+        kept = world.gamma.trim([forecast] * rows, [asked] * rows, [buckets] * rows, rows, [tree] * rows)[0]
+        tree, end = tree.first(kept), 0
+        while tree.children[end]:
+            behind, rank = tree.children[end], world.random.choices(range(5), [*rates, 1 - sum(rates)])[0]
+            if rank >= len(behind):
+                break
+            end = behind[rank]
+        path = tree.path(end)
+        world.gamma.observe([forecast], [Judged(buckets[:kept], len(path), tree, path)])
+        verify_s = world.noisy(world.verify(rows * (kept + 1)))
+        draft_s = world.noisy(asked * world.c * PLAIN_S)
+        world.costs.observe(rows, kept + 1, "tree", asked, draft_s, verify_s, REST_S)
+        played.append((asked, kept))
+    return played
+
+
+def test_a_tree_has_the_tokens_that_pay() -> None:
+    """As many as the hardware verifies for nothing, fewer the more it costs, and none if they are always refused."""
+    rates = (0.45, 0.11, 0.06, 0.03)
+    on_gpu = tree_rounds(World(gpu, 0.05, seed=1), rates, 300)[150:]
+    on_cpu = tree_rounds(World(cpu, 0.05, seed=1), rates, 300)[150:]
+    in_batch = tree_rounds(World(cpu, 0.05, seed=1), rates, 300, rows=6)[150:]
+    sizes = [mean(kept for _, kept in played) for played in (on_gpu, on_cpu, in_batch)]
+    assert sizes[0] > sizes[1] > sizes[2]
+    assert sizes[1] > 2
+    refused = tree_rounds(World(cpu, 0.05, seed=1), (0.0, 0.0, 0.0, 0.0), 400)[200:]
+    lost = mean(round_s(cpu, 0.05, asked, kept) for asked, kept in refused) / round_s(cpu, 0.05, 0, 0) - 1
+    assert lost < 0.03
+
+
+def test_a_tree_teaches_each_rank_by_itself() -> None:
+    tree = tree_of(1)
+    forecast = AdaptiveGamma(Costs()).forecast("tree", range(8), (1, 2, 3))
+    before = forecast.survival([0, 1, 2, 3], tree)
+    for _ in range(20):
+        forecast.observe(Judged([0, 1, 2, 3], 1, tree, [2]))
+    first, second, third, _ = forecast.survival([0, 1, 2, 3], tree)
+    assert first < before[0], "something else took its place"
+    assert second > before[1]
+    assert third < before[2]
+    deeper = tree_of(2)
+    ranks = [0, 4, 1, 2, 4, 5, 3, 4, 6]
+    chances = forecast.survival(ranks, deeper)
+    assert all(chances[child - 1] < chances[parent - 1] for child, parent in enumerate(deeper.parents, 1) if parent)

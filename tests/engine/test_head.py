@@ -97,6 +97,58 @@ def test_a_follow_up_drafts_as_a_fresh_engine_would(before: str) -> None:
     assert rounds == [(e.drafted, e.accepted, e.last) for e in again if isinstance(e, Round)]
 
 
+def test_rows_of_every_kind_share_a_batch() -> None:
+    """Trees of several lengths, greedy and drawn, beside chains: where penalties, lenience or a long γ ask for them."""
+    target = tiny_model()
+    kinds: list[tuple[Sampling, str, int | None]] = [
+        (Sampling(), "head", 4),
+        (Sampling(), "head", 2),
+        (Sampling(temperature=1, seed=1), "head", 4),
+        (Sampling(temperature=1, seed=2, top_k=3), "head", 3),
+        (Sampling(temperature=1, seed=3), "head", 12),
+        (Sampling(temperature=1, seed=4, repetition_penalty=1.2), "head", 4),
+        (Sampling(temperature=1, seed=5, lenience=0.5), "head", 4),
+        (Sampling(temperature=1, seed=6), "combined", 4),
+        (Sampling(temperature=1, seed=7), "ngram", 4),
+        (Sampling(temperature=1, seed=8), "none", 0),
+    ]
+    with tiny_engine(target, head=tiny_head(target), slots=10) as engine:
+        requests = [
+            ask("abcabcab", name=f"{i}", drafter=drafter, gamma=gamma, max_tokens=30, sampling=sampling)
+            for i, (sampling, drafter, gamma) in enumerate(kinds)
+        ]
+        assert_the_same_in_a_batch(engine, requests)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1, seed=3)])
+def test_a_round_says_what_became_of_every_token_of_its_tree(sampling: Sampling) -> None:
+    target = tiny_model()
+    with tiny_engine(target, head=tiny_head(target)) as engine:
+        request = ask("hello", drafter="head", gamma=4, max_tokens=60, sampling=sampling, detail=5)
+        rounds = [event for event in engine.stream(request) if isinstance(event, Round)]
+    assert any(record.offered == 12 for record in rounds)
+    assert any(any(others) for record in rounds for others in record.refused)
+    for record in rounds:
+        if not record.offered:
+            continue
+        assert record.accepted <= record.steps == record.gamma
+        assert len(record.refused) == record.tested
+        for place, others in enumerate(record.refused):
+            kept = place < record.accepted
+            assert (record.u[place] * record.q[place] < record.p[place]) is kept
+            assert all(other.u * other.q >= other.p for other in others)
+            assert record.drafted[place] not in [other.id for other in others]
+            assert 0 <= record.beta[place] <= 1
+        assert len(record.detail) == record.tested + 1
+        last = {candidate.id: candidate.probability for candidate in record.detail[-1].target}
+        assert record.last not in last or last[record.last] > 0
+        if record.accepted < record.tested and not sampling.greedy:
+            refused = {record.drafted[record.accepted], *(other.id for other in record.refused[record.accepted])}
+            residual = [candidate.id for candidate in record.detail[-1].residual]
+            assert record.last in residual or len(residual) == 5
+            assert record.last not in refused or record.last in residual
+
+
 def test_penalties_hold_for_drafts_too() -> None:
     target = tiny_model()
     sampling = Sampling(repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((101, 3.0),))

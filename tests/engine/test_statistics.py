@@ -46,7 +46,7 @@ def test_plain_rounds_have_no_acceptance() -> None:
 
 def test_tokens_behind_a_rejection_are_not_tested() -> None:
     statistics = figures(make_round(drafted=4, accepted=1, rejected=True))
-    assert (statistics.tested, statistics.accepted, statistics.discarded) == (2, 1, 2)
+    assert (statistics.tested, statistics.accepted, statistics.wasted) == (2, 1, 3)
     assert statistics.acceptance == 0.5
     assert statistics.emitted == 2
 
@@ -114,7 +114,7 @@ def test_counts_agree_with_the_fates_on_screen(many: list[Round]) -> None:
     assert statistics.rounds == len(many)
     assert statistics.accepted == fates.count(Fate.ACCEPTED)
     assert statistics.tested == statistics.accepted + fates.count(Fate.REJECTED)
-    assert statistics.discarded == fates.count(Fate.DISCARDED)
+    assert statistics.wasted == fates.count(Fate.REJECTED) + fates.count(Fate.DISCARDED)
     assert statistics.emitted == sum(len(record.emitted) for record in many)
     assert sum(statistics.position_tested) == statistics.tested
     assert sum(statistics.position_accepted) == statistics.accepted

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import EngineError, Finished, FinishReason, Ready, Record, TraceWriter, from_json, read_trace, to_json
+from engine import EngineError, Finished, FinishReason, Ready, Record, Refused, TraceWriter, from_json, read_trace, to_json
 from tests.engine.records import DETAIL, EVERY_RECORD, make_round, records
 
 HEADER = '{"record": "trace", "version": 2}\n'
@@ -225,3 +226,20 @@ def test_a_killed_writer_leaves_every_record_it_wrote(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script, path], timeout=30, check=False)
     assert done.returncode == -signal.SIGKILL
     assert [record.at for record in read_trace(path) if not isinstance(record, Ready)] == [0.0, 1.0, 2.0]
+
+
+def test_a_trace_from_before_there_were_trees_is_read(tmp_path: Path) -> None:
+    old = json.loads(to_json(make_round()))
+    del old["refused"], old["offered"]
+    path = tmp_path / "old.jsonl"
+    path.write_text('{"record": "trace", "version": 1}\n' + json.dumps(old) + "\n")
+    assert list(read_trace(path)) == [make_round()]
+
+
+def test_a_tree_comes_back_as_it_was() -> None:
+    beside = Refused(7, " an", 0.25, 0.5, 0.75)
+    record = replace(make_round(drafted=2, accepted=1, rejected=True), refused=((), (beside, beside)), offered=9)
+    assert from_json(to_json(record)) == record
+    assert (record.verified, record.wasted, record.steps) == (9, 8, 2)
+    with pytest.raises(ValueError, match="contradicts itself"):
+        from_json(to_json(replace(record, refused=((),))))

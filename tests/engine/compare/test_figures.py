@@ -9,7 +9,7 @@ import pytest
 
 from engine import Admitted, Candidate, Detail, Finished, FinishReason
 from engine.compare.figures import Comparison, LaneTally, first_difference, top2_gap
-from engine.theory import operations, operations_of_rounds, speedup
+from engine.theory import operations, speedup
 from tests.engine.records import make_round
 
 
@@ -99,6 +99,13 @@ def test_nothing_yet_is_no_number() -> None:
     assert (both.measured, both.predicted, both.measured_in_all, LaneTally().work) == (None,) * 4
 
 
-def test_work_over_rounds_that_differ() -> None:
-    assert operations_of_rounds(0.6, {4: 7}, 0.2) == pytest.approx(operations(0.6, 4, 0.2))
-    assert operations_of_rounds(0.6, {0: 3}, 0.2) == 1
+def test_work_is_counted_for_every_token_of_a_tree() -> None:
+    chains, trees = LaneTally(draft_share=0.2), LaneTally(draft_share=0.2)
+    record = replace(make_round(number=1, drafted=4), drafter="head", gamma=4)
+    chains.add(record)
+    trees.add(replace(record, offered=12))
+    tokens = len(record.emitted)
+    assert chains.work == pytest.approx((4 + 1 + 0.2 * 4) / tokens)
+    assert trees.work == pytest.approx((12 + 1 + 0.2 * 12) / tokens)
+    assert chains.alpha is not None
+    assert chains.predicted_work == pytest.approx(operations(chains.alpha, 4, 0.2))
