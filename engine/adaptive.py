@@ -26,7 +26,7 @@ from engine.tree import LONGEST, Tree
 
 LIMIT = MAX_GAMMA
 """Longest draft."""
-_LEVELS = (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)
+_LEVELS = (0.004, 0.03, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)
 """Acceptance rates that a belief is spread over."""
 _POWERS = [[level**n for level in _LEVELS] for n in range(LIMIT + 1)]
 _MISSES = [1 - level for level in _LEVELS]
@@ -39,7 +39,7 @@ _SHARE = 0.25
 """Weight of a token at one position as evidence about the other positions."""
 _HAZARD = 0.01
 """Chance per round that the text has changed and what is believed of a row is void."""
-_OPEN_MIND = 0.25
+_OPEN_MIND = 0.15
 """Share of every prior that no experience takes away, so that a better text is recognised when it comes."""
 _LEARN = 1 / 400
 """Weight of one round in the prior for later requests; the first rounds weigh more."""
