@@ -11,7 +11,6 @@ from app.paths import models_folder
 from app.settings import AUTO, DRAFTERS, Settings
 from engine import EngineConfig
 from engine.compare.figures import WITHOUT_MODEL
-from engine.request import DEFAULT_GAMMA
 
 FIELDS = ("gamma", "draft", "target")
 EXAMPLE = "as in none, ngram:gamma=auto or model:gamma=6,draft=FOLDER"
@@ -76,11 +75,8 @@ def label(settings: Settings, offered: Sequence[str] = ()) -> str:
     if settings.drafter == "none" or settings.gamma == 0:
         return "no drafts"
     drafter = offered[0] if offered and settings.drafter == AUTO else settings.drafter
-    gamma = settings.gamma
-    if gamma is None and settings.seed is not None and not settings.sampling().greedy:
-        gamma = DEFAULT_GAMMA  # what is sampled with a seed has to repeat, and does not adapt
     name = "best drafter" if drafter == AUTO else drafter
-    return f"{name} γ {AUTO if gamma is None else gamma}"
+    return f"{name} γ {AUTO if settings.gamma is None else settings.gamma}"
 
 
 def lanes(left: str | None, right: str | None, shared: Settings) -> tuple[Settings, Settings]:

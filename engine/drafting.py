@@ -96,7 +96,7 @@ class Drafting:
 
     def plan(self, rows: Sequence[Row], device: torch.device) -> Plan:
         """Draft for every row, as one batch on the device."""
-        gammas = [row.draft_room(self._context) for row in rows]
+        gammas = [row.draft_room(self._context, self.drafters[row.drafter].steady) for row in rows]
         adaptive = [i for i, row in enumerate(rows) if row.adaptive]
         forecasts = [self._forecasts[rows[i].request.request_id] for i in adaptive]
         if adaptive:
@@ -120,8 +120,9 @@ class Drafting:
             lengths = dict(zip(adaptive, kept, strict=True))
             drafts = [(mine, draft.shortened([lengths.get(i) for i in mine])) for mine, draft in drafts]
             buckets = [proposed[i][: lengths[i]] for i in adaptive]
-            for i in adaptive:  # a drafter may give more than it was asked for, where that costs nothing
-                gammas[i] = gammas[i] if trees[i] else max(gammas[i], lengths[i])
+        for mine, draft in drafts:  # a drafter may give more than it was asked for, where that costs nothing
+            for k, i in enumerate(mine):
+                gammas[i] = gammas[i] if draft.trees and draft.trees[k] else max(gammas[i], draft.lengths[k])
         names = {rows[mine[0]].drafter for mine, _ in drafts}
         return Plan(
             proposal=merge(drafts, len(rows), device),

@@ -123,8 +123,8 @@ class Request:
     gamma: int | None = None
     """Draft length asked for each round, 0 (no drafting) to `MAX_GAMMA`; None adapts it to what pays.
 
-    A sampled reply with a seed does not adapt, as that follows the clock and would not repeat: its γ is
-    `DEFAULT_GAMMA`.
+    A sampled reply with a seed does not adapt, as that follows the clock and would not repeat: its γ is the drafter's
+    `steady` one, `DEFAULT_GAMMA` for most.
     """
     max_tokens: int = 1024
     stop: tuple[str, ...] = ()

@@ -50,10 +50,15 @@ class Row:
         repeatable = request.sampling.seed is not None and not request.sampling.greedy
         return request.gamma is None and self.drafter != "none" and not repeatable
 
-    def draft_room(self, context: int) -> int:
-        """Tokens worth drafting: what was asked for, less what the context or the token limit would cut off."""
+    def draft_room(self, context: int, steady: int = DEFAULT_GAMMA) -> int:
+        """Positions worth drafting for: what was asked for, less what the context or the token limit would cut off.
+
+        Args:
+            context: tokens a row can hold.
+            steady: γ where none was asked for, and none may be adapted.
+        """
         if self.drafter == "none":
             return 0
-        free = MAX_GAMMA if self.adaptive else DEFAULT_GAMMA
+        free = MAX_GAMMA if self.adaptive else steady
         asked = free if self.request.gamma is None else self.request.gamma
         return max(0, min(asked, context - len(self.tokens) - 1, self.request.max_tokens - self.emitted - 1))

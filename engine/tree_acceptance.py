@@ -96,7 +96,13 @@ def accept_tree(
         judged.append((position.p, position.q, 1 - position.missed, chosen))
         end = torch.where(going, chosen, end)
         whole = torch.where(going[:, None], p_at(end), position.left())
-    p, q, beta, path = (torch.stack(column, 1) for column in zip(*judged, strict=True))
+        if whole.device.type == "cpu" and not going.any():  # to ask another device would mean to wait for it
+            break
+    missing = len(forest.widths) - len(judged)
+    p, q, beta, path = (
+        torch.nn.functional.pad(torch.stack(column, 1), (0, 0) * (column[0].dim() - 1) + (0, missing))
+        for column in zip(*judged, strict=True)
+    )
     return TreeVerdict(end, path, draw(whole, u_last), whole, p, q, beta)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from engine.adaptive import Offers
+from engine.request import DEFAULT_GAMMA
 from engine.row import Row
 from engine.tree import Tree
 from engine.tree_acceptance import Support
@@ -57,6 +58,8 @@ class Drafter:
     """Grades of confidence it may give its tokens; none if it gives none."""
     later: Sequence[int] = ()
     """Those of tokens that are offered beside a likelier one."""
+    steady = DEFAULT_GAMMA
+    """γ where none is asked for, and none may be adapted."""
     always = False
     """Whether it is asked even for a draft of no length: what it then drafts costs nothing."""
 

@@ -42,6 +42,7 @@ class CombinedDrafter(Drafter):
     def __init__(self, head: HeadDrafter, ngram: NGramDrafter, context: int, device: torch.device) -> None:
         self._head = head
         self._ngram = ngram
+        self.steady = head.steady
         self._context = context
         self._device = device
 
@@ -70,7 +71,10 @@ class CombinedDrafter(Drafter):
 
     def propose(self, rows: Sequence[Row], gammas: Sequence[int]) -> Draft:
         """The n-gram's draft for the rows where it starts with its longest match, the head's for the others."""
-        rooms = [row.draft_room(self._context) if row.adaptive else g for row, g in zip(rows, gammas, strict=True)]
+        rooms = [
+            row.draft_room(self._context) if row.request.gamma is None else gamma
+            for row, gamma in zip(rows, gammas, strict=True)
+        ]
         repeated = self._ngram.propose(rows, rooms)
         assert isinstance(repeated.tokens, list)
         assert repeated.buckets is not None

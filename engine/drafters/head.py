@@ -24,6 +24,8 @@ from engine.sampling import SamplingRows, draw, most_likely, standardise
 from engine.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from engine.tree_acceptance import Support
 
+_STEADY = tree_of(2).first(5)
+"""On the CPU, where a γ of its own was not asked for and may not be learnt: about what adapting comes to there."""
 WINDOW = 256
 """Places a draft looks back: as far as the head has been trained on."""
 
@@ -68,6 +70,8 @@ class HeadDrafter(Drafter):
         self._size = len(output)
         self._support = Support.of(vocabulary, len(output))
         self._penalties = penalties
+        if self._embedding.device.type == "cpu":
+            self.steady = _STEADY.depth
         self._memory = HeadMemory(head, target.cache.slots, target.cache.columns)
 
     @property
@@ -94,28 +98,31 @@ class HeadDrafter(Drafter):
     @torch.inference_mode()
     def offers(self, row: Row) -> Offers:
         """A tree of fixed shape, or a chain."""
-        return lambda gamma: _offer(tree_of(gamma) if self._branches_for(row, gamma) else chain(gamma))
+        return lambda gamma: _offer(self._tree_for(row, gamma) or chain(gamma))
 
     def propose(self, rows: Sequence[Row], gammas: Sequence[int]) -> Draft:
         """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly."""
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
             return Draft([[] for _ in rows], [0] * len(rows), None, [[] for _ in rows])
-        alike: dict[tuple[int, bool], list[int]] = {}
+        alike: dict[tuple[Tree | None, bool], list[int]] = {}
         for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True)):
-            kind = (gamma, row.request.sampling.greedy) if self._branches_for(row, gamma) else (0, False)
-            alike.setdefault(kind, []).append(i)
+            tree = self._tree_for(row, gamma)
+            alike.setdefault((tree, tree is not None and row.request.sampling.greedy), []).append(i)
         parts = [
-            (mine, self._tree([rows[i] for i in mine], tree_of(gamma)))
-            if gamma
+            (mine, self._tree([rows[i] for i in mine], tree))
+            if tree
             else (mine, self._chain([rows[i] for i in mine], [gammas[i] for i in mine]))
-            for (gamma, _), mine in alike.items()
+            for (tree, _), mine in alike.items()
         ]
         return parts[0][1] if len(parts) == 1 else join(parts, len(rows), self._embedding.device)
 
-    def _branches_for(self, row: Row, gamma: int) -> bool:
-        """Whether a row is offered trees: not where they would be long, or its logits or acceptance are special."""
+    def _tree_for(self, row: Row, gamma: int) -> Tree | None:
+        """What a row is offered; None for a chain: where it is long, or the row's logits or acceptance are special."""
         sampling = row.request.sampling
-        return self._branches and 0 < gamma <= LONGEST and sampling.lossless and not sampling.adjusts
+        if not (self._branches and 0 < gamma <= LONGEST and sampling.lossless and not sampling.adjusts):
+            return None
+        free = row.request.gamma is None and not row.adaptive
+        return _STEADY if free and gamma == self.steady == _STEADY.depth else tree_of(gamma)
 
     @torch.inference_mode()
     def _tree(self, rows: Sequence[Row], tree: Tree) -> Draft:
