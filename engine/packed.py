@@ -63,6 +63,9 @@ def pack(network: nn.Module) -> int:
         for name, child in module.named_children():
             if type(child) is nn.Linear and can_pack(child.weight):
                 setattr(module, name, PackedLinear(child))
+    for parameter in network.parameters():
+        # The others may lie in a file mapped into memory, which would stay there as a whole for their sake.
+        parameter.data = parameter.data.clone()
     return _bytes(network) - before
 
 
