@@ -26,6 +26,10 @@ _SHAPE: tuple[tuple[int, ...], ...] = (
     (2, 0),
     (1, 0, 0),
     (0, 2),
+    (0, 0, 1),
+    (0, 3),
+    (0, 1, 0),
+    (3, 0),
 )
 """The tokens worth verifying, each by the ranks of what leads to it, best first.
 
@@ -107,8 +111,8 @@ def chain(length: int) -> Tree:
 
 @lru_cache
 def tree_of(gamma: int) -> Tree:
-    """The tree for a draft of `gamma` positions, at most `LONGEST`."""
-    deeper = ((0,) * depth for depth in range(_DEPTH + 1, gamma + 1))
-    nodes = [ranks for ranks in (*_SHAPE, *deeper) if len(ranks) <= gamma]
+    """The tree for a draft of `gamma` positions, at most `LONGEST`; it has no more tokens than the longest chain."""
+    deeper = [(0,) * depth for depth in range(_DEPTH + 1, gamma + 1)]
+    nodes = [ranks for ranks in (*_SHAPE[: len(_SHAPE) - len(deeper)], *deeper) if len(ranks) <= gamma]
     places = {(): 0, **{ranks: place for place, ranks in enumerate(nodes, 1)}}
     return Tree(tuple(places[ranks[:-1]] for ranks in nodes))

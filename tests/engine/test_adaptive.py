@@ -308,15 +308,16 @@ def test_only_tested_tokens_teach() -> None:
     assert full.survival([4])[0] == rejected.survival([4])[0] > before > behind.survival([4])[0]
 
 
+def offers(gamma: int) -> tuple[list[int], Tree]:
+    """A tree, and for each token its rank, apart for the first position."""
+    tree = tree_of(gamma)
+    ranks = [tree.children[parent].index(child) for child, parent in enumerate(tree.parents, 1)]
+    return [rank + 4 * (tree.depths[i] > 1) for i, rank in enumerate(ranks, 1)], tree
+
+
 def tree_rounds(world: World, rates: Sequence[float], rounds: int, rows: int = 1) -> list[tuple[int, int]]:
     """γ and verified tokens of each round of a drafter that offers trees; the rank kept is drawn with these rates."""
     later = [bucket for bucket in range(8) if bucket % 4]
-
-    def offers(gamma: int) -> tuple[list[int], Tree]:
-        tree = tree_of(gamma)
-        ranks = [tree.children[parent].index(child) for child, parent in enumerate(tree.parents, 1)]
-        return [rank + 4 * (tree.depths[i] > 1) for i, rank in enumerate(ranks, 1)], tree
-
     forecast = world.gamma.forecast("tree", range(8), later, offers)
     played = []
     for _ in range(rounds):
@@ -362,7 +363,6 @@ def test_a_tree_teaches_each_rank_by_itself() -> None:
     assert first < before[0], "something else took its place"
     assert second > before[1]
     assert third < before[2]
-    deeper = tree_of(2)
-    ranks = [0, 4, 1, 2, 4, 5, 3, 4, 6]
+    ranks, deeper = offers(2)
     chances = forecast.survival(ranks, deeper)
     assert all(chances[child - 1] < chances[parent - 1] for child, parent in enumerate(deeper.parents, 1) if parent)

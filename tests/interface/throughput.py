@@ -54,7 +54,7 @@ def with_interface(options: tuple[str, ...]) -> float:
             say(terminal, PROMPT)
             absorb(terminal, 1.0)
             while not (reply := last_message(home)).finish_reason:  # to draw it here would take from the engine
-                absorb(terminal, 0.5)
+                absorb(terminal, 2.0)  # to look takes from it too
             terminal.leave(QUIT)
     statistics = Statistics()
     for record in map(from_json, reply.events):
