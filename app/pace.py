@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 FRAME_S = 1 / 30
-SHARED_FRAME_S = 1 / 10
+SHARED_FRAME_S = 1 / 8
 """Where the engine runs on the processor, each drawing takes from it, and it says little in a thirtieth of a second."""
 FOLLOW_S = 1 / 10
 """Scrolling draws all lines and the scrollbar: the end of a reply is followed no more often than this."""

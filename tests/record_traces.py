@@ -55,25 +55,30 @@ def record_detail(name: str) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         draft = noisy_copy(models_folder() / "smollm2-135m", Path(temporary) / "noisy-copy")
         engine = Engine(EngineConfig("smollm2-135m", models_folder(), draft=str(draft)))
-        engine.start()
-        path = FOLDER / f"{name}.jsonl"
-        path.unlink(missing_ok=True)
-        sampling = Sampling(temperature=0.5, top_p=0.9, seed=3)
-        request = Request(
-            f"{name}-0",
-            (Message("user", DETAIL),),
-            sampling=sampling,
-            drafter="model",
-            gamma=4,
-            max_tokens=96,
-            detail=8,
-        )
-        with TraceWriter(path) as trace:
-            trace.write(engine.wait_ready())
-            trace.write(request)
-            for event in engine.stream(request):
-                trace.write(event)
-        engine.close()
+        record_closely(engine, name, "model", Sampling(temperature=0.5, top_p=0.9, seed=3))
+
+
+def record_tree(name: str) -> None:
+    """The draft head that comes with specchat: several tokens for a position."""
+    engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=(FOLDER.parent / "heads",)))
+    record_closely(engine, name, "head", Sampling(temperature=0.8, seed=3))
+
+
+def record_closely(engine: Engine, name: str, drafter: str, sampling: Sampling) -> None:
+    """One reply with the top-k of p and q at every judged position, on an engine of its own."""
+    engine.start()
+    path = FOLDER / f"{name}.jsonl"
+    path.unlink(missing_ok=True)
+    message = Message("user", DETAIL)
+    request = Request(
+        f"{name}-0", (message,), sampling=sampling, drafter=drafter, gamma=4, max_tokens=96, detail=8
+    )
+    with TraceWriter(path) as trace:
+        trace.write(engine.wait_ready())
+        trace.write(request)
+        for event in engine.stream(request):
+            trace.write(event)
+    engine.close()
 
 
 def noisy_copy(model: Path, folder: Path, noise: float = 0.09) -> Path:
@@ -116,7 +121,7 @@ def record_lanes(engine: Engine, name: str) -> None:
 def main() -> None:
     """Record every trace, or those that are named."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    wanted = sys.argv[1:] or ["chat", "code", "sampled", "lanes", "detail"]
+    wanted = sys.argv[1:] or ["chat", "code", "sampled", "lanes", "detail", "tree"]
     engine = Engine(EngineConfig("smollm2-135m", models_folder()))
     engine.start()
     if "chat" in wanted:
@@ -130,6 +135,8 @@ def main() -> None:
     engine.close()
     if "detail" in wanted:
         record_detail("detail")
+    if "tree" in wanted:
+        record_tree("tree")
 
 
 if __name__ == "__main__":

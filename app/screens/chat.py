@@ -32,8 +32,8 @@ from engine import Loading, Ready
 if TYPE_CHECKING:
     from app.specchat import SpecChat
 
-PANEL_EVERY = 6
-"""The panel is drawn again with every sixth update of the conversation: figures are to be read."""
+PANEL_EVERY = 8
+"""The panel is drawn again with every eighth update of the conversation: figures are to be read."""
 
 
 class ChatScreen(Panes):
@@ -139,6 +139,7 @@ class ChatScreen(Panes):
             if self._panel_state is None or state[:2] != self._panel_state[:2]:
                 self.refresh_bindings()
                 self._show_title()
+                self._composer.cursor_blink = not reply.running  # a cursor that blinks is drawn all the time
             self._panel_state = state
             self._panel.show(reply)
             self.update_views()

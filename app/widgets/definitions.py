@@ -67,7 +67,11 @@ GPU = Figure("GPU", "share of the last sampling period in which the GPU was busy
 INTERFACE = Figure(
     "interface", "processor time of the interface's thread / time, over the last second: what watching costs."
 )
-P = Figure("p", "the target's probability of the drafted token, after temperature, top-k, top-p, min-p and penalties.")
+P = Figure(
+    "p",
+    "the target's probability of the drafted token, after temperature, top-k, top-p, min-p and penalties; where others "
+    "were refused for the same position before it, as they left it.",
+)
 Q = Figure("q", "the drafter's probability of it, after the same; a drafter without doubt has q = 1.")
 CHANCE = Figure("min(1, p/q)", "the probability with which the drafted token is accepted.")
 UNIFORM = Figure("u", "the uniform draw between 0 and 1 that decides: accepted where u · q < p.")

@@ -83,7 +83,8 @@ class VerdictCard(SpotCard):
         """The other tokens that were offered for this position and refused, each with its draw."""
         if not record.refused or token.place >= record.tested or not record.refused[token.place]:
             return []
-        lines = [Text(), self.label("refused before it" if token.fate is Fate.ACCEPTED else "refused after it")]
+        when = "refused before it" if token.fate is Fate.ACCEPTED else "refused after it"
+        lines = [Text(), Text.assemble(self.label(when))]
         for other in record.refused[token.place]:
             draw = f"u {number(other.u, 2)} ≥ {number(chance_of(other.p, other.q), 2)}"
             name = _cut(shown(other.text), self.inner - len(draw) - 3)

@@ -30,6 +30,23 @@ def test_inspector(snap_compare: Compare, fate: str, size: tuple[int, int]) -> N
     assert snap_compare(replay.app, terminal_size=size, run_before=replay.run(0.55, *TOKENS[fate]))
 
 
+@SIZES
+def test_inspector_of_a_tree(snap_compare: Compare, size: tuple[int, int]) -> None:
+    """A position for which four tokens were offered, and all refused."""
+    replay = Replay("tree")
+    assert snap_compare(replay.app, terminal_size=size, run_before=replay.run(0.5, "x", "i"))
+
+
+def test_inspector_of_a_second_choice(snap_compare: Compare) -> None:
+    replay = Replay("tree")
+    assert snap_compare(replay.app, terminal_size=WIDE, run_before=replay.run(0.75, "i", *["left"] * 8))
+
+
+def test_step_through_a_tree(snap_compare: Compare) -> None:
+    replay = Replay("tree")
+    assert snap_compare(replay.app, terminal_size=WIDE, run_before=replay.run(0.5, "f7", "f7", "f7"))
+
+
 @pytest.mark.parametrize("theme", ["specchat-light", "nord", "solarized-light"])
 def test_inspector_themes(snap_compare: Compare, theme: str) -> None:
     replay = Replay(theme=theme)
