@@ -56,7 +56,7 @@ _LEAST_LOSS = 0.1
 
 
 Offers = Callable[[int], tuple[Sequence[int], Tree]]
-"""What a drafter will offer for a γ, where that is known before it drafts: each token's bucket, and what follows what."""
+"""What a drafter will offer for a γ, where it knows before it drafts: each token's bucket, and what follows what."""
 
 
 @dataclass(frozen=True, slots=True)

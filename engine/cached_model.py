@@ -124,9 +124,7 @@ class CachedModel:
             output_hidden_states=bool(self.taps),
         )
 
-    def _mask(
-        self, written: Tensor, length: int, forest: Forest | None = None
-    ) -> Tensor | dict[str, Tensor] | None:
+    def _mask(self, written: Tensor, length: int, forest: Forest | None = None) -> Tensor | dict[str, Tensor] | None:
         """Which columns each query may look at, in the shape that the model's attention takes."""
         columns = torch.arange(length, device=self.device)
 

@@ -178,7 +178,9 @@ class Drafting:
         drafts = []
         for name in dict.fromkeys(row.drafter for row in rows):
             always = self.drafters[name].always
-            mine = [i for i, row in enumerate(rows) if row.drafter == name and (gammas[i] > 0 or (always and row.adaptive))]
+            mine = [
+                i for i, row in enumerate(rows) if row.drafter == name and (gammas[i] > 0 or (always and row.adaptive))
+            ]
             if not mine:
                 continue
             try:

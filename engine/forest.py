@@ -47,7 +47,7 @@ class Forest:
                 inside[row, token, [0, *tree.path(token)]] = True
                 children[row, token, : len(tree.children[token])] = torch.tensor(tree.children[token])
         widths = [
-            max((len(tree.children[i]) for tree in trees if depth < tree.depth for i in tree.levels[depth]))
+            max(len(tree.children[i]) for tree in trees if depth < tree.depth for i in tree.levels[depth])
             for depth in range(max(tree.depth for tree in trees))
         ]
         return cls(depths.to(device), inside.to(device), children.to(device), tuple(widths))

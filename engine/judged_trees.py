@@ -17,7 +17,6 @@ from engine.sampling import SamplingRows, broken, most_likely, standardise
 from engine.tree import BRANCHES
 from engine.tree_acceptance import TreeVerdict, accept_tree, accept_tree_greedy
 
-
 _Offer = tuple[int, float, float, float]
 """A drafted token with its p, q and u."""
 
@@ -78,12 +77,10 @@ class JudgedTrees(Judged):
         count = 3 + self._drafted
         integers = host.tolist()
         reals = host[:, count : count + depth * (2 * BRANCHES + 1)].contiguous().view(torch.float32)
-        chances = reals[:, : -depth].reshape(len(reals), 2, depth, BRANCHES).tolist()
+        chances = reals[:, :-depth].reshape(len(reals), 2, depth, BRANCHES).tolist()
         beta = reals[:, -depth:].tolist()
         details = [row[count + depth * (2 * BRANCHES + 1) : self.packed.shape[1]] for row in integers]
-        return [
-            self._outcome(b, integers[b][:count], chances[b], beta[b], details[b]) for b in range(len(self._trees))
-        ]
+        return [self._outcome(b, integers[b][:count], chances[b], beta[b], details[b]) for b in range(len(self._trees))]
 
     def _outcome(
         self, b: int, integers: list[int], chances: list[list[list[float]]], beta: list[float], details: list[int]

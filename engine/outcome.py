@@ -55,6 +55,7 @@ def to_host(parts: Sequence[Judged], rows: int) -> list[Outcome]:
     packed = [torch.nn.functional.pad(part.packed, (0, width - part.packed.shape[1])) for part in parts]
     host = torch.cat(packed).cpu()
     outcomes: dict[int, Outcome] = {}
-    for part, values in zip(parts, host.split([len(part.mine) for part in parts]), strict=True):
+    sizes = [len(part.mine) for part in parts]
+    for part, values in zip(parts, torch.split(host, sizes), strict=True):
         outcomes.update(zip(part.mine, part.outcomes(values), strict=True))
     return [outcomes[i] for i in range(rows)]

@@ -73,7 +73,7 @@ def accept_tree(
         p_at: for the tokens [B] of each row's pass, the target's distributions [B, V], float32, of what follows them.
         drafted: [B, N], int64.
         forest: of the batch.
-        greedy: [B], bool: rows whose p is one-hot and whose tokens were chosen, not drawn: they are kept if p is theirs.
+        greedy: [B], bool: rows whose p is one-hot and whose tokens were chosen, not drawn: kept if p is theirs.
         u: uniform draws [B, D, `BRANCHES`], float64, one for each token offered for a position.
         u_last: uniform draws [B], float64, for each row's last token.
         q: [B, I, V'], float32: what was drawn from behind each of the first I tokens of the pass; 0 for greedy rows.

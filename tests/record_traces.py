@@ -70,9 +70,7 @@ def record_closely(engine: Engine, name: str, drafter: str, sampling: Sampling) 
     path = FOLDER / f"{name}.jsonl"
     path.unlink(missing_ok=True)
     message = Message("user", DETAIL)
-    request = Request(
-        f"{name}-0", (message,), sampling=sampling, drafter=drafter, gamma=4, max_tokens=96, detail=8
-    )
+    request = Request(f"{name}-0", (message,), sampling=sampling, drafter=drafter, gamma=4, max_tokens=96, detail=8)
     with TraceWriter(path) as trace:
         trace.write(engine.wait_ready())
         trace.write(request)

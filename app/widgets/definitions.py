@@ -26,7 +26,10 @@ ALPHA = Figure(
     "mean over tested tokens of β: the chance that a token drawn from q is accepted (Leviathan et al. 2023, Corollary "
     "3.6).",
 )
-GAMMA = Figure("γ", "draft length asked for, round by round: positions. The drafter may offer less, or several tokens for a position.")
+GAMMA = Figure(
+    "γ",
+    "draft length asked for, round by round: positions. The drafter may offer less, or several tokens for a position.",
+)
 COST = Figure("c", "time spent drafting per position drafted for / time of a plain pass of the target.")
 NOW = Figure("tok/s now", f"tokens emitted in the last {WINDOW_S:g} s of rounds, per second; the line is its course.")
 REPLY = Figure("reply", "tokens of the reply / time from the start of its first round to the end of its last.")
@@ -54,7 +57,9 @@ ROUND = Figure("round", "one draft and one verification; one pass of the target.
 DRAFT = Figure("draft", "time of a round until its tokens are proposed; the whole batch's.")
 VERIFY = Figure("verify", "time of the target's pass and of the acceptance; the whole batch's.")
 REST = Figure("rest", "everything of a round that is neither draft nor verification.")
-WASTED = Figure("wasted", "drafted tokens that are no part of the reply: rejected or discarded, or offered beside those on screen.")
+WASTED = Figure(
+    "wasted", "drafted tokens that are no part of the reply: rejected or discarded, or offered beside those on screen."
+)
 DRAFTER = Figure("drafter", "what proposes tokens.")
 TARGET = Figure("target", "the model whose reply this is; every token is judged by it.")
 DRAFT_MODEL = Figure("draft model", "the model that proposes tokens, where one was loaded.")
@@ -77,8 +82,8 @@ CHANCE = Figure("min(1, p/q)", "the probability with which the drafted token is 
 UNIFORM = Figure("u", "the uniform draw between 0 and 1 that decides: accepted where u · q < p.")
 BETA = Figure(
     "β",
-    "Σ min(p, q) over the vocabulary at this position: the chance before the draft was drawn. Where several tokens were "
-    "offered, the chance that one of them is kept.",
+    "Σ min(p, q) over the vocabulary at this position: the chance before the draft was drawn. Where several tokens "
+    "were offered, the chance that one of them is kept.",
 )
 RESIDUAL = Figure("residual", "norm(max(0, p − q)): what the correction is drawn from, so that the reply follows p.")
 ENTROPY = Figure("H", "entropy of a distribution in nats: 0 is certain, ln of the vocabulary's size knows nothing.")

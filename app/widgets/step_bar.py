@@ -57,7 +57,8 @@ def _sentence(record: Round, part: Part) -> Text:
         if record.offered:
             tokens = f"{record.offered} tokens for {record.steps} position{'s' if record.steps > 1 else ''}, among them"
         names = " ".join(f"“{shown(piece)}”" for piece in record.pieces)
-        return Text(f"{record.drafter} proposes {tokens}{'' if record.offered else ':'} {names}; one pass of the target judges them all")
+        proposed = f"{tokens} {names}" if record.offered else f"{tokens}: {names}"
+        return Text(f"{record.drafter} proposes {proposed}; one pass of the target judges them all")
     if record.accepted == record.tested:
         return Text(f"all {record.accepted} kept; the same pass gives one token more")
     p, q, u = record.p[record.accepted], record.q[record.accepted], record.u[record.accepted]
@@ -66,9 +67,8 @@ def _sentence(record: Round, part: Part) -> Text:
     beside = f" and {others} offered beside it" if others else ""
     behind = drafted - record.tested
     discarded = f", the {behind} behind it discarded" if behind else ""
-    return Text(
-        f"{record.accepted or 'none'} kept; “{shown(record.pieces[record.accepted])}” refused ({why}){beside}{discarded}"
-    )
+    refused = f"“{shown(record.pieces[record.accepted])}” refused ({why}){beside}"
+    return Text(f"{record.accepted or 'none'} kept; {refused}{discarded}")
 
 
 def _ending(record: Round) -> Text:

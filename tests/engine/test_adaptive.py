@@ -14,7 +14,7 @@ from statistics import mean
 
 import pytest
 
-from engine.adaptive import AdaptiveGamma, Forecast, Judged, LIMIT
+from engine.adaptive import LIMIT, AdaptiveGamma, Forecast, Judged
 from engine.costs import Costs
 from engine.tree import Tree, chain, tree_of
 

@@ -15,7 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import EngineError, Finished, FinishReason, Ready, Record, Refused, TraceWriter, from_json, read_trace, to_json
+from engine import (
+    EngineError,
+    Finished,
+    FinishReason,
+    Ready,
+    Record,
+    Refused,
+    TraceWriter,
+    from_json,
+    read_trace,
+    to_json,
+)
 from tests.engine.records import DETAIL, EVERY_RECORD, make_round, records
 
 HEADER = '{"record": "trace", "version": 2}\n'

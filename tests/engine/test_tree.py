@@ -46,7 +46,9 @@ def test_a_token_sees_what_it_follows_and_all_before_the_pass() -> None:
         [1, 1, 0, 0, 0, 0, 1, 0],
     ]
     near = visible(forest.inside, forest.depths, forest.depths, torch.tensor([2]), torch.arange(8), window=2)[0, 0]
-    assert near.int().tolist()[2:4] == [[0, 0, 0, 1, 1, 0, 0, 0], [0, 0, 1, 0, 0, 1, 0, 0]], "by position, not by column"
+    assert near.int().tolist()[2:4] == [[0, 0, 0, 1, 1, 0, 0, 0], [0, 0, 1, 0, 0, 1, 0, 0]], (
+        "by position, not by column"
+    )
 
 
 def prompted(device: torch.device = CPU) -> CachedModel:

@@ -20,7 +20,7 @@ FIVE_SIGMA = 5.0
 
 
 def judged(tree: Tree, p: Tensor, q: Tensor, support: Support, rows: int, seed: int = 0) -> tuple[TreeVerdict, Tensor]:
-    """Draft and judge the same tree many times; p [V, V] and q [V, V'] are of what follows each token, first token 0."""
+    """Draft and judge the same tree many times, behind token 0; p [V, V] and q [V, V'] are of what follows each."""
     random = torch.Generator().manual_seed(seed)
     tokens = torch.zeros(rows, len(tree) + 1, dtype=torch.long)
     drawn_from = torch.zeros(rows, tree.inner, q.shape[1])
@@ -57,7 +57,9 @@ def emitted(verdict: TreeVerdict, tokens: Tensor) -> Tensor:
     return whole.scatter(1, (verdict.path > 0).sum(-1, keepdim=True), verdict.last[:, None])
 
 
-def distributions(vocabulary: int, drafted: int, adversarial: bool, sampling: Sampling) -> tuple[Tensor, Tensor, Support]:
+def distributions(
+    vocabulary: int, drafted: int, adversarial: bool, sampling: Sampling
+) -> tuple[Tensor, Tensor, Support]:
     """p [V, V] and q [V, V'] of a random target and a draft over part of its vocabulary."""
     logits = torch.randn(vocabulary, vocabulary, generator=torch.Generator().manual_seed(1)) * 2
     support = Support.of(torch.randperm(vocabulary, generator=torch.Generator().manual_seed(2))[:drafted], vocabulary)
@@ -71,9 +73,7 @@ def distributions(vocabulary: int, drafted: int, adversarial: bool, sampling: Sa
 @pytest.mark.parametrize("adversarial", [True, False])
 def test_what_comes_out_is_distributed_as_the_target(adversarial: bool, drafted: int, sampling: Sampling) -> None:
     p, q, support = distributions(16, drafted, adversarial, sampling)
-    tokens = torch.cat(
-        [emitted(*judged(tree_of(3), p, q, support, 50_000, seed)) for seed in range(4)]
-    )
+    tokens = torch.cat([emitted(*judged(tree_of(3), p, q, support, 50_000, seed)) for seed in range(4)])
     assert z_score(tokens[:, 0], p[0]) < FIVE_SIGMA
     for first in range(16):
         second = tokens[(tokens[:, 0] == first) & (tokens[:, 1] >= 0), 1]
@@ -123,7 +123,10 @@ def test_a_token_that_could_not_be_drawn_is_never_kept() -> None:
     q = torch.zeros(8, 8)
     q[:, 0] = q[:, 1] = 0.5
     verdict, tokens = judged(tree_of(1), p, q, Support.of(torch.arange(8), 8), 100_000)
-    assert set(tokens[verdict.path[:, 0] > 0].gather(1, verdict.path[verdict.path[:, 0] > 0]).flatten().tolist()) == {0, 1}
+    assert set(tokens[verdict.path[:, 0] > 0].gather(1, verdict.path[verdict.path[:, 0] > 0]).flatten().tolist()) == {
+        0,
+        1,
+    }
     assert z_score(emitted(verdict, tokens)[:, 0], p[0]) < FIVE_SIGMA
 
 
@@ -157,7 +160,7 @@ def test_every_token_comes_from_where_it_says() -> None:
     """A kept token was drafted behind what was kept before it; a last token is likely under what p has become."""
     p, q, support = distributions(16, 9, True, Sampling(temperature=0.7))
     tree = tree_of(4)
-    verdict, tokens = judged(tree, p, q, support, 5_000)
+    verdict, _ = judged(tree, p, q, support, 5_000)
     assert verdict.left is not None
     for row in range(300):
         path = [token for token in verdict.path[row].tolist() if token]
