@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from engine.adaptive import AdaptiveGamma, Forecast, Judged
+from engine.adaptive import AdaptiveGamma
 from engine.costs import Costs
 from engine.drafters.base import Draft, Drafter
 from engine.drafters.proposal import Proposal, merge
 from engine.errors import EngineError, unknown_drafter
+from engine.forecast import Forecast, Judged
 from engine.outcome import Outcome
 from engine.request import AUTO
 from engine.row import Row

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from engine.adaptive import Offers
+from engine.forecast import Offers
 from engine.request import DEFAULT_GAMMA
 from engine.row import Row
 from engine.tree import Tree

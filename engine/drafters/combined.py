@@ -11,11 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from engine.adaptive import Offers
 from engine.drafters.base import Draft, Drafter
 from engine.drafters.head import HeadDrafter
 from engine.drafters.ngram import MAX_ORDER, NGramDrafter
 from engine.drafters.proposal import join
+from engine.forecast import Offers
 from engine.row import Row
 from engine.tree import Tree
 

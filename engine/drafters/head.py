@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.adaptive import Offers
 from engine.cached_model import CachedModel
 from engine.drafters.base import Draft, Drafter
 from engine.drafters.proposal import join
 from engine.draws import Stream, uniforms
+from engine.forecast import Offers
 from engine.head.memory import HeadMemory
 from engine.head.network import DraftHead
 from engine.packed import packed_linear

@@ -14,8 +14,9 @@ from statistics import mean
 
 import pytest
 
-from engine.adaptive import LIMIT, AdaptiveGamma, Forecast, Judged
+from engine.adaptive import LIMIT, AdaptiveGamma
 from engine.costs import Costs
+from engine.forecast import Forecast, Judged
 from engine.tree import Tree, chain, tree_of
 
 PLAIN_S = 0.036
