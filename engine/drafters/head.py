@@ -64,7 +64,9 @@ class HeadDrafter(Drafter):
         self._branches = branches
         self._vocabulary = vocabulary
         self._embedding: Tensor = target.model.get_input_embeddings().weight
-        output: Tensor = target.model.get_output_embeddings().weight
+        tied = getattr(target.model.config, "tie_word_embeddings", False)
+        # Where the two are one the plain table is at hand; the output layer may be packed.
+        output: Tensor = self._embedding if tied else target.model.get_output_embeddings().weight
         self._scores = packed_linear(output[vocabulary])
         self._bytes = len(vocabulary) * output.shape[1] * output.itemsize
         self._size = len(output)

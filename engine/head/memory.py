@@ -53,7 +53,8 @@ class HeadMemory:
     def __init__(self, head: DraftHead, slots: int, columns: int) -> None:
         self._head = head
         shape, like = head.shape, head.fuse.weight
-        self._states = like.new_zeros(slots, columns, shape.hidden)
+        # Nothing looks at a state before it is written, so it need not take memory before.
+        self._states = like.new_empty(slots, columns, shape.hidden)
         self._keys = like.new_zeros(slots, shape.key_heads, columns, shape.head_size)
         self._values = torch.zeros_like(self._keys)
         positions = torch.arange(columns, device=like.device)[None]
