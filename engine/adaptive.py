@@ -1,8 +1,8 @@
 """Adaptive γ: how many tokens to draft, and how many of them to verify, so that most tokens come out per second.
 
 Three things are learnt while the engine runs: what a round costs (`engine.costs`), how likely each drafted token is to
-be accepted (`engine.forecast`), and the speed reached so far. A token is then
-worth its place in a round if the chance that it is emitted exceeds what it costs at that speed.
+be accepted (`engine.forecast`), and the speed reached so far. A token is then worth its place in a round if the chance
+that it is emitted exceeds what it costs at that speed.
 
 Theory: Leviathan et al. 2023. Equation 1 gives the expected tokens of a round for one known α, (1 − α^(γ+1)) / (1 − α);
 here it is 1 + Σᵢ P(the i-th drafted token is accepted), because α depends on the token and is known only roughly. So it

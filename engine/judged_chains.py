@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from engine import detail
-from engine.acceptance import Verdict, accept, accept_greedy, near_best
+from engine.acceptance import accept, accept_greedy, near_best
 from engine.drafters.proposal import Proposal
 from engine.draws import Stream, uniforms
-from engine.outcome import Judged, Outcome
+from engine.outcome import Judged, Outcome, packed
 from engine.row import Row
 from engine.sampling import SamplingRows, broken, most_likely, standardise
 
@@ -48,7 +48,8 @@ class JudgedChains(Judged):
             verdict = accept(p, drafted, lengths, *on_device, proposal.q, settings.lenience, near)
         k = max(row.request.detail for row in rows)
         details = detail.pack(logits, p, settings.greedy, proposal.q, drafted, k) if k else None
-        super().__init__(mine, _packed(verdict, logits, drafted, details))
+        integers = (verdict.accepted, verdict.last, broken(logits), drafted)
+        super().__init__(mine, packed(integers, (verdict.p, verdict.q, verdict.beta), details))
 
     def outcomes(self, host: Tensor) -> list[Outcome]:
         """One per row; a detail per position where it was asked for."""
@@ -76,12 +77,3 @@ class JudgedChains(Judged):
                 )
             )
         return outcomes
-
-
-def _packed(verdict: Verdict, logits: Tensor, drafted: Tensor, details: Tensor | None) -> Tensor:
-    whole = torch.cat([verdict.accepted[:, None], verdict.last[:, None], broken(logits)[:, None], drafted], dim=1)
-    real = torch.cat([verdict.p, verdict.q, verdict.beta], dim=1).float()
-    parts = [whole.int(), real.view(torch.int32)]
-    if details is not None:
-        parts.append(details.flatten(1))
-    return torch.cat(parts, dim=1)

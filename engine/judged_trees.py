@@ -11,7 +11,7 @@ from engine import detail
 from engine.drafters.proposal import Proposal
 from engine.draws import Stream, uniforms
 from engine.forest import Forest
-from engine.outcome import Judged, Outcome
+from engine.outcome import Judged, Outcome, packed
 from engine.row import Row
 from engine.sampling import SamplingRows, broken, most_likely, standardise
 from engine.tree import BRANCHES
@@ -68,7 +68,8 @@ class JudgedTrees(Judged):
         self.path = verdict.path
         k = max(row.request.detail for row in rows)
         details = _details(logits, verdict, proposal, forest, settings, k) if k else None
-        super().__init__(mine, _packed(verdict, logits, drafted, details))
+        integers = (verdict.end, verdict.last, broken(logits), drafted)
+        super().__init__(mine, packed(integers, (verdict.p, verdict.q, verdict.beta), details))
         self._drafted = drafted.shape[1]
 
     def outcomes(self, host: Tensor) -> list[Outcome]:
@@ -136,12 +137,3 @@ def _details(
         q = p.new_zeros(*drafted.shape, logits.shape[-1])
         q[..., proposal.support.tokens] = proposal.tree_q[index, places[:, :-1].clamp(max=proposal.tree_q.shape[1] - 1)]
     return detail.pack(judged, p, settings.greedy, q, drafted, k, verdict.left)
-
-
-def _packed(verdict: TreeVerdict, logits: Tensor, drafted: Tensor, details: Tensor | None) -> Tensor:
-    whole = torch.cat([verdict.end[:, None], verdict.last[:, None], broken(logits)[:, None], drafted], dim=1)
-    real = torch.cat([verdict.p.flatten(1), verdict.q.flatten(1), verdict.beta], dim=1).float()
-    parts = [whole.int(), real.view(torch.int32)]
-    if details is not None:
-        parts.append(details.flatten(1))
-    return torch.cat(parts, dim=1)

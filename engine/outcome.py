@@ -49,6 +49,20 @@ class Judged(ABC):
         """The outcome of each row, from `packed` on the host."""
 
 
+def packed(integers: Sequence[Tensor], reals: Sequence[Tensor], details: Tensor | None) -> Tensor:
+    """Columns of one dtype for `Judged`: int32 [b, n], reals as the bits of float32.
+
+    Args:
+        integers: [b] or [b, n] each.
+        reals: [b, ...] each.
+        details: what `engine.detail.pack` made, int32 [b, positions, n], or None.
+    """
+    whole = torch.cat([part.reshape(len(part), -1).int() for part in integers], dim=1)
+    real = torch.cat([part.flatten(1).float() for part in reals], dim=1)
+    parts = [whole, real.view(torch.int32)]
+    return torch.cat(parts if details is None else [*parts, details.flatten(1)], dim=1)
+
+
 def to_host(parts: Sequence[Judged], rows: int) -> list[Outcome]:
     """Everything the host needs of a batch, in the round's one copy from the device."""
     width = max(part.packed.shape[1] for part in parts)

@@ -1,7 +1,7 @@
 """Linear layers whose weights lie in memory as the processor's matrix kernels read them.
 
-oneDNN copies a plain weight into blocks in every call, which for a few tokens takes longer than the product. Packed
-once, at loading, a layer gives the same numbers in half the time.
+oneDNN copies a plain weight into blocks in every call, which for a few tokens takes a third to a half of the time.
+Packed once, at loading, a layer gives the same numbers without it.
 """
 
 from __future__ import annotations
@@ -59,10 +59,18 @@ def pack(network: nn.Module) -> int:
         Bytes that the weights take more than before: a plain weight that something else uses too is kept as well.
     """
     before = _bytes(network)
-    for module in list(network.modules()):
-        for name, child in module.named_children():
-            if type(child) is nn.Linear and can_pack(child.weight):
-                setattr(module, name, PackedLinear(child))
+    layers = [
+        (module, name, child)
+        for module in network.modules()
+        for name, child in module.named_children()
+        if type(child) is nn.Linear and can_pack(child.weight)
+    ]
+    if not layers:
+        return 0
+    while layers:  # each plain weight goes as soon as it is packed
+        module, name, child = layers.pop()
+        setattr(module, name, PackedLinear(child))
+    del child
     for parameter in network.parameters():
         # The others may lie in a file mapped into memory, which would stay there as a whole for their sake.
         parameter.data = parameter.data.clone()

@@ -1,7 +1,7 @@
 """Which tokens of a tree of drafts the target keeps: acceptance with several tokens for one position.
 
-Multi-round speculative sampling (Miao et al. 2024, "SpecInfer", section 4.3 and Algorithm 2), with tokens drawn without
-replacement (Chen et al. 2024, "Sequoia", section 3.2): for one position x₁, x₂, … are drawn from q, each without those
+Multi-step speculative sampling (Miao et al. 2024, "SpecInfer"), with tokens drawn without replacement (Chen et al.
+2024, "Sequoia"): for one position x₁, x₂, … are drawn from q, each without those
 before it. x₁ is judged as in Leviathan et al. 2023, with min(1, p(x₁) / q(x₁)). If it is refused the next is judged in
 the same way, with p replaced by norm(max(0, p − q)) and q by what it was drawn from, norm(q without x₁). If all are
 refused, the token is drawn from what p has become. Every step keeps the distribution as Appendix A.1 shows for one.

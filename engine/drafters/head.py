@@ -97,11 +97,11 @@ class HeadDrafter(Drafter):
         """Leave the slot's memory to the next turn."""
         self._memory.release(row)
 
-    @torch.inference_mode()
     def offers(self, row: Row) -> Offers:
         """A tree of fixed shape, or a chain."""
         return lambda gamma: _offer(self._tree_for(row, gamma) or chain(gamma))
 
+    @torch.inference_mode()
     def propose(self, rows: Sequence[Row], gammas: Sequence[int]) -> Draft:
         """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly."""
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
@@ -126,7 +126,6 @@ class HeadDrafter(Drafter):
         free = row.request.gamma is None and not row.adaptive
         return _STEADY if free and gamma == self.steady == _STEADY.depth else tree_of(gamma)
 
-    @torch.inference_mode()
     def _tree(self, rows: Sequence[Row], tree: Tree) -> Draft:
         """The same tree for rows that are all greedy, or all not: a draft step for each of its levels."""
         device = self._embedding.device
@@ -150,7 +149,6 @@ class HeadDrafter(Drafter):
         buckets, count = list(_offer(tree)[0]), len(rows)
         return Draft(tokens, [len(tree)] * count, None, [buckets] * count, [tree] * count, q, self._support)
 
-    @torch.inference_mode()
     def _chain(self, rows: Sequence[Row], gammas: Sequence[int]) -> Draft:
         """One token for each position, `max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
         steps, device = max(gammas), self._embedding.device
