@@ -12,6 +12,8 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from engine.to_device import to_device
+
 
 class SlotCache:
     """Tensors [slots, heads, columns, head size] of keys and of values, one pair per layer.
@@ -72,7 +74,7 @@ class SlotCache:
             starts: the first position that each row's pass wrote, which stays.
             path: [B, D], int64, on the device: how far behind that each of the next D positions was written.
         """
-        slot, start = torch.tensor([slots, starts], device=path.device)[:, :, None]
+        slot, start = to_device([slots, starts], path.device)[:, :, None]
         to = start + torch.arange(1, path.shape[1] + 1, device=path.device)
         for block in self._blocks:
             block[:, slot, :, to] = block[:, slot, :, start + path]
@@ -95,7 +97,7 @@ class Pass:
         self._start = starts[0] if len(starts) == 1 else None
         self._positions = positions
         self._length = max(starts) + positions.shape[1]
-        index = torch.tensor(slots, device=positions.device)
+        index = to_device(slots, positions.device)
         self._row_index = index[:, None]
         # Neighbouring slots are read where they are; scattered ones have to be gathered.
         together = list(slots) == list(range(slots[0], slots[0] + len(slots)))

@@ -15,6 +15,7 @@ from engine.errors import EngineError
 from engine.exact_steps import ExactSteps
 from engine.forest import Forest, visible
 from engine.static_steps import StaticSteps, StaticView
+from engine.to_device import to_device
 
 
 class CachedModel:
@@ -97,7 +98,7 @@ class CachedModel:
     def _run(
         self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], forest: Forest | None = None
     ) -> Any:
-        first = torch.tensor(starts, device=self.device)
+        first = to_device(starts, self.device)
         columns = first[:, None] + torch.arange(tokens.shape[1], device=self.device)
         return self._call(model, tokens, columns, Pass(self.cache, slots, starts, columns), forest)
 

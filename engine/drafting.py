@@ -17,6 +17,7 @@ from engine.forecast import Forecast, Judged
 from engine.outcome import Outcome
 from engine.request import AUTO
 from engine.row import Row
+from engine.to_device import to_device
 from engine.tree import Tree
 
 
@@ -167,7 +168,7 @@ class Drafting:
             return
         for name in dict.fromkeys(row.drafter for row in rows):
             mine = [i for i, row in enumerate(rows) if row.drafter == name]
-            part = tapped if len(mine) == len(rows) else tapped[torch.tensor(mine, device=tapped.device)]
+            part = tapped if len(mine) == len(rows) else tapped[to_device(mine, tapped.device)]
             self.drafters[name].absorb([rows[i] for i in mine], part)
 
     def observe(self, row: Row, emitted: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from engine.to_device import to_device
 from engine.tree import BRANCHES, Tree
 
 
@@ -50,7 +51,8 @@ class Forest:
             max(len(tree.children[i]) for tree in trees if depth < tree.depth for i in tree.levels[depth])
             for depth in range(max(tree.depth for tree in trees))
         ]
-        return cls(depths.to(device), inside.to(device), children.to(device), tuple(widths))
+        depths, inside, children = (to_device(part, device) for part in (depths, inside, children))
+        return cls(depths, inside, children, tuple(widths))
 
 
 def visible(

@@ -14,6 +14,7 @@ from engine.draws import Stream, uniforms
 from engine.outcome import Judged, Outcome, packed
 from engine.row import Row
 from engine.sampling import SamplingRows, broken, most_likely, standardise
+from engine.to_device import to_device
 
 
 class JudgedChains(Judged):
@@ -32,7 +33,7 @@ class JudgedChains(Judged):
         self, mine: Sequence[int], rows: Sequence[Row], logits: Tensor, proposal: Proposal, gammas: Sequence[int]
     ) -> None:
         drafted = proposal.tokens
-        lengths = torch.tensor(proposal.lengths, device=logits.device)
+        lengths = to_device(proposal.lengths, logits.device)
         seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
         self._u = uniforms(seeds, numbers, Stream.ACCEPT, drafted.shape[1])
         self._lengths, self._gammas = proposal.lengths, gammas
@@ -44,7 +45,7 @@ class JudgedChains(Judged):
         else:
             u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
             p = standardise(logits, settings)
-            on_device = torch.from_numpy(self._u).to(logits.device), torch.from_numpy(u_last).to(logits.device)
+            on_device = to_device(self._u, logits.device), to_device(u_last, logits.device)
             verdict = accept(p, drafted, lengths, *on_device, proposal.q, settings.lenience, near)
         k = max(row.request.detail for row in rows)
         details = detail.pack(logits, p, settings.greedy, proposal.q, drafted, k) if k else None

@@ -14,6 +14,7 @@ from engine.forest import Forest
 from engine.outcome import Judged, Outcome, packed
 from engine.row import Row
 from engine.sampling import SamplingRows, broken, most_likely, standardise
+from engine.to_device import to_device
 from engine.tree import BRANCHES
 from engine.tree_acceptance import TreeVerdict, accept_tree, accept_tree_greedy
 
@@ -54,13 +55,13 @@ class JudgedTrees(Judged):
         else:
             assert proposal.tree_q is not None
             assert proposal.support is not None
-            u_last = torch.from_numpy(uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]).to(device)
+            u_last = to_device(uniforms(seeds, numbers, Stream.LAST, 1)[:, 0], device)
             verdict = accept_tree(
                 lambda end: standardise(logits[index, end][:, None], settings)[:, 0],
                 drafted,
                 forest,
                 settings.greedy,
-                torch.from_numpy(self._u).to(device),
+                to_device(self._u, device),
                 u_last,
                 proposal.tree_q,
                 proposal.support,

@@ -27,6 +27,7 @@ from engine.round import Timing, run_round
 from engine.row import Row
 from engine.scheduler import Scheduler
 from engine.text import ReplyText, encode
+from engine.to_device import to_device
 
 
 class Loop:
@@ -245,7 +246,7 @@ class Loop:
             row.cached = length
         chunk = row.tokens[row.cached : min(row.cached + self._config.prefill_chunk, len(row.tokens) - 1)]
         if chunk:
-            tapped = self._target.prefill(torch.tensor([chunk], device=self._target.device), [row.slot], [row.cached])
+            tapped = self._target.prefill(to_device([chunk], self._target.device), [row.slot], [row.cached])
             self._drafting.absorb([row], tapped)
             row.cached += len(chunk)
         if row.rounds:  # a drafter that was changed to had to see it

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.row import Row
+from engine.to_device import to_device
 
 
 class Penalties:
@@ -94,7 +95,7 @@ class Penalties:
         return ids, self._put([[float(value) for _, value in bias] for bias in filled])
 
     def _put(self, numbers: list[list[int]] | list[list[float]]) -> Tensor:
-        return torch.tensor(numbers).to(self._device, non_blocking=True)
+        return to_device(numbers, self._device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from engine.outcome import Judged, Outcome, to_host
 from engine.penalties import Penalties
 from engine.row import Row
 from engine.stopwatch import Stopwatch
+from engine.to_device import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def run_round(
     watch.mark()
     proposal = plan.proposal
     slots, starts = [row.slot for row in rows], [row.cached for row in rows]
-    last = torch.tensor([[row.tokens[-1]] for row in rows], device=target.device)
+    last = to_device([[row.tokens[-1]] for row in rows], target.device)
     fed = torch.cat([last, proposal.tokens], dim=1)
     trees = proposal.whole_trees
     forest = None if trees is None else Forest.of(trees, fed.shape[1], target.device)
@@ -85,7 +86,7 @@ def _judge(rows: Sequence[Row], logits: Tensor, plan: Plan) -> list[Judged]:
         mine = [i for i, tree in enumerate(trees) if (tree is None) is are_chains]
         if mine:
             part = plan.proposal.only(mine)
-            seen = logits[torch.tensor(mine, device=logits.device), : part.tokens.shape[1] + 1]
+            seen = logits[to_device(mine, logits.device), : part.tokens.shape[1] + 1]
             judged.append(kind(mine, [rows[i] for i in mine], seen, part, [plan.gammas[i] for i in mine]))
     return judged
 
@@ -96,7 +97,7 @@ def _path(judged: Sequence[Judged], rows: int, depth: int) -> Tensor:
     trees = next(part for part in judged if isinstance(part, JudgedTrees))
     device = trees.path.device
     path = torch.arange(1, depth + 1, device=device).repeat(rows, 1)
-    path[torch.tensor(trees.mine, device=device), : trees.path.shape[1]] = trees.path
+    path[to_device(trees.mine, device), : trees.path.shape[1]] = trees.path
     return path
 
 

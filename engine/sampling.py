@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from engine.request import Sampling
+from engine.to_device import to_device
 
 _COLDEST = 1e-30
 """Lower temperatures would divide float32 logits to infinity; here already only ties share."""
@@ -69,7 +70,7 @@ class SamplingRows:
     @classmethod
     @lru_cache(maxsize=64)
     def _of(cls, settings: tuple[Sampling, ...], device: torch.device) -> SamplingRows:
-        numbers = torch.tensor([_numbers(s) for s in settings], dtype=torch.float64).to(device, non_blocking=True)
+        numbers = to_device([_numbers(s) for s in settings], device, torch.float64)
         free = [s for s in settings if not s.greedy]
         return cls(
             greedy=numbers[:, 0] > 0,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.cache import SlotCache
 from engine.forest import Forest
+from engine.to_device import to_device
 from engine.tree import chain
 
 LENGTHS = (1, 2, 3, 5, 9, 17)
@@ -100,7 +101,7 @@ class StaticSteps:
         host = torch.full((2, rows), -1)
         host[0, list(slots)] = torch.arange(len(slots))
         host[1, list(slots)] = torch.tensor(starts)
-        index, start = host.to(self._device, non_blocking=True)
+        index, start = to_device(host, self._device)
         riding = (index < 0)[:, None]
         bucket.tokens.zero_()
         bucket.tokens[:, :length] = torch.where(riding, 0, tokens[index.clamp(min=0)])
@@ -112,7 +113,7 @@ class StaticSteps:
             bucket.forest.inside[:, :length, :length] = forest.inside[mine]
         logits, tapped = bucket.run()
         if list(slots) != list(range(rows)):
-            mine = torch.tensor(slots, device=self._device)
+            mine = to_device(slots, self._device)
             logits, tapped = logits[mine], None if tapped is None else tapped[mine]
         return logits[:, :length], None if tapped is None else tapped[:, :length]
 

@@ -31,7 +31,8 @@ class Stopwatch:
             self._times.append(time.perf_counter())
 
     def seconds(self) -> list[float]:
-        """The stretches so far; the device must have passed the last mark."""
+        """The stretches so far, once the device has passed the last mark."""
         if self._cuda:
+            self._events[-1].synchronize()
             return [a.elapsed_time(b) / 1000 for a, b in pairwise(self._events)]
         return [b - a for a, b in pairwise(self._times)]

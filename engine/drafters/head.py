@@ -21,6 +21,7 @@ from engine.packed import packed_linear
 from engine.penalties import Adjustment, Penalties
 from engine.row import Row
 from engine.sampling import SamplingRows, draw, most_likely, standardise
+from engine.to_device import to_device
 from engine.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from engine.tree_acceptance import Support
 
@@ -174,7 +175,7 @@ class HeadDrafter(Drafter):
     def _uniforms(self, rows: Sequence[Row], count: int) -> Tensor:
         """[B, count], float64, for this round's draws."""
         seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
-        return torch.from_numpy(uniforms(seeds, numbers, Stream.DRAFT, count)).to(self._embedding.device)
+        return to_device(uniforms(seeds, numbers, Stream.DRAFT, count), self._embedding.device)
 
     def _choose(
         self,
@@ -243,7 +244,7 @@ def _levels(tree: Tree, device: torch.device) -> list[_Level]:
             [place * most + rank for place, each in enumerate(offered) for rank in range(len(each))],
             draws,
         )
-        levels.append(_Level(*(torch.tensor(index, device=device) for index in indices)))
+        levels.append(_Level(*(to_device(index, device) for index in indices)))
         before = level
     return levels
 

@@ -14,6 +14,7 @@ from engine.penalties import Penalties
 from engine.row import Row
 from engine.sampling import SamplingRows, draw, most_likely, standardise
 from engine.scheduler import common_prefix
+from engine.to_device import to_device
 
 _LEAD = 2
 """Tokens fed in the first draft step: after a full acceptance the last drafted one has not been fed yet."""
@@ -54,7 +55,7 @@ class ModelDrafter(Drafter):
         steps = max(gammas)
         settings = SamplingRows.of([row.request.sampling for row in rows], self._model.device)
         u = uniforms([r.seed for r in rows], [r.rounds for r in rows], Stream.DRAFT, steps)
-        tokens, q = self._draft(rows, lead, steps, settings, torch.from_numpy(u).to(self._model.device))
+        tokens, q = self._draft(rows, lead, steps, settings, to_device(u, self._model.device))
         for row, gamma in zip(rows, gammas, strict=True):
             self._asked[row.request.request_id] = gamma
         return Draft(tokens, list(gammas), q)
@@ -80,7 +81,7 @@ class ModelDrafter(Drafter):
             # Rows with less to feed start earlier: what is fed again is written again, the same as before.
             starts = [max(0, end - length) for end in ends]
             tokens = [r.tokens[s : s + length] for s, r in zip(starts, behind, strict=True)]
-            fed = torch.tensor([t + [0] * (length - len(t)) for t in tokens], device=self._model.device)
+            fed = to_device([t + [0] * (length - len(t)) for t in tokens], self._model.device)
             self._model.prefill(fed, [row.slot for row in behind], starts)
             for row, end in zip(behind, ends, strict=True):
                 self._cached[row.request.request_id] = end
@@ -92,7 +93,7 @@ class ModelDrafter(Drafter):
         """Tokens [B, steps] and, unless all rows are greedy, their distributions [B, steps, V]."""
         slots = [row.slot for row in rows]
         starts = [len(row.tokens) - lead for row in rows]
-        fed = torch.tensor([row.tokens[-lead:] for row in rows], device=self._model.device)
+        fed = to_device([row.tokens[-lead:] for row in rows], self._model.device)
         adjustment = self._penalties.of(rows)
         tokens = torch.empty(len(rows), 0, dtype=torch.long, device=self._model.device)
         distributions: list[Tensor] = []

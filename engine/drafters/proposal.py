@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engine.drafters.base import Draft
 from engine.sampling import one_hot
+from engine.to_device import to_device
 from engine.tree import Tree, chain
 from engine.tree_acceptance import Support
 
@@ -34,7 +35,7 @@ class Proposal:
         """The drafts of some rows."""
         lengths = [self.lengths[i] for i in mine]
         longest = max(lengths)
-        index = torch.tensor(mine, device=self.tokens.device)
+        index = to_device(mine, self.tokens.device)
         return Proposal(
             self.tokens[index, :longest],
             lengths,
@@ -71,7 +72,7 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
     tree_q = _room([draft.tree_q for _, draft in drafts], rows, tokens.shape[1] + 1, device)
     for mine, draft in drafts:
         part = _tensor(draft, device)
-        index = torch.tensor(mine, device=device)
+        index = to_device(mine, device)
         tokens[index, : part.shape[1]] = part
         if q is not None:
             q[index, : part.shape[1]] = one_hot(part, q.shape[-1]) if draft.q is None else draft.q[:, : part.shape[1]]
@@ -115,4 +116,4 @@ def _tensor(draft: Draft, device: torch.device) -> Tensor:
     if isinstance(draft.tokens, Tensor):
         return draft.tokens[:, :longest]
     padded = [tokens + [0] * (longest - len(tokens)) for tokens in draft.tokens]
-    return torch.tensor(padded, dtype=torch.long, device=device).reshape(len(padded), longest)
+    return to_device(padded, device, torch.long).reshape(len(padded), longest)

@@ -13,6 +13,7 @@ from engine.forest import Forest, visible
 from engine.head.network import DraftHead
 from engine.row import Row
 from engine.scheduler import common_prefix
+from engine.to_device import to_device
 from engine.tree import Tree
 
 _TOGETHER = 17
@@ -89,8 +90,8 @@ class HeadMemory:
     @torch.inference_mode()
     def absorb(self, rows: Sequence[Row], tapped: Tensor) -> None:
         """Keep the states of the T tokens [B, T, taps x d] that the target has just read from `row.cached` on."""
-        starts = torch.tensor([row.cached for row in rows], device=tapped.device)[:, None]
-        slots = torch.tensor([row.slot for row in rows], device=tapped.device)[:, None]
+        starts = to_device([row.cached for row in rows], tapped.device)[:, None]
+        slots = to_device([row.slot for row in rows], tapped.device)[:, None]
         self._states[slots, starts + torch.arange(tapped.shape[1], device=tapped.device)] = self._head.fused(tapped)
 
     def release(self, row: Row) -> None:
@@ -131,8 +132,8 @@ class HeadMemory:
             window: places to look back.
         """
         device, forest = state.device, Forest.of((tree,), len(tree) + 1, state.device)
-        first = torch.tensor([len(row.tokens) - 2 for row in rows], device=device)
-        index = torch.tensor(level, device=device)
+        first = to_device([len(row.tokens) - 2 for row in rows], device)
+        index = to_device(level, device)
         depths = forest.depths[:, index]
         low = max(min(len(row.tokens) for row in rows) - 1 - window, 0)
         columns = torch.arange(low, max(len(row.tokens) for row in rows) - 1 + level[-1], device=device)
@@ -150,9 +151,9 @@ class HeadMemory:
         """Run the layer on the `width` places below `ends`, on the target's states."""
         device = embedding.device
         tokens = [row.tokens[end - width + 1 : end + 1] for row, end in zip(rows, ends, strict=True)]
-        places = torch.tensor(ends, device=device)[:, None] + torch.arange(-width, 0, device=device)
-        states = self._states[torch.tensor([row.slot for row in rows], device=device)[:, None], places]
-        embedded = functional.embedding(torch.tensor(tokens, device=device), embedding)
+        places = to_device(ends, device)[:, None] + torch.arange(-width, 0, device=device)
+        states = self._states[to_device([row.slot for row in rows], device)[:, None], places]
+        embedded = functional.embedding(to_device(tokens, device), embedding)
         low = max(min(ends) - width - window, 0)
         distance = places[:, None, :, None] - torch.arange(low, max(ends), device=device)
         mask = (distance >= 0) & (distance < window)
@@ -179,7 +180,7 @@ class HeadMemory:
             low: the first column that is looked at.
             mask: [B, 1, T, S], bool, which of the columns from there on.
         """
-        slots = torch.tensor([row.slot for row in rows], device=state.device)
+        slots = to_device([row.slot for row in rows], state.device)
         stream = self._head.enter(state, embedded)
         rotation = self._cosine[positions][:, None], self._sine[positions][:, None]
         query, key, value = self._head.read(stream, rotation)

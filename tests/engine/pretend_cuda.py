@@ -1,0 +1,179 @@
+"""A GPU that is none: tensors that say they are on `cuda:0`, keep their numbers on the CPU, and mind their manners.
+
+What mixes devices raises as CUDA would, and what makes the host wait for the device is noted: copies that are not
+asynchronous, and operations that need a value or a shape on the host. Seen is what Python calls; nothing is captured,
+and no kernel of CUDA runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_iter, tree_map_only
+
+from engine.static_steps import StaticSteps
+
+GPU = torch.device("cuda:0")
+CPU = torch.device("cpu")
+_NEEDED_ON_THE_HOST = {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "nonzero", "masked_select"}
+_INDEXING = {"__getitem__", "__setitem__"}
+
+
+class OnGpu(Tensor):
+    """A tensor of the pretended device."""
+
+
+class PretendedGpu(TorchFunctionMode):
+    """Runs everything on the CPU and keeps account."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+        """What the host has waited for."""
+        self._capturing = False
+
+    def captured(self, run: Callable[[], object]) -> Callable[[], object]:
+        """`run`, which may not cross between the devices: a CUDA graph cannot."""
+
+        def replay() -> object:
+            self._capturing = True
+            try:
+                return run()
+            finally:
+                self._capturing = False
+
+        return replay
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = (resolve_name(func) or getattr(func, "__name__", "")).removesuffix(".__get__").rsplit(".", 1)[-1]
+        tensors = [leaf for leaf in tree_iter((args, kwargs)) if isinstance(leaf, Tensor)]
+        on_gpu = any(isinstance(tensor, OnGpu) for tensor in tensors)
+        if name == "device" and on_gpu:
+            return GPU
+        if name == "is_cuda":
+            return on_gpu
+        if name in ("to", "cpu", "cuda", "copy_", "tensor", "pin_memory"):
+            return self._move(name, func, args, kwargs)
+        if on_gpu and name == "numpy":
+            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+        if on_gpu and (name in _NEEDED_ON_THE_HOST or (name in _INDEXING and _by_host_or_mask(args[1]))):
+            self.waits.append(name)
+        elif on_gpu and name not in _INDEXING:
+            strangers = [tensor for tensor in tensors if not isinstance(tensor, OnGpu) and tensor.dim()]
+            if strangers:
+                raise RuntimeError(f"{name}: expected all tensors to be on the same device, but found cuda:0 and cpu")
+        place = kwargs.get("device")
+        if place is not None:
+            kwargs["device"] = CPU
+            return _there(func(*args, **kwargs), torch.device(place))
+        return func(*args, **kwargs)
+
+    def _move(self, name: str, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Copies between the devices, and what makes tensors of numbers."""
+        if name == "pin_memory":
+            return args[0]
+        asynchronous = kwargs.pop("non_blocking", False)
+        if name == "tensor":
+            place = torch.device(kwargs.pop("device", None) or CPU)
+            made = func(*args, **kwargs)
+            return self._crossed(made, place, asynchronous)
+        if name == "copy_":
+            to, source = args[:2]
+            if isinstance(to, OnGpu) is not isinstance(source, OnGpu):
+                self._note(isinstance(to, OnGpu), asynchronous or args[2:3] == (True,))
+            return func(to, _there(source, _place(to)))
+        source, asked = args[0], [*args[1:], kwargs.get("device"), kwargs.get("dtype")]
+        places = [torch.device(x) for x in asked if isinstance(x, torch.device | str)]
+        likes = [_place(x) for x in asked if isinstance(x, Tensor)]
+        place = {"cpu": [CPU], "cuda": [GPU]}.get(name, [*places, *likes, _place(source)])[0]
+        dtypes = [x if isinstance(x, torch.dtype) else x.dtype for x in asked if isinstance(x, torch.dtype | Tensor)]
+        plain = source.as_subclass(Tensor)
+        made = plain.to(dtypes[0], copy=kwargs.get("copy", False)) if dtypes else plain
+        return self._crossed(source if made is plain else _there(made, _place(source)), place, asynchronous)
+
+    def _crossed(self, tensor: Tensor, place: torch.device, asynchronous: bool) -> Tensor:
+        if (place.type == "cuda") is isinstance(tensor, OnGpu):
+            return tensor
+        self._note(place.type == "cuda", asynchronous)
+        return _there(tensor.as_subclass(Tensor).clone(), place)
+
+    def _note(self, to_device: bool, asynchronous: bool) -> None:
+        if self._capturing:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        if not asynchronous:
+            self.waits.append("to the device" if to_device else "to the host")
+
+
+def _by_host_or_mask(index: Any) -> bool:
+    """Whether tensors are indexed by a mask, or by numbers that lie on the host."""
+    parts = [part for part in (index if isinstance(index, tuple) else (index,)) if isinstance(part, Tensor | list)]
+    return any(isinstance(part, list) or part.dtype is torch.bool or not isinstance(part, OnGpu) for part in parts)
+
+
+def _place(tensor: Tensor) -> torch.device:
+    return GPU if isinstance(tensor, OnGpu) else CPU
+
+
+def _there(made: Any, place: torch.device) -> Any:
+    """Tensors as those of a device."""
+    kind = OnGpu if place.type == "cuda" else Tensor
+    return tree_map_only(Tensor, lambda tensor: tensor.as_subclass(kind), made)
+
+
+def to_gpu(network: nn.Module) -> None:
+    """Move a network there."""
+    for module in network.modules():
+        for parts in (module._parameters, module._buffers):
+            for name, part in parts.items():
+                if part is not None:
+                    moved = part.data.as_subclass(OnGpu)
+                    parts[name] = nn.Parameter(moved, requires_grad=False) if parts is module._parameters else moved
+
+
+class _Event:
+    """Time does not matter here, only that nobody asks for it before the stream has come to the event."""
+
+    waiting: ClassVar[set[_Event]] = set()
+
+    def __init__(self, **_: object) -> None: ...
+
+    def record(self) -> None:
+        self.waiting.add(self)
+
+    def synchronize(self) -> None:
+        self.waiting.clear()
+
+    def elapsed_time(self, other: _Event) -> float:
+        if other in self.waiting:
+            raise RuntimeError("CUDA error: device not ready")
+        return 1.0
+
+
+@contextmanager
+def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
+    """The device, with what the engine asks of `torch.cuda`."""
+    stand_ins: dict[str, Callable[..., object] | type] = {
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+        "is_bf16_supported": lambda **_: True,
+        "mem_get_info": lambda *_: (1 << 34, 1 << 34),
+        "max_memory_allocated": lambda *_: 0,
+        "get_device_name": lambda *_: "pretended",
+        "synchronize": lambda *_: None,
+        "graph_pool_handle": lambda: (0, 0),
+        "Event": _Event,
+    }
+    for name, value in stand_ins.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    gpu = PretendedGpu()
+    monkeypatch.setattr(StaticSteps, "_captured", lambda _, run: gpu.captured(run))
+    with gpu:
+        yield gpu
