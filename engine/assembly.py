@@ -39,6 +39,8 @@ class Assembly:
 
     model: LoadedModel
     target: CachedModel
+    drafting: CachedModel | None
+    """The draft model's passes."""
     draft: LoadedModel | None
     head: LoadedHead | None
     drafters: dict[str, Drafter]
@@ -125,6 +127,7 @@ def put_together(
     return Assembly(
         model=model,
         target=target,
+        drafting=cached,
         draft=draft,
         head=head,
         drafters={drafter.name: drafter for drafter in drafters},
@@ -150,11 +153,23 @@ def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:
         yield slots, context
 
 
-def warm_up(target: CachedModel) -> None:
-    """Let the kernels choose their ways before the first round is timed."""
-    for length in (1, 5):
-        tokens = torch.zeros(1, length, dtype=torch.long, device=target.device)
-        target.forward(tokens, [0], [0]).amax().item()
+def warm_up(made: Assembly) -> list[str]:
+    """Let the kernels choose their ways, and be compiled, before the first round is timed.
+
+    Returns:
+        What the user should know about it.
+    """
+    notices = []
+    for name, passes in ((made.model.name, made.target), (made.draft and made.draft.name, made.drafting)):
+        if passes is None:
+            continue
+        # One row and several, one token and several: what is compiled for these serves for all.
+        for rows in {1, passes.cache.slots if passes.device.type == "cuda" else 1}:
+            for length in (1, 5):
+                tokens = torch.zeros(rows, length, dtype=torch.long, device=passes.device)
+                passes.forward(tokens, range(rows), [0] * rows).amax().item()
+        notices += [f"{name}: {hindrance}: it runs slower than it could" for hindrance in passes.hindrances]
+    return notices
 
 
 def _notices(model: LoadedModel, draft: LoadedModel | None, reduced: tuple[int, int] | Literal[False]) -> list[str]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engine import attention
 from engine.cache import Pass, SlotCache
+from engine.compiled_layers import compile_layers
 from engine.device import require_memory
 from engine.errors import EngineError
 from engine.exact_steps import ExactSteps
@@ -46,8 +47,12 @@ class CachedModel:
         # One column more than ever holds a token: rows that only ride along in a static pass write there.
         self.cache = self._allocate(slots, context + overhang + 1)
         on_gpu = self.device.type == "cuda"
-        self._usual = StaticSteps(self.cache, self._step, capture=True) if on_gpu else None
+        self._usual: StaticSteps | None = None
+        if on_gpu:
+            compiled = not exact and compile_layers(model)
+            self._usual = StaticSteps(self.cache, self._step, capture=True, compiled=compiled)
         self._static = ExactSteps(self.cache, self._step, capture=on_gpu) if exact else self._usual
+        self._not_captured: str | None = None
 
     @torch.inference_mode()
     def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
@@ -77,8 +82,8 @@ class CachedModel:
                 return self._static.forward(tokens, slots, starts, forest)
             except torch.OutOfMemoryError:
                 raise
-            except RuntimeError:  # modelling code that cannot be captured still runs step by step
-                self._static = None
+            except RuntimeError as error:  # modelling code that cannot be captured still runs step by step
+                self._static, self._not_captured = None, str(error).strip().split("\n", 1)[0]
         out = self._run(self.model, tokens, slots, starts, forest)
         return out.logits, self._tapped(out)
 
@@ -94,6 +99,15 @@ class CachedModel:
             return self.forward(tokens, slots, starts)
         finally:
             self._static = exact
+
+    @property
+    def hindrances(self) -> list[str]:
+        """What has kept passes on a GPU from being as fast as they could be, a clause each."""
+        not_compiled = self._usual.not_compiled if self._usual else None
+        return [
+            *([f"its passes cannot be captured as CUDA graphs ({self._not_captured})"] if self._not_captured else []),
+            *([f"its layers cannot be compiled ({not_compiled})"] if not_compiled else []),
+        ]
 
     def _run(
         self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], forest: Forest | None = None

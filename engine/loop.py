@@ -100,7 +100,7 @@ class Loop:
         self._drafting = Drafting(made.drafters, made.target.context, self._drop_drafter)
         self._scheduler = Scheduler(made.target.cache.slots)
         self._say_loading("warm-up", "warming up", None)
-        warm_up(made.target)
+        notices = [*made.notices, *warm_up(made)]
         device = made.target.device
         self._on_ready(
             Ready(
@@ -117,7 +117,7 @@ class Loop:
                 at=self._clock(),
             )
         )
-        for text in made.notices:
+        for text in notices:
             self._outbox.put(Notice(None, text, self._clock()))
 
     def _say_loading(self, stage: str, text: str, fraction: float | None) -> None:

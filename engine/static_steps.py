@@ -29,35 +29,71 @@ Step = Callable[[Tensor, Tensor, "StaticView", Forest | None], Scores]
 """The scores of tokens [K, T] in columns [K, T], through a view of the cache; chains if there is no forest."""
 
 
-class StaticView:
-    """The first rows and columns of the cache, written at positions that only the device knows.
+class LayerView:
+    """One layer's first rows and columns of the cache, written at positions that only the device knows.
 
     Args:
-        cache: the slots.
+        keys, values: [slots, heads, columns, size], all there are.
         rows: K, how many slots take part.
-        columns: S, how many columns are attended to.
+        length: S, how many columns are attended to.
+        index: [K, 1], the slots.
         positions: [K, T], where the pass writes; beyond S it writes all the same.
     """
 
     is_compileable = False
 
-    def __init__(self, cache: SlotCache, rows: int, columns: int, positions: Tensor) -> None:
-        self._cache = cache
+    def __init__(self, keys: Tensor, values: Tensor, rows: int, length: int, index: Tensor, positions: Tensor) -> None:
+        self._keys = keys
+        self._values = values
         self._rows = rows
-        self.length = columns
+        self._length = length
+        self._index = index
         self._positions = positions
-        self._index = torch.arange(rows, device=positions.device)[:, None]
 
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Write keys and values [K, heads, T, size] of one layer; return the first K rows and S columns."""
-        keys, values = self._cache.keys[layer_idx], self._cache.values[layer_idx]
-        keys[self._index, :, self._positions] = key.transpose(1, 2)
-        values[self._index, :, self._positions] = value.transpose(1, 2)
-        return keys[: self._rows, :, : self.length], values[: self._rows, :, : self.length]
+    def update(self, key: Tensor, value: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Write keys and values [K, heads, T, size]; return the first K rows and S columns."""
+        self._keys[self._index, :, self._positions] = key.transpose(1, 2)
+        self._values[self._index, :, self._positions] = value.transpose(1, 2)
+        return self._keys[: self._rows, :, : self._length], self._values[: self._rows, :, : self._length]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
         """Only asked for where positions are not given, and they always are."""
-        return self.length - self._positions.shape[1]
+        return self._length - self._positions.shape[1]
+
+
+class StaticView:
+    """The first rows and columns of the cache, layer by layer.
+
+    Args:
+        cache: the slots.
+        rows: K, how many slots take part.
+        columns: S, how many columns are attended to.
+        positions: [K, T], where the pass writes.
+        compiled: whether layers that can run compiled are to (`engine.compiled_layers`).
+    """
+
+    is_compileable = False
+
+    def __init__(self, cache: SlotCache, rows: int, columns: int, positions: Tensor, *, compiled: bool = False) -> None:
+        self._cache = cache
+        self._rows = rows
+        self.length = columns
+        self.compiled = compiled
+        self._positions = positions
+        self._index = torch.arange(rows, device=positions.device)[:, None]
+
+    def layer(self, layer_idx: int) -> LayerView:
+        """What one layer sees."""
+        keys, values = self._cache.keys[layer_idx], self._cache.values[layer_idx]
+        return LayerView(keys, values, self._rows, self.length, self._index, self._positions)
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """As `LayerView.update`, for the layer of that number."""
+        return self.layer(layer_idx).update(key, value)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """As `LayerView.get_seq_length`."""
+        return self.layer(layer_idx).get_seq_length()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +113,16 @@ class StaticSteps:
         cache: the slots; its last column is given up to rows that ride along.
         step: runs the model.
         capture: whether a bucket becomes a CUDA graph; without, it is run each time (to test the shapes anywhere).
+        compiled: whether layers run compiled (`engine.compiled_layers`).
     """
 
-    def __init__(self, cache: SlotCache, step: Step, *, capture: bool) -> None:
+    def __init__(self, cache: SlotCache, step: Step, *, capture: bool, compiled: bool = False) -> None:
         self._cache = cache
         self._step = step
         self._capture = capture
+        self._compiled = compiled
+        self.not_compiled: str | None = None
+        """Why layers that should be do not run compiled."""
         self._device = cache.keys[0].device
         self._buckets: dict[tuple[int, int, int, bool], _Bucket] = {}
         self._pool = torch.cuda.graph_pool_handle() if capture else None
@@ -94,7 +134,8 @@ class StaticSteps:
         length = tokens.shape[1]
         padded = next(n for n in LENGTHS if n >= length)
         rows = min(_power_of_two(max(slots) + 1), self._cache.slots)
-        columns = min(max(_FEWEST_COLUMNS, _power_of_two(max(starts) + padded)), self._cache.columns)
+        # Never all of them: what is compiled would be compiled anew for a view that is a whole tensor.
+        columns = min(max(_FEWEST_COLUMNS, _power_of_two(max(starts) + padded)), self._cache.columns - 1)
         bucket = self._bucket(rows, padded, columns, forest is not None)
 
         # One copy to the device: which row of the batch each slot is, and where it starts (-1: it rides along).
@@ -122,15 +163,27 @@ class StaticSteps:
         if key not in self._buckets:
             tokens = torch.zeros(rows, length, dtype=torch.long, device=self._device)
             positions = torch.full_like(tokens, self._cache.columns - 1)
-            view = StaticView(self._cache, rows, columns, positions)
+            view = StaticView(self._cache, rows, columns, positions, compiled=self._compiled)
             # The bucket's own, to be written to: what `Forest.of` gives is shared.
             forest = Forest.fresh([chain(length - 1)] * rows, length, self._device) if branches else None
 
             def run() -> Scores:
                 return self._step(tokens, positions, view, forest)
 
+            if self._compiled:
+                self._compile(run, view)
             self._buckets[key] = _Bucket(tokens, positions, forest, self._captured(run) if self._capture else run)
         return self._buckets[key]
+
+    def _compile(self, run: Callable[[], Scores], view: StaticView) -> None:
+        """Run once, which compiles what has not met such shapes before; where that fails, do without from now on."""
+        try:
+            run()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a compiler fails in many ways: none installed, or code that it does not know
+            self._compiled = view.compiled = False
+            self.not_compiled = str(error).strip().split("\n", 1)[0] or type(error).__name__
 
     def _captured(self, run: Callable[[], Scores]) -> Callable[[], Scores]:
         """`run` as a CUDA graph; the first calls, outside of it, let libraries set themselves up."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from engine import cached_model
 from engine.static_steps import StaticSteps
 
 GPU = torch.device("cuda:0")
@@ -174,6 +175,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
     for name, value in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, value)
     gpu = PretendedGpu()
+    monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
     monkeypatch.setattr(StaticSteps, "_captured", lambda _, run: gpu.captured(run))
     with gpu:
         yield gpu
