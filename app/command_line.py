@@ -147,6 +147,7 @@ def ask(
     seed: options.Seed = None,
     repetition_penalty: options.RepetitionPenalty = None,
     presence_penalty: options.PresencePenalty = None,
+    logit_bias: options.LogitBias = None,
     lenience: options.Lenience = None,
     max_tokens: options.MaxTokens = None,
     context: options.Context = None,
@@ -181,7 +182,8 @@ def ask(
     from app.commands.ask import Question, answer
 
     options.check(given)
-    interrupted = answer(Question(question, system, tuple(stop or ())), given, as_json=as_json, trace=trace)
+    asked = Question(question, system, tuple(stop or ()), tuple(logit_bias or ()))
+    interrupted = answer(asked, given, as_json=as_json, trace=trace)
     if interrupted:
         raise typer.Exit(130)
 

@@ -138,7 +138,7 @@ class AdaptiveGamma:
         chances = [forecast.survival(buckets, tree) for forecast, buckets, tree in offers if not forecast.by_position]
         best, speedup, _ = self._best(chances, passes, rows, least)
         if best == 0 and any(proposed) and self._afford(passes[1] - passes[0], passes[1] - passes[0]):
-            best = 1
+            best = max(n for n, seconds in enumerate(passes) if seconds <= passes[1])
         elif best and not least and self._compare(rows, best, speedup):
             best = 0
         kept = [min(best, len(p)) for p in proposed]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from engine import attention
 from engine.cache import Pass, SlotCache
@@ -17,6 +18,7 @@ from engine.exact_steps import ExactSteps
 from engine.forest import Forest, visible
 from engine.static_steps import StaticSteps, StaticView
 from engine.to_device import to_device
+from engine.widths import on_a_gpu, on_the_cpu
 
 
 class CachedModel:
@@ -75,7 +77,8 @@ class CachedModel:
         """As `forward`, with the tapped hidden states [B, T, taps x hidden size] beside the logits.
 
         With a forest the tokens are trees and not chains: they are written in their order, and have the positions and
-        see the tokens that the forest says; `SlotCache.keep` puts those that are kept in their places.
+        see the tokens that the forest says; `SlotCache.keep` puts those that are kept in their places. The forest may
+        have the `width` of the pass already.
         """
         if self._static is not None:
             try:
@@ -85,12 +88,12 @@ class CachedModel:
             except RuntimeError as error:  # modelling code that cannot be captured still runs step by step
                 self._static, self._not_captured = None, str(error).strip().split("\n", 1)[0]
         out = self._run(self.model, tokens, slots, starts, forest)
-        return out.logits, self._tapped(out)
+        return out.logits[:, : tokens.shape[1]], self._tapped(out, tokens.shape[1])
 
     @torch.inference_mode()
     def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
         """Feed tokens [B, T] for their keys and values, and their tapped hidden states."""
-        return self._tapped(self._run(self.model.base_model, tokens, slots, starts))
+        return self._tapped(self._run(self.model.base_model, tokens, slots, starts), tokens.shape[1])
 
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """As `forward`, in the shape that is fastest, whatever that does to the last bits."""
@@ -109,9 +112,18 @@ class CachedModel:
             *([f"its layers cannot be compiled ({not_compiled})"] if not_compiled else []),
         ]
 
+    def width(self, length: int) -> int:
+        """Tokens per row that a round's pass over `length` of them is padded to, and costs as much as."""
+        if isinstance(self._static, ExactSteps):
+            return length
+        return on_the_cpu(length) if self._static is None else on_a_gpu(length)
+
     def _run(
         self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], forest: Forest | None = None
     ) -> Any:
+        width = on_the_cpu(tokens.shape[1]) if forest is None else forest.depths.shape[1]
+        room = self.cache.columns - max(starts)  # the end of a prompt may be near that of the cache
+        tokens = functional.pad(tokens, (0, min(width, room) - tokens.shape[1]))
         first = to_device(starts, self.device)
         columns = first[:, None] + torch.arange(tokens.shape[1], device=self.device)
         return self._call(model, tokens, columns, Pass(self.cache, slots, starts, columns), forest)
@@ -120,10 +132,10 @@ class CachedModel:
         self, tokens: Tensor, columns: Tensor, view: StaticView, forest: Forest | None = None
     ) -> tuple[Tensor, Tensor | None]:
         out = self._call(self.model, tokens, columns, view, forest)
-        return out.logits, self._tapped(out)
+        return out.logits, self._tapped(out, tokens.shape[1])
 
-    def _tapped(self, out: Any) -> Tensor | None:
-        return torch.cat([out.hidden_states[i] for i in self.taps], dim=-1) if self.taps else None
+    def _tapped(self, out: Any, length: int) -> Tensor | None:
+        return torch.cat([out.hidden_states[i][:, :length] for i in self.taps], dim=-1) if self.taps else None
 
     def _call(
         self, model: Any, tokens: Tensor, columns: Tensor, view: Pass | StaticView, forest: Forest | None = None

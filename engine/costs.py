@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 _WINDOW = 15
@@ -37,9 +37,14 @@ V = TypeVar("V")
 
 
 class Costs:
-    """The cost table of one engine. Feed every round to `observe`; estimates are, in effect, medians."""
+    """The cost table of one engine. Feed every round to `observe`; estimates are, in effect, medians.
 
-    def __init__(self) -> None:
+    Args:
+        padded: the width that a pass of some width is run with.
+    """
+
+    def __init__(self, padded: Callable[[int], int] = lambda width: width) -> None:
+        self._padded = padded
         self._passes: dict[int, _PassFit] = {}
         self._rest: dict[int, _Median] = {}
         self._steps: dict[str, dict[int, _Median]] = {}
@@ -60,7 +65,7 @@ class Costs:
         """
         if rows not in self._passes:
             self._passes[rows] = _PassFit(_nearest(self._passes, rows))
-        self._passes[rows].observe(width, verify_s)
+        self._passes[rows].observe(self._padded(width), verify_s)
         self._rest.setdefault(rows, _Median()).add(rest_s)
         if drafter is not None and steps > 0:
             self._steps.setdefault(drafter, {}).setdefault(rows, _Median()).add(draft_s / steps)
@@ -71,12 +76,14 @@ class Costs:
 
     def verify_up_to(self, rows: int, width: int) -> list[float]:
         """`verify` for the widths 1 … `width`."""
-        return (_nearest(self._passes, rows) or _PassFit(None)).seconds_up_to(width)
+        fit = _nearest(self._passes, rows) or _PassFit(None)
+        seconds = fit.seconds_up_to(self._padded(width))
+        return [seconds[self._padded(each) - 1] for each in range(1, width + 1)]
 
     def doubt(self, rows: int, width: int) -> float:
         """Standard deviation of log(verify(width) / verify(1)): by which factor, roughly, the ratio may be wrong."""
         fit = self._passes.get(rows) or _PassFit(None)
-        return fit.doubt(width)
+        return fit.doubt(self._padded(width))
 
     def draft_step(self, drafter: str, rows: int) -> float:
         """One more token drafted for each of `rows` rows."""

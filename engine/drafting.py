@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.adaptive import AdaptiveGamma
+from engine.cached_model import CachedModel
 from engine.costs import Costs
 from engine.drafters.base import Draft, Drafter
 from engine.drafters.proposal import Proposal, merge
@@ -43,17 +44,17 @@ class Drafting:
 
     Args:
         drafters: by name.
-        context: tokens a row can hold.
+        target: whose passes verify.
         on_fault: called with a row whose drafter raised; the row goes on without drafts.
     """
 
     def __init__(
-        self, drafters: Mapping[str, Drafter], context: int, on_fault: Callable[[Row, Exception], None]
+        self, drafters: Mapping[str, Drafter], target: CachedModel, on_fault: Callable[[Row, Exception], None]
     ) -> None:
         self.drafters = drafters
-        self._context = context
+        self._context = target.context
         self._on_fault = on_fault
-        self._costs = Costs()
+        self._costs = Costs(target.width)
         self._controller = AdaptiveGamma(self._costs)
         self._forecasts: dict[str, Forecast] = {}
 

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import ctypes
-import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-_STATM = Path("/proc/self/statm")
+_MAPS = Path("/proc/self/smaps")
+_MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)")
 
 
 def held_memory(device: torch.device) -> int | None:
-    """Bytes: of a GPU the most that tensors have taken at once, of a CPU what is resident now; None if not known."""
+    """Bytes: of a GPU the most that tensors have taken at once, of a CPU what is resident now; None if not known.
+
+    Resident are the process's own pages and those of mapped weights. The pages of libraries are not: how many of them
+    have been touched says nothing of what a model takes.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
-        return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
+        lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
         return None
+    held, ours = 0, False
+    for line in lines:
+        if mapping := _MAPPING.fullmatch(line):
+            ours = not mapping[1] or mapping[1].startswith("[") or mapping[1].endswith(".safetensors")
+        elif ours and line.startswith("Rss:"):
+            held += int(line.split()[1]) * 1024
+    return held
 
 
 def give_back() -> None:

@@ -97,7 +97,7 @@ class Loop:
         made = assemble(self._config, self._say_loading)
         self._model, self._target = made.model, made.target
         self._penalties = made.penalties
-        self._drafting = Drafting(made.drafters, made.target.context, self._drop_drafter)
+        self._drafting = Drafting(made.drafters, made.target, self._drop_drafter)
         self._scheduler = Scheduler(made.target.cache.slots)
         self._say_loading("warm-up", "warming up", None)
         notices = [*made.notices, *warm_up(made)]

@@ -59,7 +59,7 @@ def run_round(
     last = to_device([[row.tokens[-1]] for row in rows], target.device)
     fed = torch.cat([last, proposal.tokens], dim=1)
     trees = proposal.whole_trees
-    forest = None if trees is None else Forest.of(trees, fed.shape[1], target.device)
+    forest = None if trees is None else Forest.of(trees, target.width(fed.shape[1]), target.device)
     logits, tapped = target.forward_tapped(fed, slots, starts, forest)
     adjustment = penalties.of(rows)
     if adjustment is not None:

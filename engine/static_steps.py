@@ -17,9 +17,8 @@ from engine.cache import SlotCache
 from engine.forest import Forest
 from engine.to_device import to_device
 from engine.tree import chain
+from engine.widths import on_a_gpu
 
-LENGTHS = (1, 2, 3, 5, 9, 17)
-"""Tokens per row that a pass is padded to."""
 _FEWEST_COLUMNS = 256
 
 Scores = tuple[Tensor, Tensor | None]
@@ -132,7 +131,7 @@ class StaticSteps:
     ) -> Scores:
         """As `CachedModel.forward_tapped`."""
         length = tokens.shape[1]
-        padded = next(n for n in LENGTHS if n >= length)
+        padded = on_a_gpu(length)
         rows = min(_power_of_two(max(slots) + 1), self._cache.slots)
         # Never all of them: what is compiled would be compiled anew for a view that is a whole tensor.
         columns = min(max(_FEWEST_COLUMNS, _power_of_two(max(starts) + padded)), self._cache.columns - 1)
@@ -149,9 +148,9 @@ class StaticSteps:
         positions = start[:, None] + torch.arange(padded, device=self._device)
         bucket.positions.copy_(torch.where(riding, self._cache.columns - 1, positions))
         if forest is not None and bucket.forest is not None:  # what pads, or rides along, may see anything
-            mine = index.clamp(min=0)
-            bucket.forest.depths[:, :length] = forest.depths[mine]
-            bucket.forest.inside[:, :length, :length] = forest.inside[mine]
+            mine, width = index.clamp(min=0), forest.depths.shape[1]
+            bucket.forest.depths[:, :width] = forest.depths[mine]
+            bucket.forest.inside[:, :width, :width] = forest.inside[mine]
         logits, tapped = bucket.run()
         if list(slots) != list(range(rows)):
             mine = to_device(slots, self._device)

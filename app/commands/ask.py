@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.errors import UsageError
@@ -45,6 +45,8 @@ class Question:
     text: str | None
     system: str | None
     stop: tuple[str, ...]
+    logit_bias: tuple[tuple[int, float], ...]
+    """Token ids, and what is added to their logits."""
 
     def messages(self) -> tuple[Message, ...]:
         """The conversation to send; text waiting on stdin is added behind the question.
@@ -70,6 +72,7 @@ def answer(question: Question, options: Mapping[str, object], *, as_json: bool, 
     if notice:
         print(f"specchat: {visible(notice)}", file=sys.stderr)
     request = settings.request("ask", question.messages(), tuple(clean_prompt(text) for text in question.stop))
+    request = replace(request, sampling=replace(request.sampling, logit_bias=question.logit_bias))
     with TraceWriter(trace) if trace else nullcontext() as writer:
         engine = Engine(settings.engine_config(models_folder()))
         try:

@@ -46,6 +46,22 @@ RepetitionPenalty = Annotated[
 PresencePenalty = Annotated[
     float | None, typer.Option("--presence-penalty", metavar="F", help="Above 0: the same, for the reply alone.")
 ]
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a token id, = and a number, such as 253=-5") from None
+
+
+LogitBias = Annotated[
+    list[Any] | None,
+    typer.Option(
+        "--logit-bias", metavar="ID=BIAS", parser=_bias, help="Add BIAS to the logit of a token; may be repeated."
+    ),
+]
 Lenience = Annotated[
     float | None,
     typer.Option("--lenience", metavar="L", help="Below 1: faster, and no longer the target's exact distribution."),

@@ -25,7 +25,7 @@ from engine.to_device import to_device
 from engine.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from engine.tree_acceptance import Support
 
-_STEADY = tree_of(2).first(5)
+_STEADY = tree_of(2).first(4)
 """On the CPU, where a γ of its own was not asked for and may not be learnt: about what adapting comes to there."""
 WINDOW = 256
 """Places a draft looks back: as far as the head has been trained on."""

@@ -47,6 +47,29 @@ def test_json_is_one_object_whose_figures_agree(ask: Callable[..., Done]) -> Non
     )
 
 
+def test_a_logit_bias_makes_a_token_certain_or_impossible(ask: Callable[..., Done]) -> None:
+    plain = json.loads(ask("the", "--json", "--max-tokens", 5).out)["token_ids"]
+    banned = ask("the", "--json", "--max-tokens", 5, "--logit-bias", f"{plain[0]}=-100", "--logit-bias", "66=100")
+    assert json.loads(banned.out)["token_ids"] == [66] * 5
+    assert plain[0] != 66
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        ("the=5", "'the=5' is not a token id, = and a number"),
+        ("5", "'5' is not a token id, = and a number"),
+        ("5=101", "logit-bias of token 5 is 101: it must be from -100 to 100"),
+        ("-1=1", "logit-bias names token -1: token ids start at 0"),
+        ("99999=1", "logit-bias names token 99999 and the model has"),
+    ],
+)
+def test_a_logit_bias_that_means_nothing_is_refused(ask: Callable[..., Done], bias: str, message: str) -> None:
+    done = ask("the", "--logit-bias", bias)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
 def test_json_is_ascii_whatever_the_model_said(ask: Callable[..., Done]) -> None:
     done = ask("the", "--json", "--max-tokens", 100, "--temperature", 100, "--seed", 1)
     assert done.out.isascii()
