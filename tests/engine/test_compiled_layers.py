@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ def prompted(device: str = "cpu") -> CachedModel:
     return made
 
 
+@pytest.mark.filterwarnings("ignore:.*(torch.jit|distutils):DeprecationWarning")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @torch.inference_mode()
 def test_a_compiled_layer_stands_for_all_layers_rows_and_lengths(device: str) -> None:
@@ -70,6 +73,19 @@ def test_layers_whose_part_of_the_cache_is_not_plain_are_left_alone() -> None:
     network.model.layers[2].self_attn.layer_idx = 1  # two layers that share their keys
     assert not compile_layers(network)
     assert "forward" not in vars(network.model.layers[0])
+
+
+def test_nothing_keeps_the_layers_alive() -> None:
+    network = tiny_model().model
+    assert compile_layers(network)
+    layer = weakref.ref(network.model.layers[0])
+    gc.collect()
+    gc.disable()
+    try:
+        del network
+        assert layer() is None
+    finally:
+        gc.enable()
 
 
 def test_the_user_is_told_what_keeps_a_gpu_from_its_speed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,9 +103,14 @@ def test_an_index_that_cannot_be_reached(wheel: WheelFile, tmp_path: Path, monke
 
 
 def test_no_pip(wheel: WheelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    asked: list[str] = []
+    monkeypatch.setattr(fetch, "PathFinder", SimpleNamespace(find_spec=lambda _: None))
+    monkeypatch.setattr(
+        sys, "meta_path", [SimpleNamespace(find_spec=lambda name, *_: asked.append(name)), *sys.meta_path]
+    )
     with pytest.raises(EngineError, match=r"needs pip, which .* does not have: run '.* -m ensurepip'"):
         fetch_wheel_file(wheel, tmp_path, ignore_progress)
+    assert "pip" not in asked, "setuptools gives distutils up where pip is looked for"
 
 
 def test_no_room(wheel: WheelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
