@@ -70,10 +70,8 @@ class PretendedGpu(TorchFunctionMode):
             strangers = [tensor for tensor in tensors if not isinstance(tensor, OnGpu) and tensor.dim()]
             if strangers:
                 raise RuntimeError(f"{name}: expected all tensors to be on the same device, but found cuda:0 and cpu")
-        place = kwargs.get("device")
-        if place is not None:
-            kwargs["device"] = CPU
-            return _there(func(*args, **kwargs), torch.device(place))
+        if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cuda":
+            return _there(func(*args, **{**kwargs, "device": CPU}), GPU)
         return func(*args, **kwargs)
 
     def _move(self, name: str, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
