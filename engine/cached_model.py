@@ -18,7 +18,7 @@ from engine.exact_steps import ExactSteps
 from engine.forest import Forest, visible
 from engine.static_steps import StaticSteps, StaticView
 from engine.to_device import to_device
-from engine.widths import on_a_gpu, on_the_cpu
+from engine.widths import captured_width, padded_width
 
 
 class CachedModel:
@@ -116,12 +116,12 @@ class CachedModel:
         """Tokens per row that a round's pass over `length` of them is padded to, and costs as much as."""
         if isinstance(self._static, ExactSteps):
             return length
-        return on_the_cpu(length) if self._static is None else on_a_gpu(length)
+        return padded_width(length) if self._static is None else captured_width(length)
 
     def _run(
         self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], forest: Forest | None = None
     ) -> Any:
-        width = on_the_cpu(tokens.shape[1]) if forest is None else forest.depths.shape[1]
+        width = padded_width(tokens.shape[1]) if forest is None else forest.depths.shape[1]
         room = self.cache.columns - max(starts)  # the end of a prompt may be near that of the cache
         tokens = functional.pad(tokens, (0, min(width, room) - tokens.shape[1]))
         first = to_device(starts, self.device)

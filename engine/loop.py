@@ -99,7 +99,8 @@ class Loop:
         self._penalties = made.penalties
         self._drafting = Drafting(made.drafters, made.target, self._drop_drafter)
         self._scheduler = Scheduler(made.target.cache.slots)
-        self._say_loading("warm-up", "warming up", None)
+        on_gpu = made.target.device.type == "cuda"
+        self._say_loading("warm-up", "warming up, compiling what is not compiled yet" if on_gpu else "warming up", None)
         notices = [*made.notices, *warm_up(made)]
         device = made.target.device
         self._on_ready(

@@ -17,7 +17,7 @@ from engine.cache import SlotCache
 from engine.forest import Forest
 from engine.to_device import to_device
 from engine.tree import chain
-from engine.widths import on_a_gpu
+from engine.widths import captured_width
 
 _FEWEST_COLUMNS = 256
 
@@ -131,7 +131,7 @@ class StaticSteps:
     ) -> Scores:
         """As `CachedModel.forward_tapped`."""
         length = tokens.shape[1]
-        padded = on_a_gpu(length)
+        padded = captured_width(length)
         rows = min(_power_of_two(max(slots) + 1), self._cache.slots)
         # Never all of them: what is compiled would be compiled anew for a view that is a whole tensor.
         columns = min(max(_FEWEST_COLUMNS, _power_of_two(max(starts) + padded)), self._cache.columns - 1)
@@ -193,7 +193,8 @@ class StaticSteps:
                 run()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Other threads may allocate meanwhile: they are no part of the graph.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             scores = run()
 
         def replay() -> Scores:

@@ -15,7 +15,7 @@ from engine.row import Row
 from engine.scheduler import common_prefix
 from engine.to_device import to_device
 from engine.tree import Tree
-from engine.widths import on_the_cpu
+from engine.widths import padded_width
 
 _TOGETHER = 17
 """Places that rows read in one pass; who is further behind reads alone first."""
@@ -93,7 +93,7 @@ class HeadMemory:
         """Keep the states of the T tokens [B, T, taps x d] that the target has just read from `row.cached` on."""
         # What pads is overwritten before anything looks at it.
         room = self._states.shape[1] - max(row.cached for row in rows)
-        tapped = functional.pad(tapped, (0, 0, 0, min(on_the_cpu(tapped.shape[1]), room) - tapped.shape[1]))
+        tapped = functional.pad(tapped, (0, 0, 0, min(padded_width(tapped.shape[1]), room) - tapped.shape[1]))
         starts = to_device([row.cached for row in rows], tapped.device)[:, None]
         slots = to_device([row.slot for row in rows], tapped.device)[:, None]
         self._states[slots, starts + torch.arange(tapped.shape[1], device=tapped.device)] = self._head.fused(tapped)
@@ -115,12 +115,12 @@ class HeadMemory:
         for row, begin, end in zip(rows, begins, ends, strict=True):
             slot = self._slots[row.slot]
             if end - begin > limit:
-                self._read([row], [end - 1], min(on_the_cpu(end - 1 - begin), end - 1), embedding, window)
+                self._read([row], [end - 1], min(padded_width(end - 1 - begin), end - 1), embedding, window)
             else:
                 # Rows with less to read start earlier: what is read again is the same again.
                 width = max(width, end - begin)
             slot.first, slot.read = (begin if begin > slot.read else min(slot.first, begin)), end
-        return self._read(rows, ends, min(on_the_cpu(width), limit), embedding, window)[:, -1:]
+        return self._read(rows, ends, min(padded_width(width), limit), embedding, window)[:, -1:]
 
     def extend(
         self, rows: Sequence[Row], tree: Tree, level: Sequence[int], state: Tensor, embedded: Tensor, window: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 from engine.device import available_memory, computes_bfloat16, pick_device
 from engine.errors import EngineError
+from engine.footprint import held_memory
 from engine.loading import pick_dtype
 
 CPU = torch.device("cpu")
@@ -67,3 +69,27 @@ def test_memory_without_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
     without = available_memory(CPU)
     if without is not None and with_it is not None:  # Linux
         assert abs(with_it - without) < 2_000_000_000
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's account of a process's memory")
+def test_memory_that_is_held_is_the_processes_own_and_that_of_mapped_weights(tmp_path: Path) -> None:
+    def mapped(name: str) -> int:
+        """How much more is held once all of a file of 32 MB is in memory."""
+        path = tmp_path / name
+        path.write_bytes(b"1" * 32_000_000)
+        before = held_memory(CPU)
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            assert view.find(b"2") == -1
+            after = held_memory(CPU)
+        assert before is not None
+        assert after is not None
+        return after - before
+
+    before = held_memory(CPU)
+    tensor = torch.ones(16_000_000)
+    after = held_memory(CPU)
+    assert before is not None
+    assert after is not None
+    assert after - before == pytest.approx(tensor.nbytes, rel=0.05)
+    assert mapped("model.safetensors") == pytest.approx(32_000_000, rel=0.05)
+    assert mapped("libmodel.so") == pytest.approx(0, abs=1_000_000)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engine import Sampling
 from engine.cached_model import CachedModel
 from engine.costs import Costs
-from engine.widths import ON_A_GPU, on_a_gpu, on_the_cpu
-from tests.engine.tiny import tiny_model
+from engine.widths import CAPTURED, captured_width, padded_width
+from tests.engine.tiny import ask, tiny_engine, tiny_head, tiny_model
 
 
 def test_widths_are_few_and_never_too_small() -> None:
-    assert [on_the_cpu(n) for n in (1, 2, 5, 6, 9, 10, 13, 14, 17, 18, 32, 33, 256)] == (
+    assert [padded_width(n) for n in (1, 2, 5, 6, 9, 10, 13, 14, 17, 18, 32, 33, 256)] == (
         [1, 5, 5, 9, 9, 13, 13, 17, 17, 32, 32, 64, 256]
     )
-    assert all(on_the_cpu(n) >= n for n in range(1, 600))
-    assert {on_a_gpu(n) for n in range(1, 18)} == set(ON_A_GPU)
+    assert all(padded_width(n) >= n for n in range(1, 600))
+    assert {captured_width(n) for n in range(1, 18)} == set(CAPTURED)
 
 
 @torch.inference_mode()
@@ -46,10 +47,28 @@ def test_a_prompt_may_end_where_the_cache_ends() -> None:
     )
 
 
+@pytest.mark.parametrize("drafter", ["none", "combined"])
+def test_prompts_and_drafts_of_all_lengths_come_in_few_widths(drafter: str) -> None:
+    target = tiny_model()
+    head = tiny_head(target)
+    widths: dict[str, set[int]] = {"target": set(), "head": set()}
+    for name, layer in (("target", target.model.model.layers[0].self_attn.q_proj), ("head", head.head.fuse)):
+        layer.register_forward_pre_hook(lambda _, given, name=name: widths[name].add(given[0].shape[-2]))
+    with tiny_engine(target, head=head, chunk=100) as engine:
+        for length in range(1, 90, 3):
+            sampling = Sampling(temperature=1.0)
+            text = chr(ord("a") + length % 26) * length  # no prompt has been read before
+            for _ in engine.stream(ask(text, drafter=drafter, sampling=sampling, max_tokens=12)):
+                pass
+    assert widths["target"] <= {1, 5, 9, 13, 17, 32, 64, 96, 100, 128}
+    assert len(widths["target"]) >= 5
+    assert widths["head"] <= widths["target"] | {17}
+
+
 def test_tokens_that_cost_nothing_are_known_to() -> None:
-    costs = Costs(on_the_cpu)
+    costs = Costs(padded_width)
     for _ in range(40):
         for width in (1, 2, 5, 9):
-            costs.observe(1, width, None, 0, 0.0, 0.010 + 0.001 * (on_the_cpu(width) > 5), 0.0)
+            costs.observe(1, width, None, 0, 0.0, 0.010 + 0.001 * (padded_width(width) > 5), 0.0)
     passes = costs.verify_up_to(1, 9)
     assert passes[1] == passes[4] < passes[5] == passes[8]
