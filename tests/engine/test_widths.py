@@ -60,9 +60,10 @@ def test_prompts_and_drafts_of_all_lengths_come_in_few_widths(drafter: str) -> N
             text = chr(ord("a") + length % 26) * length  # no prompt has been read before
             for _ in engine.stream(ask(text, drafter=drafter, sampling=sampling, max_tokens=12)):
                 pass
-    assert widths["target"] <= {1, 5, 9, 13, 17, 32, 64, 96, 100, 128}
+    few = {1, 5, 9, 13, 17, 32, 64, 96, 128}
+    assert widths["target"] <= few
+    assert widths["head"] <= few
     assert len(widths["target"]) >= 5
-    assert widths["head"] <= widths["target"] | {17}
 
 
 def test_tokens_that_cost_nothing_are_known_to() -> None:
