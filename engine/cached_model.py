@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine import attention
+from engine.architecture import first_line
 from engine.cache import Pass, SlotCache
 from engine.compiled_layers import compile_layers
 from engine.device import require_memory
@@ -86,7 +87,7 @@ class CachedModel:
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:  # modelling code that cannot be captured still runs step by step
-                self._static, self._not_captured = None, str(error).strip().split("\n", 1)[0]
+                self._static, self._not_captured = None, first_line(error)
         out = self._run(self.model, tokens, slots, starts, forest)
         return out.logits[:, : tokens.shape[1]], self._tapped(out, tokens.shape[1])
 

@@ -1,8 +1,8 @@
 """Regional compilation: one decoder layer, compiled once, runs for all layers that are like it.
 
-In a CUDA graph every kernel still costs its two or three microseconds, and a layer of modelling code has some forty of
-them beside its matrix products: norms, rotation, cache, activation. Compiled they are a handful. One layer instead of
-the whole network keeps the start short: what is compiled is compiled once for all layers and shapes, not per layer.
+A layer of modelling code is some sixty operations, most of them small: norms, rotation, cache, activation. Compiled,
+what lies between the matrix products becomes few kernels. One layer instead of the whole network keeps the start short:
+it is compiled once for all layers and shapes.
 """
 
 from __future__ import annotations
@@ -11,28 +11,20 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
+
+from engine.static_steps import StaticView
 
 _RECOMPILATIONS = 64
 """Of one class of layers, for all networks of a process: kinds of layers, times one or several rows and tokens."""
 _marked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
-class View(Protocol):
-    """A cache that layers are called with."""
-
-    compiled: bool
-    """Whether they are to run compiled."""
-
-    def layer(self, layer_idx: int) -> object:
-        """The part of one layer: what is compiled must not depend on which layer it is."""
-
-
 def compile_layers(network: Any) -> bool:
-    """Let the decoder layers run compiled wherever a `View` asks for it; nothing else changes.
+    """Let the decoder layers run compiled over a `StaticView` that asks for it; nothing else changes.
 
     Args:
         network: a causal language model of transformers.
@@ -70,9 +62,9 @@ def _either(layer: nn.Module, index: int) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         layer, view = held(), kwargs.get("past_key_values")
         assert layer is not None
-        if not getattr(view, "compiled", False):
+        if not (isinstance(view, StaticView) and view.compiled):
             return plain(layer, *args, **kwargs)
-        assert view is not None
+        # A layer is handed its own part: what is compiled must not depend on which one it is.
         with _no_hooks_within(layer):
             return compiled(layer, *args, **{**kwargs, "past_key_values": view.layer(index)})
 

@@ -66,8 +66,8 @@ def packed(integers: Sequence[Tensor], reals: Sequence[Tensor], details: Tensor 
 def to_host(parts: Sequence[Judged], rows: int) -> list[Outcome]:
     """Everything the host needs of a batch, in the round's one copy from the device."""
     width = max(part.packed.shape[1] for part in parts)
-    packed = [torch.nn.functional.pad(part.packed, (0, width - part.packed.shape[1])) for part in parts]
-    host = torch.cat(packed).cpu()
+    wide = [torch.nn.functional.pad(part.packed, (0, width - part.packed.shape[1])) for part in parts]
+    host = torch.cat(wide).cpu()
     outcomes: dict[int, Outcome] = {}
     sizes = [len(part.mine) for part in parts]
     for part, values in zip(parts, torch.split(host, sizes), strict=True):

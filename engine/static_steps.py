@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.architecture import first_line
 from engine.cache import SlotCache
 from engine.forest import Forest
 from engine.to_device import to_device
@@ -182,7 +183,7 @@ class StaticSteps:
             raise
         except Exception as error:  # a compiler fails in many ways: none installed, or code that it does not know
             self._compiled = view.compiled = False
-            self.not_compiled = str(error).strip().split("\n", 1)[0] or type(error).__name__
+            self.not_compiled = first_line(error)
 
     def _captured(self, run: Callable[[], Scores]) -> Callable[[], Scores]:
         """`run` as a CUDA graph; the first calls, outside of it, let libraries set themselves up."""

@@ -1,7 +1,7 @@
 """Tokens per row that passes are padded to, so that a device meets few shapes.
 
-Every shape has its price when it is first met: a CUDA graph on a GPU; on the CPU some three megabytes of machine code,
-which oneDNN writes in a third of the time of a pass and keeps.
+Every shape has its price when it is first met: a CUDA graph on a GPU; on the CPU machine code that oneDNN
+writes and keeps, for the default model three megabytes and a third of the time of a pass.
 """
 
 from __future__ import annotations

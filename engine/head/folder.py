@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engine.architecture import first_line
 from engine.disk import disk_errors
 from engine.errors import EngineError
 from engine.head.fingerprint import fingerprint
@@ -152,8 +153,9 @@ def load_head(folder: Path, target: LoadedModel) -> LoadedHead:
             head = DraftHead(card.shape)
         head.load_state_dict(weights, assign=True)
     except (OSError, SafetensorError, KeyError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise EngineError(f"{path} is broken ({first}): make the draft head again with specchat distill") from None
+        raise EngineError(
+            f"{path} is broken ({first_line(error)}): make the draft head again with specchat distill"
+        ) from None
     head = head.to(target.model.device, target.model.dtype).eval().requires_grad_(False)
     size = sum(weight.nbytes for weight in head.parameters())
     pack(head)

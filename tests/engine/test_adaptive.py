@@ -270,6 +270,21 @@ def test_a_draft_that_cannot_say_how_sure_it_is_stays_whole() -> None:
     assert controller.trim(rows, [4, 8], [[0] * 4, [4] * 8], 2) == [4, 4]
 
 
+def test_what_padding_leaves_free_is_verified_even_in_a_trial() -> None:
+    costs = Costs(lambda width: width if width == 1 else 5 + (width - 2) // 4 * 4)
+    for _ in range(50):
+        for width in (1, 5, 9, 13, 17):
+            costs.observe(1, width, None, 0, 0.0, PLAIN_S * (1 + 0.2 * (width - 1)), REST_S)
+    controller = AdaptiveGamma(costs)
+    row = certain(0.02, controller)
+    trials = []
+    for _ in range(400):
+        kept = controller.trim([row], [0], [[2] * 16], 1)[0]
+        controller.observe([row], [Judged([2] * kept, 0)])
+        trials.append(kept)
+    assert {0, 4} <= set(trials) <= {0, 4, 8, 12, 16}
+
+
 def test_each_drafter_of_a_batch_gets_its_own_gamma() -> None:
     costs = measured(2, cpu)
     for name, c in (("cheap", 0.01), ("dear", 0.3)):

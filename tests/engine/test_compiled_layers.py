@@ -65,7 +65,7 @@ def test_where_the_compiler_fails_the_modelling_code_runs(monkeypatch: pytest.Mo
     fed = torch.tensor([[1, 2, 3]])
     ours, theirs = steps.forward(fed, [0], [20])[0], other.forward(fed, [0], [20])
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
-    assert steps.not_compiled == "Failed to find C compiler."
+    assert steps.not_compiled == "Failed to find C compiler"
 
 
 def test_layers_whose_part_of_the_cache_is_not_plain_are_left_alone() -> None:
