@@ -12,11 +12,6 @@ from pathlib import Path
 import platformdirs
 
 
-def models_folder() -> Path:
-    """Fetched and converted models: large, and can be fetched again."""
-    return _home("models") or platformdirs.user_cache_path("specchat", appauthor=False) / "models"
-
-
 def data_folder() -> Path:
     """The chats."""
     return _home("data") or platformdirs.user_data_path("specchat", appauthor=False)
@@ -33,12 +28,12 @@ def state_folder() -> Path:
 
 
 def database_file() -> Path:
-    """The SQLite file of `app.store.Store`."""
+    """The SQLite file of `app.storage.store.Store`."""
     return data_folder() / "specchat.db"
 
 
 def settings_file() -> Path:
-    """The TOML file of `app.settings`."""
+    """The TOML file of `app.settings.settings`."""
     return config_folder() / "settings.toml"
 
 

@@ -1,7 +1,8 @@
-"""Text on its way to the terminal and to the model: nothing that steers a terminal passes.
+"""Text on its way to the terminal and to the model: nothing that steers a terminal, or hides in it, passes.
 
-A model can emit escape sequences, and so can a file that is piped into a prompt. `visible` turns everything that a
-terminal would act on into a sign that can be seen; `clean_prompt` takes it out of what a person typed or piped in.
+A model can emit escape sequences, and so can a file that is piped into a prompt. `escape_controls` replaces everything
+that a terminal would act on, or would not show, by a visible sign; `clean_prompt` removes control characters from what
+a person typed, pasted or piped in.
 """
 
 from __future__ import annotations
@@ -10,10 +11,18 @@ import re
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
 _LINE_ENDS = "\u2028\u2029"
-_DIRECTIONS = "\u202a-\u202e\u2066-\u2069"  # embeddings, overrides and isolates: they reorder what follows on the line
+_DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""Marks, embeddings, overrides and isolates: they reorder what stands around them on the line."""
+_JOINERS = "\u00ad\u200c\u200d"
+"""Soft hyphen, zero width non-joiner and joiner: signs of spelling, but each terminal counts their cells otherwise."""
+_INVISIBLE = (
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+"""Unicode's default ignorable code points but for the joiners, and for the 16 variants that signs and emoji have."""
 _SURROGATES = "\ud800-\udfff"
 
-_ACTING = re.compile(f"[{_CONTROLS}{_LINE_ENDS}{_DIRECTIONS}{_SURROGATES}]")
+_ACTING = re.compile(f"[{_CONTROLS}{_LINE_ENDS}{_DIRECTIONS}{_JOINERS}{_INVISIBLE}{_SURROGATES}]")
 _DROPPED = re.compile(f"[{_CONTROLS}]")
 _HALVES = re.compile(f"[{_SURROGATES}]")
 
@@ -21,21 +30,28 @@ _PICTURES = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {
     "\x7f": "\u2421",
     "\u2028": "\u2424",
     "\u2029": "\u2424",
+    **dict.fromkeys(_JOINERS, "\u2027"),
 }
 _NO_PICTURE = "\ufffd"
 
 
-def visible(text: str) -> str:
-    """The text with every character a terminal acts on replaced by one visible sign; line feeds and tabs stay.
+def escape_controls(text: str) -> str:
+    """The text with every character a terminal acts on or hides replaced by one visible sign; \\n and \\t stay.
 
-    Control characters become their pictures (ESC is ␛, CR is ␍), the rest (C1, direction marks, half characters) the
-    replacement character. Lengths do not change, so positions in the text stay valid.
+    Control characters become their pictures (ESC is ␛, CR is ␍), joiners and soft hyphens a small dot (‧), the rest
+    (C1, direction marks, characters without width, half characters) the replacement character. Lengths do not change,
+    so positions in the text stay valid.
     """
     return _ACTING.sub(lambda match: _PICTURES.get(match[0], _NO_PICTURE), text)
 
 
+def without_controls(text: str) -> str:
+    """The text without C0 and C1 control characters; tabs and line ends of every kind stay."""
+    return _DROPPED.sub(lambda match: match[0] if match[0] == "\r" else "", text)
+
+
 def clean_prompt(text: str) -> str:
-    """What a person typed or piped in, fit for a tokenizer: line ends are \\n, control characters are gone.
+    """What a person typed or piped in, for a tokenizer: line ends become \\n, control characters are removed.
 
     Half characters (lone surrogates, what Python makes of broken UTF-8) become the replacement character.
     """

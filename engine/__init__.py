@@ -1,15 +1,15 @@
-"""The speculative decoding engine: models, caches, drafters, acceptance, rounds. It knows of no interface.
+"""Speculative decoding engine: models, KV caches, drafters, verification, rounds. Independent of any interface.
 
-    from engine import Engine, EngineConfig, Request
+    from specchat.engine import Engine, EngineConfig, Request
 
 Importing this package loads neither torch nor transformers; the engine's thread does.
 """
 
-from engine.compare.figures import Comparison, LaneTally
-from engine.config import DEVICES, DTYPES, EngineConfig
-from engine.engine import Engine
-from engine.errors import EngineError
-from engine.events import (
+from specchat.engine.atomic_file import replacing
+from specchat.engine.config import DEVICES, DTYPES, EngineConfig, models_folder
+from specchat.engine.engine import Engine
+from specchat.engine.errors import EngineError
+from specchat.engine.events import (
     Admitted,
     Candidate,
     Detail,
@@ -26,17 +26,22 @@ from engine.events import (
     Round,
     Token,
 )
-from engine.gain import Baseline, Gain, Gains
-from engine.lane_engine import LaneEngine, LaneReady
-from engine.lanes import Order
-from engine.outbox import Outbox
-from engine.request import Message, Request, Sampling
-from engine.statistics import WINDOW_S, Statistics
-from engine.trace import Record, TraceWriter, from_json, read_trace, to_json
+from specchat.engine.lanes.clock import CLOCKS, Order
+from specchat.engine.lanes.engine import LaneEngine, LaneReady
+from specchat.engine.outbox import Outbox
+from specchat.engine.private_files import FILE_MODE, create_text, make_folder, make_private
+from specchat.engine.progress import Progress, size_text
+from specchat.engine.request import Message, Request, Sampling, gamma_text, parse_gamma
+from specchat.engine.stats.metrics import WINDOW_S, Metrics
+from specchat.engine.stats.speedup import Baseline, Speedup, SpeedupTracker
+from specchat.engine.tools.compare.figures import Comparison, LaneTally
+from specchat.engine.trace import Record, TraceWriter, from_json, read_trace, to_json
 
 __all__ = [
+    "CLOCKS",
     "DEVICES",
     "DTYPES",
+    "FILE_MODE",
     "WINDOW_S",
     "Admitted",
     "Baseline",
@@ -51,27 +56,36 @@ __all__ = [
     "Fate",
     "FinishReason",
     "Finished",
-    "Gain",
-    "Gains",
     "LaneEngine",
     "LaneReady",
     "LaneTally",
     "Loading",
     "Message",
+    "Metrics",
     "Notice",
     "Order",
     "Outbox",
     "Prefilled",
+    "Progress",
     "Ready",
     "Record",
     "Refused",
     "Request",
     "Round",
     "Sampling",
-    "Statistics",
+    "Speedup",
+    "SpeedupTracker",
     "Token",
     "TraceWriter",
+    "create_text",
     "from_json",
+    "gamma_text",
+    "make_folder",
+    "make_private",
+    "models_folder",
+    "parse_gamma",
     "read_trace",
+    "replacing",
+    "size_text",
     "to_json",
 ]

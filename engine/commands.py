@@ -1,36 +1,36 @@
-"""What other threads ask of the engine thread."""
+"""Commands that other threads send to the engine thread."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.outbox import Outbox
-from engine.request import Request
+from specchat.engine.outbox import Outbox
+from specchat.engine.request import Request
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Generate a reply; its events go to `outbox`. `at` is the time of asking."""
+    """Generate a reply; its events go to `outbox`. `at` is the time of submission, in seconds of the engine's clock."""
 
     request: Request
     outbox: Outbox
     at: float
     lane: int = 0
-    """Where the engine has lanes (`engine.lane_engine`): the one that is asked."""
+    """Lane to run in, for an engine with lanes (`engine.lanes.engine`)."""
     continuation: tuple[int, ...] = ()
-    """Tokens behind the prompt that the reply goes on from."""
+    """Token ids behind the prompt that the reply continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End a request within one round; what it has said stays said."""
+    """End a request within one round; tokens already emitted stay."""
 
     request_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Adjust:
-    """Draft otherwise for a request from the next round on. Which tokens may come, and how likely, stays the same."""
+    """Change drafter and γ of a request from the next round on. The distribution of its tokens stays the same."""
 
     request_id: str
     drafter: str
@@ -40,22 +40,22 @@ class Adjust:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Run no further round, whoever waits for one, until told to."""
+    """Stop running rounds until `Step` or `Resume`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Run one round more and stay paused."""
+    """Run one more round and stay paused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Go on."""
+    """End a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetDetail:
-    """From the next round on, send a running request the top-k of this size; 0 sends none."""
+    """Set the top-k size of a request's `Detail` from the next round on; 0 sends none."""
 
     request_id: str
     detail: int
@@ -63,7 +63,7 @@ class SetDetail:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the thread."""
+    """End the engine thread."""
 
 
 Command = Submit | Cancel | Adjust | Pause | Step | Resume | SetDetail | Close

@@ -1,22 +1,37 @@
-"""How an engine is set up: which models, on what device, with how much room."""
+"""Configuration of an engine: models, device, dtype, capacity."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.errors import EngineError
+from specchat.engine.errors import EngineError
 
-SHIPPED_HEADS = Path(__file__).resolve().parents[1] / "assets" / "heads"
+ASSETS = Path(__file__).resolve().parents[1] / "assets"
+SHIPPED_HEADS = ASSETS / "heads"
 """Draft heads that come with specchat."""
 
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+QUANTIZE = ("auto", "q8", "q4", "none")
+
+
+def models_folder() -> Path:
+    """Default folder of fetched and converted models: large, but replaceable.
+
+    The platform's cache folder, or `SPECCHAT_HOME/models`; it is not created here.
+    """
+    if home := os.environ.get("SPECCHAT_HOME"):
+        return Path(home).expanduser().absolute() / "models"
+    import platformdirs
+
+    return platformdirs.user_cache_path("specchat", appauthor=False) / "models"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Set-up of one engine.
+    """Configuration of one engine.
 
     Raises:
         EngineError: a value is out of range.
@@ -24,32 +39,40 @@ class EngineConfig:
 
     target: str
     """A preset, a hub id, a folder of safetensors, or a GGUF file."""
-    models: Path
-    """The folder that holds fetched and converted models (`engine.model_store`)."""
+    models: Path = field(default_factory=models_folder)
+    """Folder of fetched and converted models (`engine.models.store`)."""
     draft: str | None = None
-    """A draft model, named as the target is, or the folder of a draft head; None for a head made for the target, where
-    `heads` hold one."""
+    """A draft model, named like the target, or the folder of a draft head; None for the target's draft head if `heads`
+    has one."""
     heads: tuple[Path, ...] = (SHIPPED_HEADS,)
-    """Folders of draft heads, looked through in this order."""
+    """Folders of draft heads, searched in this order."""
     device: str = "auto"
     """One of `DEVICES`, or a torch device such as cuda:1."""
     dtype: str = "auto"
-    """One of `DTYPES`; auto is bfloat16 where the device computes in it, else float32."""
+    """One of `DTYPES`; auto is bfloat16 where the device computes in it, else float32. Any other than auto expands
+    what is quantised."""
+    quantize: str = "auto"
+    """One of `QUANTIZE`, for the CPU: auto runs a GGUF file's weights as they are and others unquantised; q8 and q4
+    quantise; none expands what is quantised."""
     slots: int = 4
-    """Requests that can run at once; each has its own row of the KV cache."""
+    """Requests that run at once; each has its own slot of the KV cache."""
     context: int = 4096
     """Tokens per slot, prompt and reply together; the model's own limit if that is lower."""
     queue: int = 1024
     """Requests that may wait for a slot; one more is refused."""
     prefill_chunk: int = 256
-    """A prompt enters the cache in chunks of this many tokens, so that running rows never wait longer than one."""
+    """Tokens per prefill chunk; running requests wait for at most one chunk between rounds."""
 
     exact: bool = False
-    """Run the target in passes of fixed shape, so that greedy output is the same bit by bit whatever drafts."""
+    """Run the target in batch-invariant passes, so that greedy output is identical whatever drafter is used."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise EngineError(f"dtype {self.dtype!r} is not known: choose one of {', '.join(DTYPES)}")
+        if self.quantize not in QUANTIZE:
+            raise EngineError(f"quantize {self.quantize!r} is not known: choose one of {', '.join(QUANTIZE)}")
+        if self.quantize in ("q8", "q4") and self.dtype != "auto":
+            raise EngineError(f"quantize {self.quantize} contradicts dtype {self.dtype}: leave one of them at auto")
         for name in ("slots", "context", "queue", "prefill_chunk"):
             if (value := getattr(self, name)) < 1:
                 raise EngineError(f"{name.replace('_', ' ')} is {value}: it must be at least 1")

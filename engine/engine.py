@@ -1,6 +1,6 @@
-"""The engine as its users see it: a thread that loads the models and then runs rounds.
+"""Public interface of the engine: a thread that loads the models and then runs rounds.
 
-This module imports neither torch nor transformers; `engine.loop` does, inside the thread.
+This module imports neither torch nor transformers; `engine.worker.worker` does, inside the thread.
 """
 
 from __future__ import annotations
@@ -8,22 +8,34 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
-from engine.commands import Adjust, Cancel, Close, Command, Pause, Resume, SetDetail, Step, Submit
-from engine.config import EngineConfig
-from engine.errors import EngineError, unknown_drafter
-from engine.events import Died, Event, Finished, FinishReason, Loading, Ready
-from engine.outbox import Outbox
-from engine.request import AUTO, Request, check_gamma
+from specchat.engine.commands import Adjust, Cancel, Close, Command, Pause, Resume, SetDetail, Step, Submit
+from specchat.engine.config import EngineConfig
+from specchat.engine.errors import EngineError, unknown_drafter
+from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
+from specchat.engine.outbox import Outbox
+from specchat.engine.request import AUTO, Request, check_gamma
 
 if TYPE_CHECKING:
-    from engine.assembly import Assemble
-    from engine.lane_loop import LaneLoop
-    from engine.loop import Loop
+    from specchat.engine.worker.assembly import Assemble, Assembly
 
 _POLL_S = 0.5
+_INTERNAL = "the engine stopped on an internal error"
+
+
+class _Serves(Protocol):
+    """Worker that the engine's thread runs: `engine.worker.worker.Worker`, or `LanesWorker`."""
+
+    def run(self, assemble: Assemble) -> None:
+        """Load the models, then serve until closed."""
+
+    def fail(self, message: str) -> None:
+        """Finish every open request with an error."""
 
 
 class Engine:
@@ -34,8 +46,8 @@ class Engine:
     thread; none of them waits for the models, except `wait_ready` and `stream`.
 
     Args:
-        config: what to load and how much room to give it.
-        assemble: makes the models; `engine.assembly.assemble` unless given (benchmarks bring their own).
+        config: models, device and capacity.
+        assemble: loads the models; `engine.worker.assembly.assemble` by default (benchmarks bring their own).
     """
 
     def __init__(self, config: EngineConfig, assemble: Assemble | None = None) -> None:
@@ -50,34 +62,70 @@ class Engine:
         self._settled = threading.Event()
         self._death: str | None = None
         self._lock = threading.Lock()
+        self._open: dict[tuple[int, str], deque[Submit]] = {}
+        """Requests that have not ended, by lane and id, in the order in which they will: all but the last of one id
+        are cancelled."""
+        self._cancelled: set[tuple[int, str]] = set()
+        """Those whose last is cancelled as well: the id may be used again."""
+        self._vocabularies: tuple[int, ...] = ()
+        """Tokens of the model of each lane, once they are loaded."""
 
     def start(self) -> None:
-        """Begin loading, in the engine's own thread."""
+        """Start the engine's thread, which begins to load."""
         self._thread.start()
 
     def clock(self) -> float:
-        """Seconds since the engine was made: the time scale of every event."""
+        """Seconds since the engine was created: the time scale of all events."""
         return time.perf_counter() - self._epoch
 
     def submit(self, request: Request, outbox: Outbox | None = None) -> None:
-        """Ask for a reply. Before the models are loaded, and while all slots are taken, it waits its turn."""
+        """Submit a request. It is queued while the models are loading and while all slots are taken.
+
+        What only the models can tell (a prompt that is too long, an unknown drafter, and before they are loaded a
+        token id beyond the vocabulary) ends the request with `FinishReason.ERROR` instead of raising.
+
+        Raises:
+            EngineError: the prompt is no valid text, holds no token ids, or a request of this id has not ended yet.
+        """
         self._ask(Submit(request, outbox or self.outbox, self.clock()))
 
     def _ask(self, submitted: Submit) -> None:
+        request, key = submitted.request, (submitted.lane, submitted.request.request_id)
+        request.check_prompt()
+        if self._vocabularies:
+            request.check_vocabulary(self._vocabularies[submitted.lane])
         with self._lock:
+            if key in self._open and key not in self._cancelled:
+                raise EngineError(
+                    f"request {request.request_id!r} has not ended yet: give each request an id of its own"
+                )
             if self._death is None:
+                self._cancelled.discard(key)
+                self._open.setdefault(key, deque()).append(submitted)
                 self._commands.put(submitted)
                 return
         self._refuse(submitted, self._death)
 
+    def _end(self, lane: int, request_id: str) -> None:
+        """A request is about to be told that it has ended: its id is free again."""
+        key = lane, request_id
+        with self._lock:
+            if waiting := self._open.get(key):
+                waiting.popleft()
+            if not waiting:
+                self._open.pop(key, None)
+                self._cancelled.discard(key)
+
     def cancel(self, request_id: str) -> None:
         """End a request within one round. Unknown ids are ignored: the request may just have finished."""
-        self._commands.put(Cancel(request_id))
+        with self._lock:
+            self._cancelled |= {key for key in self._open if key[1] == request_id}
+            self._commands.put(Cancel(request_id))
 
     def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
-        """Draft otherwise for a request, running or waiting, from its next round on; unknown ids are ignored.
+        """Change drafter and γ of a request, running or waiting, from its next round on; unknown ids are ignored.
 
-        This is exact: whatever drafts, the reply is distributed as the target's own, and a greedy one is the same.
+        The distribution of the reply does not change, and a greedy reply stays the same.
 
         Raises:
             EngineError: γ is out of range, or the loaded models have no such drafter.
@@ -88,15 +136,15 @@ class Engine:
         self._commands.put(Adjust(request_id, drafter, gamma))
 
     def pause(self) -> None:
-        """Finish the round under way, then run no further one until `resume`; requests can be cancelled meanwhile."""
+        """Finish the current round, then run none until `step` or `resume`; requests can be cancelled meanwhile."""
         self._commands.put(Pause())
 
     def step(self) -> None:
-        """While paused: run one round. Where nothing is asked yet, it is the first one that will be."""
+        """While paused, run one round; if no request is open, the first round of the next one."""
         self._commands.put(Step())
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """End a pause."""
         self._commands.put(Resume())
 
     def set_detail(self, request_id: str, detail: int) -> None:
@@ -109,8 +157,12 @@ class Engine:
             raise EngineError(f"detail is {detail}: it must be 0 (off) or more")
         self._commands.put(SetDetail(request_id, detail))
 
+    def drain(self) -> list[Event]:
+        """Every event that has come to `self.outbox` since the last call; never waits."""
+        return self.outbox.drain()
+
     def close(self, timeout: float | None = 5.0) -> None:
-        """End every request and the thread; waits up to `timeout` seconds for it."""
+        """End all requests and the thread; waits up to `timeout` seconds for it."""
         self._commands.put(Close())
         if self._thread.is_alive():
             self._thread.join(timeout)
@@ -119,7 +171,7 @@ class Engine:
         """Wait until the models are loaded.
 
         Raises:
-            EngineError: they could not be loaded, or not within `timeout` seconds.
+            EngineError: loading failed, or took longer than `timeout` seconds.
         """
         self._settled.wait(timeout)
         if self._death is not None:
@@ -129,9 +181,9 @@ class Engine:
         return self.ready
 
     def stream(self, request: Request) -> Iterator[Event]:
-        """Ask for a reply and yield its events as they come, `Finished` last.
+        """Submit a request and yield its events as they arrive, `Finished` last.
 
-        Closing the iterator early cancels the request. An engine that dies ends it with `FinishReason.ERROR`.
+        Closing the iterator early cancels the request. If the engine dies, `Finished` has `FinishReason.ERROR`.
         """
         outbox = Outbox()
         self.submit(request, outbox)
@@ -147,44 +199,56 @@ class Engine:
                 self.cancel(request.request_id)
 
     def _main(self) -> None:
-        loop: Loop | LaneLoop | None = None
+        worker: _Serves | None = None
         try:
             self.outbox.put(Loading("import", "starting the engine", None, self.clock()))
-            from engine.assembly import assemble
+            from specchat.engine.worker.assembly import assemble
 
-            loop = self._make_loop()
-            loop.run(self._assemble or assemble)
-            self._die("the engine is closed", loop, quiet=True)
-        except EngineError as error:
-            self._die(str(error), loop)
-        except MemoryError:
-            self._die("the engine ran out of memory: close other programs or choose a smaller model", loop)
-        except BaseException as error:  # whatever it was, every waiting caller has to hear of it
-            self._die(f"the engine stopped on an internal error ({type(error).__name__}: {error})", loop)
+            worker = self._make_worker()
+            worker.run(self._assemble or assemble)
+            self._die(worker, None)
+        except BaseException as error:  # every waiting caller must be told, whatever the error
+            self._die(worker, error)
 
-    def _make_loop(self) -> Loop | LaneLoop:
-        from engine.loop import Loop
+    def _make_worker(self) -> _Serves:
+        from specchat.engine.worker.worker import Worker
 
-        return Loop(self.config, self._commands, self.outbox, self.clock, self._on_ready)
+        return Worker(self.config, self._commands, self.outbox, self.clock, self._on_ready, partial(self._end, 0))
 
-    def _on_ready(self, ready: Ready) -> None:
+    def _on_ready(self, ready: Ready, *made: Assembly) -> None:
+        self._vocabularies = tuple(each.model.vocab_size for each in made)
         self.ready = ready
         self.outbox.put(ready)
         self._settled.set()
 
-    def _die(self, message: str, loop: Loop | LaneLoop | None, *, quiet: bool = False) -> None:
+    def _die(self, worker: _Serves | None, error: BaseException | None) -> None:
+        """Say the last words, whatever state the worker is in: every open request ends; `Died` follows an error."""
+        message = _last_words(error)
         with self._lock:
             self._death = message
-        if loop is not None:
-            loop.fail(message)
-        while not self._commands.empty():
-            command = self._commands.get()
-            if isinstance(command, Submit):
-                self._refuse(command, message)
-        if not quiet:
+        with suppress(BaseException):
+            if worker is not None:
+                worker.fail(message)
+        for submitted in [each for waiting in self._open.values() for each in waiting]:
+            self._end(submitted.lane, submitted.request.request_id)
+            self._refuse(submitted, message)
+        if error is not None:
             self.outbox.put(Died(message, self.clock()))
         self._settled.set()
 
     def _refuse(self, submitted: Submit, message: str | None) -> None:
         finished = Finished(submitted.request.request_id, FinishReason.ERROR, "", message or "", self.clock())
         submitted.outbox.put(finished)
+
+
+def _last_words(error: BaseException | None) -> str:
+    """Why the engine serves nothing any more."""
+    if error is None:
+        return "the engine is closed"
+    if isinstance(error, MemoryError):
+        return "the engine ran out of memory: close other programs or choose a smaller model"
+    try:
+        words = str(error)
+    except Exception:  # an error that cannot even be put into words
+        words = "it cannot say which"
+    return words if isinstance(error, EngineError) else f"{_INTERNAL} ({type(error).__name__}: {words})"

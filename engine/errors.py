@@ -1,4 +1,4 @@
-"""The one exception type the engine raises on purpose: a sentence that says what is wrong and what to do."""
+"""The engine's exception type, and helpers for the sentences it carries."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from collections.abc import Iterable
 class EngineError(Exception):
     """A failure with a cause the user can act on.
 
-    The message is one sentence that names the thing (file, option, model) and says what to do. Command lines print
-    it on one line and exit with code 2; the app shows it as a notice.
+    The message is one sentence that names the thing (file, option, model) and says what to do. The command line prints
+    it on one line and exits with code 2; the interface shows it as a notice.
     """
 
 
+def first_line(error: BaseException) -> str:
+    """First line of an error's message, for quoting inside a sentence; its type's name if it has no message."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
 def unknown_drafter(name: str, known: Iterable[str]) -> str:
-    """The sentence for a drafter that the loaded models do not have."""
+    """Error message for a drafter that the loaded models do not offer."""
     hint = {"model": " (it needs --draft)", "head": " (make one with specchat distill)"}.get(name, "")
     return f"drafter {name!r} is not there{hint}: choose one of auto, {', '.join(known)}"

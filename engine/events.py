@@ -1,8 +1,8 @@
-"""What the engine says: immutable, picklable records that need neither torch nor a model to be read.
+"""Events of the engine: immutable, picklable records that need neither torch nor a model.
 
-`Round` is the one everything is made from: colours, panel, statistics, traces, replay and benchmarks consume it and
-nothing else. Every record serialises to one JSON line (`engine.trace`). Times are seconds; `at` counts from the
-moment the engine started.
+`Round` is the central one: colours, panel, statistics, traces, replay and benchmarks are made from it and nothing else.
+Every record serialises to one JSON line (`engine.trace`). Times are in seconds; `at` counts from the creation of the
+engine.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import NamedTuple
 
 
 class Fate(StrEnum):
-    """What became of one token. The first three belong to drafted tokens, the others to a round's last token."""
+    """Fate of one token. The first three are of drafted tokens, the others of a round's last token."""
 
     ACCEPTED = "accepted"
-    """Drafted, and kept by the target."""
+    """Drafted, and accepted by the target."""
     REJECTED = "rejected"
-    """Drafted, and refused by the target."""
+    """Drafted, and rejected by the target."""
     DISCARDED = "discarded"
-    """Drafted behind a rejection, never judged."""
+    """Drafted behind a rejection, not tested."""
     CORRECTION = "correction"
     """Drawn from the residual norm(max(0, p - q)) after a rejection."""
     BONUS = "bonus"
-    """Drawn from p after every drafted token was accepted."""
+    """Drawn from p after all drafted tokens were accepted."""
     PLAIN = "plain"
-    """Drawn from p in a round that drafted nothing."""
+    """Drawn from p in a round without a draft."""
 
 
 class FinishReason(StrEnum):
-    """Why a request ended."""
+    """Reason why a request ended."""
 
     EOS = "eos"
     STOP = "stop"
@@ -45,7 +45,7 @@ class FinishReason(StrEnum):
 
 
 class Token(NamedTuple):
-    """One token as it appears on screen. `place` counts the round's tokens in screen order."""
+    """One token as displayed. `place` is its index among the round's tokens, in display order."""
 
     id: int
     text: str
@@ -62,24 +62,24 @@ class Candidate(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A token that was offered for a position beside the one that stands there, and refused by the target."""
+    """A further token of a tree that was tested for a position and rejected."""
 
     id: int
     text: str
     p: float
-    """p(x) as it was when it was this token's turn: behind the refusals before it."""
+    """p(x) at this token's turn: of the residual after the rejections before it."""
     q: float
-    """q(x), likewise."""
+    """q(x) at this token's turn."""
     u: float
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Top-k view of one judged position, only for requests with `Request.detail` > 0. Entropies in nats."""
+    """Top-k lists and entropies (nats) of one tested position, for requests with `Request.detail` > 0."""
 
     target: tuple[Candidate, ...]
     draft: tuple[Candidate, ...]
-    """Empty where nothing was drafted."""
+    """Empty if nothing was drafted there."""
     residual: tuple[Candidate, ...]
     """norm(max(0, p - q)); only at a correction."""
     target_entropy: float
@@ -91,24 +91,24 @@ class Round:
     """One draft and one verification for one request (Leviathan et al. 2023, Algorithm 1).
 
     `drafted[:accepted]` and then `last` were emitted. If `accepted < len(p)`, `drafted[accepted]` was rejected and
-    everything behind it discarded. `p`, `q`, `u` and `beta` hold one value per *tested* token: p(x) and q(x) under
+    the tokens behind it were discarded. `p`, `q`, `u` and `beta` hold one value per *tested* token: p(x) and q(x) under
     the standardised distributions, the uniform draw u (accepted iff u·q < p; with a lenience l, iff u·l·q < p), and
     β = Σ min(p, q).
 
-    A drafter may offer several tokens for one position (`engine.tree`), which are judged one after the other. Then
-    `drafted` has the one that was kept, or the first if none was, and behind a rejection the first choices that went
-    with it; the others that were refused are in `refused`, p and q are as the refusals before left them, and β is the
-    probability that one of those offered is kept.
+    A drafter may offer several tokens for one position (`engine.runner.tree`), which are tested one after the other.
+    Then `drafted` holds the accepted one, or the first if none was, and behind a rejection the first choices of that
+    branch. Other rejected tokens are in `refused`; p and q are the residuals at each token's turn, and β is the
+    probability that one of the tokens offered is accepted.
     """
 
     request_id: str
     number: int
     """0 for the request's first round."""
     position: int
-    """Tokens in the context before this round, the one being fed included."""
+    """Tokens of prompt and reply before this round."""
     drafter: str
     gamma: int
-    """Draft length asked for; the drafter may have offered fewer."""
+    """Draft length asked for; the drafter may have drafted fewer."""
     drafted: tuple[int, ...]
     p: tuple[float, ...]
     q: tuple[float, ...]
@@ -122,38 +122,38 @@ class Round:
     """Text per drafted token. Over a request, the emitted pieces and `Finished.tail` concatenate to the reply."""
     last_piece: str
     at: float
-    """When the round ended."""
+    """Time of the round's end."""
     draft_s: float
     verify_s: float
     rest_s: float
-    """Everything of the round that is neither draft nor verification."""
+    """Time of the round outside draft and verification."""
     rows: int
-    """Requests that shared this round; the three times are the whole batch's."""
+    """B: requests that shared this round; the three times are of the whole batch."""
     detail: tuple[Detail, ...] = ()
-    """One per tested token, then one for `last`."""
+    """One per tested token, then one for `last`; empty unless asked for."""
     refused: tuple[tuple[Refused, ...], ...] = ()
-    """For each tested token what was refused beside it, in order; empty where one token was drafted per position."""
+    """Per tested token, the other tokens rejected at its position, in order; empty for a chain."""
     offered: int = 0
-    """Tokens drafted in all where there were several for a position, else 0."""
+    """Tokens of the tree; 0 for a chain."""
 
     @property
     def tested(self) -> int:
-        """Drafted tokens the target judged: the accepted ones and the rejected one."""
+        """Number of tested tokens: the accepted ones and the rejected one."""
         return len(self.p)
 
     @property
     def verified(self) -> int:
-        """Drafted tokens in the target's pass."""
+        """K: drafted tokens in the target's pass."""
         return self.offered or len(self.drafted)
 
     @property
     def wasted(self) -> int:
-        """Drafted tokens that are no part of the reply."""
+        """Drafted tokens that are not part of the reply."""
         return self.verified - self.accepted
 
     @property
     def steps(self) -> int:
-        """Positions that were drafted for."""
+        """Positions drafted for."""
         return self.gamma if self.offered else len(self.drafted)
 
     @property
@@ -173,7 +173,7 @@ class Round:
         return "".join(self.pieces[: self.accepted]) + self.last_piece
 
     def tokens(self) -> Iterator[Token]:
-        """Every token of the round in screen order: accepted, rejected, discarded, then the last."""
+        """All tokens of the round in display order: accepted, rejected, discarded, then the last."""
         for i, (token, piece) in enumerate(zip(self.drafted, self.pieces, strict=True)):
             if i < self.accepted:
                 fate = Fate.ACCEPTED
@@ -188,7 +188,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """Progress of getting ready. `stage` is one of import, fetch, convert, target, draft, warm-up."""
+    """Progress of loading. `stage` is one of import, fetch, convert, target, draft, warm-up."""
 
     stage: str
     text: str
@@ -200,18 +200,18 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The models are loaded; requests are served from here on."""
+    """The models are loaded and requests are served."""
 
     target: str
     """Display name of the target model."""
     draft: str | None
     drafters: tuple[str, ...]
-    """Names a request may ask for, best first."""
+    """Drafter names a request may ask for, best first."""
     device: str
     device_name: str
     dtype: str
     context: int
-    """Tokens that fit into one slot, prompt and reply together."""
+    """Tokens per slot, prompt and reply together."""
     slots: int
     weight_bytes: int
     cache_bytes: int
@@ -220,7 +220,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request has a slot. `reused_tokens` of its prompt were in the cache already."""
+    """A request has a slot. `reused_tokens` of its prompt were in the KV cache already."""
 
     request_id: str
     prompt_tokens: int
@@ -232,7 +232,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """One more chunk of the prompt is in the cache: `done` of `total` tokens."""
+    """One more chunk of the prompt is in the KV cache: `done` of `total` tokens."""
 
     request_id: str
     done: int
@@ -243,7 +243,7 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the user should know that is not an error. `request_id` is None where it concerns the engine."""
+    """Information for the user that is not an error. `request_id` is None if it concerns the engine as a whole."""
 
     request_id: str | None
     text: str
@@ -252,19 +252,19 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request has ended; nothing follows for it. `message` is the sentence to show when `reason` is ERROR."""
+    """A request has ended; its last event. `message` is the sentence to show if `reason` is ERROR."""
 
     request_id: str
     reason: FinishReason
     tail: str
-    """Text still held back at the end (half a character, the start of a stop string that never came)."""
+    """Text still held back at the end (half a character, or the beginning of a stop string)."""
     message: str
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The engine thread has ended on an error; every open request has been finished with it."""
+    """The engine thread has ended on an error, and with it all open requests."""
 
     message: str
     at: float

@@ -1,15 +1,15 @@
-"""Where events wait for their reader: the engine appends, an interface drains, a caller blocks."""
+"""Outbox: thread-safe queue of events from the engine to a reader."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 
-from engine.events import Event
+from specchat.engine.events import Event
 
 
 class Outbox:
-    """A thread-safe queue of events."""
+    """Queue of events: the engine appends; a reader drains it or blocks for the next event."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
@@ -22,14 +22,14 @@ class Outbox:
             self._arrived.notify()
 
     def drain(self) -> list[Event]:
-        """Everything that has arrived; never blocks."""
+        """Remove and return all events; never blocks."""
         with self._arrived:
             events = list(self._events)
             self._events.clear()
         return events
 
     def get(self, timeout: float | None = None) -> Event | None:
-        """The next event, or None if none arrives within `timeout` seconds."""
+        """Remove and return the next event, or None if none arrives within `timeout` seconds."""
         with self._arrived:
             if not self._events:
                 self._arrived.wait(timeout)

@@ -1,19 +1,19 @@
-"""What the engine is asked: a conversation, how to sample, how to draft, when to stop."""
+"""Requests to the engine: prompt, sampling, drafting, limits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
 
-from engine.errors import EngineError
+from specchat.engine.errors import EngineError
 
 ROLES = ("system", "user", "assistant")
 
 MAX_GAMMA = 16
-"""Longest draft."""
+"""Largest γ of a chain; also the most tokens of a tree."""
 AUTO = "auto"
 DEFAULT_GAMMA = 4
-"""Draft length where it may not adapt."""
+"""γ for requests that may not adapt it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +33,31 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How logits become the standardised distribution (Leviathan et al. 2023, section 2.2).
+    """Sampling settings: from logits to the standardised distribution (Leviathan et al. 2023, section 2.2).
 
     Raises:
         EngineError: a value is out of range.
     """
 
     temperature: float = 0.0
-    """0 is greedy: all probability on the most likely token."""
+    """0 is greedy: the most likely token."""
     top_k: int = 0
     """Keep the k most likely tokens; 0 keeps all."""
     top_p: float = 1.0
-    """Keep the smallest set of most likely tokens whose probability reaches this; 1 keeps all."""
+    """Keep the smallest set of most likely tokens whose total probability reaches this; 1 keeps all."""
     min_p: float = 0.0
-    """Drop tokens less likely than this share of the most likely one; 0 drops none."""
+    """Drop tokens less likely than this fraction of the most likely one; 0 drops none."""
     seed: int | None = None
-    """None draws one."""
+    """None for a random one."""
     repetition_penalty: float = 1.0
-    """Divides the positive logits and multiplies the negative ones of tokens in the prompt or the reply (Keskar et al.
-    2019, "CTRL", section 4.1, as transformers has it); 1 is off."""
+    """Divides positive and multiplies negative logits of tokens in prompt or reply (Keskar et al. 2019, "CTRL", section
+    4.1, as implemented in transformers); 1 is off."""
     presence_penalty: float = 0.0
-    """Is taken from the logits of tokens in the reply so far, once (as OpenAI has it); 0 is off."""
+    """Subtracted once from the logits of tokens in the reply so far (as in OpenAI's API); 0 is off."""
     logit_bias: tuple[tuple[int, float], ...] = ()
-    """Pairs of a token id and what is added to its logit, before any penalty."""
+    """Pairs (token id, value added to its logit before penalties)."""
     lenience: float = 1.0
-    """Below 1 more drafted tokens are accepted than is exact (Leviathan et al. 2023, Appendix A.5); 1 is lossless."""
+    """Below 1, drafted tokens are accepted more often than is lossless (Leviathan et al. 2023, Appendix A.5)."""
 
     def __post_init__(self) -> None:
         _check(0 <= self.temperature < inf, f"temperature is {self.temperature:g}: it must be 0 (greedy) or more")
@@ -77,12 +77,12 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the standardised distribution has one token only."""
+        """Whether the standardised distribution is one-hot."""
         return self.temperature == 0 or self.top_k == 1
 
     @property
     def lossless(self) -> bool:
-        """Whether the reply is distributed as the target's own, whatever the drafter."""
+        """Whether the reply has the target's own distribution, whatever the drafter."""
         return self.lenience == 1
 
     @property
@@ -91,10 +91,10 @@ class Sampling:
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or bool(self.logit_bias)
 
     def check_vocabulary(self, size: int) -> None:
-        """Check what can be known only beside a model with so many tokens.
+        """Check the settings against a vocabulary of V = `size` tokens.
 
         Raises:
-            EngineError: a bias is for a token beyond them.
+            EngineError: a bias is for a token beyond it.
         """
         for token, _ in self.logit_bias:
             _check(
@@ -106,7 +106,7 @@ class Sampling:
 class Request:
     """One reply to generate.
 
-    The prompt is `messages` through the model's chat template, or `prompt` as it stands, or `prompt_ids`; exactly
+    The prompt is `messages`, rendered by the model's chat template, or `prompt` as plain text, or `prompt_ids`; exactly
     one of the three is given.
 
     Raises:
@@ -121,16 +121,16 @@ class Request:
     drafter: str = AUTO
     """One of `Ready.drafters`; auto is the first, best one."""
     gamma: int | None = None
-    """Draft length asked for each round, 0 (no drafting) to `MAX_GAMMA`; None adapts it to what pays.
+    """Draft length of each round, 0 (no drafting) to `MAX_GAMMA`; None adapts it for speed.
 
-    A sampled reply with a seed does not adapt, as that follows the clock and would not repeat: its γ is the drafter's
-    `steady` one, `DEFAULT_GAMMA` for most.
+    A sampled reply with a seed does not adapt it, as the choice depends on measured times and would not repeat: its γ
+    is the drafter's `steady` one, usually `DEFAULT_GAMMA`.
     """
     max_tokens: int = 1024
     stop: tuple[str, ...] = ()
-    """The reply ends before the first of these strings to appear in it."""
+    """Stop strings: the reply ends before the first of them to appear."""
     detail: int = 0
-    """Top-k size of the `Detail` in each round; 0 leaves it out."""
+    """Top-k size of the `Detail` in each round; 0 for none."""
 
     def __post_init__(self) -> None:
         kinds = bool(self.messages) + (self.prompt is not None) + bool(self.prompt_ids)
@@ -139,6 +139,50 @@ class Request:
         _check(self.max_tokens >= 1, f"max-tokens is {self.max_tokens}: it must be at least 1")
         _check(all(self.stop), "a stop string is empty: it would end every reply before its first token")
         _check(self.detail >= 0, f"detail is {self.detail}: it must be 0 (off) or more")
+
+    def check_prompt(self) -> None:
+        """Check what no model can read: text that is no Unicode, ids that are no tokens of any vocabulary.
+
+        Raises:
+            EngineError: the prompt has such.
+        """
+        for text in (self.prompt or "", *(message.content for message in self.messages), *self.stop):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                half = text[error.start]
+                raise EngineError(f"the prompt has half of a surrogate pair ({half!a}): take it out") from None
+        least = min(self.prompt_ids, default=0)
+        _check(least >= 0, f"prompt_ids holds {least}: token ids start at 0")
+
+    def check_vocabulary(self, size: int) -> None:
+        """Check what can be known only beside a model with so many tokens.
+
+        Raises:
+            EngineError: the prompt or a bias has a token beyond them.
+        """
+        self.sampling.check_vocabulary(size)
+        largest = max(self.prompt_ids, default=0)
+        _check(largest < size, f"prompt_ids holds {largest} and the model has {size} tokens: choose ids below that")
+
+
+def parse_gamma(text: str) -> int | None:
+    """γ as it is typed: a whole number, or auto (None).
+
+    Raises:
+        EngineError: it is neither.
+    """
+    if text == AUTO:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise EngineError(f"gamma is {text!r}: it must be a whole number or auto") from None
+
+
+def gamma_text(gamma: int | None) -> str:
+    """γ as `parse_gamma` reads it."""
+    return AUTO if gamma is None else str(gamma)
 
 
 def check_gamma(gamma: int | None) -> None:

@@ -1,9 +1,9 @@
-"""The trace format: one JSON object per line, so that a reply can be stored, replayed and analysed without a model.
+"""Trace format: one JSON object per line, to store, replay and analyse replies without a model.
 
-The first line is `{"record": "trace", "version": 2}`. Every other line is a `Request` or an event, under `record` its
-type's name in lower case. Unknown fields are an error: a newer format has a newer version; version 1, which had no
-trees, is read as well. Reading checks every field against its declared type, so that a damaged trace is refused here
-and never half-way through a replay.
+The first line is `{"record": "trace", "version": 2}`. Every other line is a `Request` or an event, with its type's name
+in lower case under `record`. Unknown fields are an error: a newer format has a newer version; version 1, which had no
+trees, is also read. Reading checks every field against its declared type, so that a damaged trace fails here and not
+half-way through a replay.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from functools import cache
 from math import isfinite
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO, get_args, get_origin, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from engine.errors import EngineError
-from engine.events import Event, Round
-from engine.request import Request
+from specchat.engine.errors import EngineError
+from specchat.engine.events import Event, Round
+from specchat.engine.private_files import create_text
+from specchat.engine.request import Request
 
 VERSION = 2
 _READABLE = (1, VERSION)
@@ -34,16 +35,16 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 
 def to_json(record: Record) -> str:
-    """One line of a trace, without its line end; it can always be written as UTF-8."""
+    """Serialise a record to one line, without line end; lone surrogates are escaped, so it can be encoded as UTF-8."""
     line = json.dumps({"record": type(record).__name__.lower(), **_plain(record)}, ensure_ascii=False)
     return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", line)
 
 
 def from_json(line: str) -> Record:
-    """The record that `to_json` wrote.
+    """Parse a line that `to_json` wrote.
 
     Raises:
-        ValueError: the line is no record of this version, or its fields contradict each other.
+        ValueError: the line is not a record of this version, or its fields contradict each other.
     """
     try:
         values = json.loads(line)
@@ -56,7 +57,7 @@ def from_json(line: str) -> Record:
 
 
 class TraceWriter:
-    """Writes a trace file; each record is handed to the system at once, so a kill leaves whole lines.
+    """Writer of a trace file; each record is written to the operating system at once, so a kill leaves whole lines.
 
     Raises:
         EngineError: the file exists already, cannot be created, or the disk is full.
@@ -65,7 +66,7 @@ class TraceWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._file: TextIO = path.open("x", encoding="utf-8", newline="\n", buffering=1)
+            self._file = create_text(path, buffering=1)
         except FileExistsError:
             raise EngineError(f"{path} exists already: name another file for the trace") from None
         except OSError as error:
@@ -100,12 +101,12 @@ class TraceWriter:
 
 
 def read_trace(path: Path) -> Iterator[Record]:
-    """The records of a trace file, in order.
+    """Yield the records of a trace file, in order.
 
-    A last line without its line end (the writer was killed) is left out.
+    A last line without line end (the writer was killed) is skipped.
 
     Raises:
-        EngineError: the file cannot be read, is no trace, or has a line that is no record.
+        EngineError: the file cannot be read, is not a trace, or has a line that is not a record.
     """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
@@ -141,7 +142,7 @@ def _record(kind: type, values: dict[str, Any]) -> Any:
 
 
 def _typed(hint: Any, value: Any) -> Any:
-    """The value that a field of type `hint` had before it became JSON; TypeError if it cannot have had it."""
+    """Convert a JSON value to a field of type `hint`; TypeError or ValueError if it does not fit."""
     if hint is float:
         if type(value) not in (int, float):
             raise TypeError(f"{value!r} is no number")
@@ -151,9 +152,9 @@ def _typed(hint: Any, value: Any) -> Any:
     if hint in (int, str):
         if type(value) is not hint:
             raise TypeError(f"{value!r} is not of type {hint.__name__}")
-        # A chat's rounds repeat the same few words: kept once each, they take a fifth less memory.
+        # Interning the repeated strings of a chat's rounds takes a fifth less memory.
         return sys.intern(value) if hint is str else value
-    if isinstance(hint, types.UnionType):  # the records have no other unions than "something or None"
+    if isinstance(hint, types.UnionType):  # the only unions in records are "X | None"
         (some,) = (arm for arm in get_args(hint) if arm is not type(None))
         return None if value is None else _typed(some, value)
     if get_origin(hint) is tuple:
@@ -176,7 +177,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _check(record: Round) -> None:
-    """What every reader of a round relies on."""
+    """Check the invariants that readers of a round rely on."""
     drafted, tested = len(record.drafted), record.tested
     judged = len(record.q) == len(record.u) == len(record.beta) == tested <= drafted == len(record.pieces)
     last = (record.last is None) == (record.last_fate is None)

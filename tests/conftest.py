@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from app.paths import models_folder
+from specchat.engine import models_folder
 
 # A busy machine is no reason to fail: examples may take as long as they take.
 settings.register_profile("specchat", deadline=None)
@@ -25,10 +25,10 @@ _MODELS = models_folder()  # before any test redirects it
 @pytest.fixture(scope="session")
 def default_model() -> Path:
     """The folder of the default model in the user's own model store, fetched if it is not there yet."""
-    from engine.model_store import ModelStore
-    from engine.presets import DEFAULT_PRESET
-    from engine.progress import ignore_progress
-    from engine.resolve import resolve
+    from specchat.engine.models.catalog import DEFAULT_PRESET
+    from specchat.engine.models.resolve import resolve
+    from specchat.engine.models.store import ModelStore
+    from specchat.engine.progress import ignore_progress
 
     return resolve(DEFAULT_PRESET, ModelStore(_MODELS), ignore_progress)
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -16,12 +17,16 @@ import pyte
 class Terminal:
     """Runs a program and draws what it writes, as a terminal of this size does."""
 
-    def __init__(self, *command: object, columns: int = 140, rows: int = 40, **environment: str) -> None:
+    def __init__(
+        self, *command: object, columns: int = 140, rows: int = 40, cwd: Path | None = None, **environment: str
+    ) -> None:
+        self.written = bytearray()
+        """Every byte that the program has written."""
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
         program, *arguments = map(str, command)
         self._child = pexpect.spawn(
-            program, arguments, dimensions=(rows, columns), env=_environment(environment), timeout=None
+            program, arguments, dimensions=(rows, columns), env=_environment(environment), timeout=None, cwd=cwd
         )
         self._child.delaybeforesend = None  # else 50 ms before every key
 
@@ -29,7 +34,9 @@ class Terminal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._child.close(force=True)
+        if self._child.isalive():
+            self.kill()
+        self._child.close()
 
     @property
     def text(self) -> str:
@@ -47,8 +54,8 @@ class Terminal:
         number: int = self._child.pid
         return number
 
-    def type(self, text: str) -> None:
-        """Press keys."""
+    def type(self, text: str | bytes) -> None:
+        """Press keys; bytes are sent as they are."""
         self._child.send(text)
 
     def read(self, seconds: float) -> bytes:
@@ -57,6 +64,7 @@ class Terminal:
             written: bytes = self._child.read_nonblocking(1 << 16, timeout=seconds)
         except pexpect.TIMEOUT:
             return b""
+        self.written += written
         return written
 
     def wait(self, condition: Callable[[Terminal], object], seconds: float, what: str) -> None:
@@ -69,6 +77,38 @@ class Terminal:
     def wait_for(self, words: str, seconds: float = 60) -> None:
         """Wait until these words are on the screen."""
         self.wait(lambda terminal: words in terminal.words, seconds, repr(words))
+
+    def wait_quiet(self, quiet_s: float = 0.15, seconds: float = 10) -> None:
+        """Let the program draw until it has written nothing for a while."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            before = len(self.written)
+            self._draw(quiet_s)
+            if len(self.written) == before:
+                return
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Another size, as when a window is dragged."""
+        self._screen.resize(rows, columns)
+        self._child.setwinsize(rows, columns)
+
+    def signal(self, number: int) -> None:
+        """Send the program a signal."""
+        os.kill(self._child.pid, number)
+
+    def hang_up(self, seconds: float = 30) -> int:
+        """Take the terminal away, as when its window is closed; gives what the program then ended with."""
+        os.close(self._child.child_fd)
+        end = time.monotonic() + seconds
+        while True:
+            ended, status = os.waitpid(self._child.pid, os.WNOHANG)
+            if ended:
+                self._child.ptyproc.closed = self._child.closed = self._child.terminated = True
+                self._child.ptyproc.terminated = True
+                self._child.ptyproc.fd = self._child.child_fd = -1
+                return os.waitstatus_to_exitcode(status)
+            assert time.monotonic() < end, f"still running {seconds:g} s after its terminal has gone"
+            time.sleep(0.02)
 
     def kill(self) -> None:
         """End the program as a power cut would."""
@@ -87,12 +127,14 @@ class Terminal:
         code: int | None = self._child.exitstatus
         return code
 
+    def end(self, seconds: float = 60) -> int | None:
+        """Wait until the program ends by itself, and give its exit code."""
+        return self.leave("", seconds)
+
     def _draw(self, seconds: float) -> bool:
         """Draw what arrives within this time; False once the program has ended."""
         try:
-            self._stream.feed(self._child.read_nonblocking(1 << 16, timeout=seconds))
-        except pexpect.TIMEOUT:
-            return True
+            self._stream.feed(self.read(seconds))
         except pexpect.EOF:
             return False
         return True

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.library_output import silence_transformers
+from specchat.engine.models.quiet import silence_transformers
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -50,14 +50,15 @@ def write_tiny_model(
         model = LlamaForCausalLM(LlamaConfig(**settings | config))
     model.to(dtype).save_pretrained(folder)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=_tokenizer(vocabulary), bos_token=SPECIAL[1], eos_token=SPECIAL[2], pad_token=SPECIAL[0]
+        tokenizer_object=tiny_tokenizer(vocabulary), bos_token=SPECIAL[1], eos_token=SPECIAL[2], pad_token=SPECIAL[0]
     )
     tokenizer.chat_template = chat_template
     tokenizer.save_pretrained(folder)
     return folder
 
 
-def _tokenizer(vocabulary: int) -> Any:
+def tiny_tokenizer(vocabulary: int) -> Any:
+    """A byte-level BPE tokenizer of so many tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())

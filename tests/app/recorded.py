@@ -6,7 +6,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from engine import Died, EngineError, Event, Finished, FinishReason, Loading, Ready, Record, Request, Round, read_trace
+from specchat.engine import (
+    Died,
+    EngineError,
+    Event,
+    Finished,
+    FinishReason,
+    Loading,
+    Ready,
+    Record,
+    Request,
+    Round,
+    read_trace,
+)
 
 TRACES = Path(__file__).parents[2] / "assets" / "traces"
 

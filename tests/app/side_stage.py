@@ -9,14 +9,14 @@ from pathlib import Path
 from textual.pilot import Pilot
 from textual.widgets import TextArea
 
-from app.duet import Duet
-from app.screens.side_by_side import SideScreen
-from app.session import Session
-from app.set_up import lanes
-from app.settings import Settings
-from app.specchat import SpecChat
-from app.store import Store
-from engine import Comparison, LaneReady, Order, Ready, Record, Request, Round
+from specchat.app.chat.session import Session
+from specchat.app.settings.settings import Settings
+from specchat.app.side_by_side.duet import Duet
+from specchat.app.side_by_side.set_up import lanes
+from specchat.app.storage.store import Store
+from specchat.app.ui.app import SpecChat
+from specchat.app.ui.screens.side_by_side import SideScreen
+from specchat.engine import Comparison, LaneReady, Order, Ready, Record, Request, Round
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import NOW
 
@@ -106,10 +106,10 @@ class SideStage:
             for worker in self.app.workers:
                 await worker.wait()
             await pilot.pause()
-            self.app.pump()
+            self.app.pump.run()
             if isinstance(self.app.screen, SideScreen):
                 for _ in range(3):
-                    self.app.screen.pump()
+                    self.app.screen.pump.run()
         for field in self.app.screen.query("TextArea").results(TextArea):
             field.cursor_blink = False
         await pilot.pause()

@@ -10,11 +10,11 @@ from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 from textual.worker import WorkerCancelled
 
-from app.screens.chat import PANEL_EVERY
-from app.session import Session
-from app.settings import Settings
-from app.specchat import SpecChat
-from app.store import Store
+from specchat.app.chat.session import Session
+from specchat.app.settings.settings import Settings
+from specchat.app.storage.store import Store
+from specchat.app.ui.app import SpecChat
+from specchat.app.ui.screens.chat import PANEL_EVERY
 from tests.app.recorded import RecordedEngine, trace
 
 NOW = 2_000_000.0
@@ -27,7 +27,9 @@ Step = Callable[["Stage", Pilot[None]], Awaitable[None]]
 class Stage:
     """One app and everything around it."""
 
-    def __init__(self, folder: Path, *, name: str = "chat", theme: str = "", **settings: object) -> None:
+    def __init__(
+        self, folder: Path, *, name: str = "chat", theme: str = "", pictures: Path | None = None, **settings: object
+    ) -> None:
         self.engine = RecordedEngine(trace(name))
         self.clock = NOW
         self.database = folder / "specchat.db"
@@ -36,7 +38,7 @@ class Stage:
         self.app = SpecChat(
             lambda: Session(self.engine, self.settings, self.store),
             theme=theme,
-            pictures=folder,
+            pictures=pictures or folder,
             now=lambda: self.clock,
         )
         self.app.animation_level = "none"
@@ -57,7 +59,7 @@ class Stage:
                         await worker.wait()
             await pilot.pause()
             for _ in range(PANEL_EVERY):
-                self.app.pump()
+                self.app.pump.run()
         for field in self.app.screen.query("TextArea, Input").results(TextArea | Input):  # type: ignore[arg-type]
             field.cursor_blink = False
         await pilot.pause()
@@ -106,7 +108,7 @@ def run(stage: Stage, step: Step, *keys: str) -> Callable[[Pilot[None]], Awaitab
 
 def lines_of(stage: Stage) -> Sequence[str]:
     """The lines of the conversation as they stand."""
-    from app.widgets.transcript import Transcript
+    from specchat.app.ui.widgets.transcript import Transcript
 
     transcript = stage.app.screen.query_one(Transcript)
     return [transcript.render_line(y).text.rstrip() for y in range(transcript.size.height)]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from app import paths
+from specchat.app import paths
+from specchat.engine import models_folder
 
-FOLDERS = (paths.models_folder, paths.data_folder, paths.config_folder)
+FOLDERS = (models_folder, paths.data_folder, paths.config_folder)
 
 
 def test_one_variable_moves_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.sanitize import clean_prompt, visible
+from specchat.app.sanitize import clean_prompt, escape_controls
 
 anything = st.text(st.characters())  # half characters included
 
@@ -26,40 +26,50 @@ anything = st.text(st.characters())  # half characters included
         ("\u2066x\u2069", "\ufffdx\ufffd"),
         ("a\u2028b\u2029c", "a␤b␤c"),
         ("\ud83d", "\ufffd"),
+        ("👩\u200d🚀 co\u00adop", "👩‧🚀 co‧op"),
+        ("pay\u200bpal\ufeff\u2060", "pay\ufffdpal\ufffd\ufffd"),
+        ("hidden\U000e0041\U000e0042", "hidden\ufffd\ufffd"),
+        ("a\u200fb\u061cc", "a\ufffdb\ufffdc"),
     ],
 )
 def test_what_a_terminal_acts_on_becomes_a_sign(raw: str, shown: str) -> None:
-    assert visible(raw) == shown
+    assert escape_controls(raw) == shown
 
 
 @pytest.mark.parametrize(
-    "text", ["", "plain", "two\nlines\tand a tab", "naïve 日本語 🎈", "שלום مرحبا", "e\u0301 👩\u200d🚀"]
+    "text", ["", "plain", "two\nlines\tand a tab", "naïve 日本語 🎈", "שלום مرحبا", "e\u0301 ❤\ufe0f 👍🏽"]
 )
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
-    assert visible(text) == text
+    assert escape_controls(text) == text
     assert clean_prompt(text) == text
 
 
 @given(anything)
 def test_visible_text_has_no_control_characters_and_keeps_its_length(text: str) -> None:
-    shown = visible(text)
+    shown = escape_controls(text)
     assert len(shown) == len(text)
     assert not [c for c in shown if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t"]
-    assert not [c for c in shown if unicodedata.bidirectional(c) in ("LRE", "RLE", "LRO", "RLO", "PDF")]
-    assert visible(shown) == shown
+    assert not [c for c in shown if unicodedata.bidirectional(c) in ("LRE", "RLE", "LRO", "RLO", "PDF", "BN")]
+    assert not [c for c in shown if unicodedata.category(c) == "Cf" and not _is_drawn(c)]
+    assert escape_controls(shown) == shown
     shown.encode()
+
+
+def _is_drawn(sign: str) -> bool:
+    """Signs of Arabic, Syriac, Kaithi and Egyptian writing that Unicode counts as formatting, and that have a shape."""
+    return unicodedata.bidirectional(sign) in ("AN", "AL", "L")
 
 
 @given(anything, anything)
 def test_pieces_can_be_made_visible_one_by_one(one: str, two: str) -> None:
-    assert visible(one) + visible(two) == visible(one + two)
+    assert escape_controls(one) + escape_controls(two) == escape_controls(one + two)
 
 
 @given(st.text(st.sampled_from("\x1b[]0;123mHJABC\x07\x9b\x9d\x90\x08\x0e\x0f\x1bc ab"), max_size=40))
 def test_a_terminal_only_ever_draws_it(text: str) -> None:
     screen = pyte.Screen(80, 2)
-    pyte.Stream(screen).feed(visible(text))
-    assert screen.display[0].rstrip() == visible(text).rstrip()
+    pyte.Stream(screen).feed(escape_controls(text))
+    assert screen.display[0].rstrip() == escape_controls(text).rstrip()
     assert screen.title == ""
 
 

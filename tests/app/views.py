@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from textual.pilot import Pilot
 
-from app.player import Player
-from app.reply import Reply
-from app.screens.chat import PANEL_EVERY, ChatScreen
-from app.session import Session
-from app.specchat import SpecChat
-from app.widgets.inspector import ChancesCard, VerdictCard
-from app.widgets.transcript import Transcript
-from engine import Fate
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.session import Session
+from specchat.app.sources.player import Player
+from specchat.app.ui.app import SpecChat
+from specchat.app.ui.screens.chat import PANEL_EVERY, ChatScreen
+from specchat.app.ui.widgets.inspector import ChancesCard, VerdictCard
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Fate
 from tests.app.recorded import Clock, trace
 from tests.app.stage import Stage
 
@@ -23,10 +24,10 @@ WIDE, MEDIUM, NARROW = (140, 40), (110, 30), (80, 24)
 class Replay:
     """A replay of one of the traces that come with specchat, with a clock that a test moves."""
 
-    def __init__(self, name: str = "detail", theme: str = "") -> None:
+    def __init__(self, name: str = "detail", theme: str = "", pictures: Path | None = None) -> None:
         self.clock = Clock()
         self.player = Player(trace(name), f"{name}.jsonl", self.clock)
-        self.app = SpecChat(lambda: Session(self.player), player=self.player, theme=theme)
+        self.app = SpecChat(lambda: Session(self.player), player=self.player, theme=theme, pictures=pictures)
         self.app.animation_level = "none"
 
     @property
@@ -53,7 +54,7 @@ class Replay:
         """Bring everything that has been said on screen."""
         await pilot.pause()
         for _ in range(PANEL_EVERY):
-            self.app.pump()
+            self.app.pump.run()
         await pilot.pause()
 
     def run(self, share: float, *keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:

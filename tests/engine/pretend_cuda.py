@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from engine import cached_model
-from engine.static_steps import StaticSteps
+from specchat.engine.runner import model_runner as cached_model
+from specchat.engine.runner.cuda_graphs import GraphRunner
 
 GPU = torch.device("cuda:0")
 CPU = torch.device("cpu")
@@ -167,6 +167,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
         "max_memory_allocated": lambda *_: 0,
         "get_device_name": lambda *_: "pretended",
         "synchronize": lambda *_: None,
+        "set_device": lambda *_: None,
         "graph_pool_handle": lambda: (0, 0),
         "Event": _Event,
     }
@@ -174,6 +175,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
         monkeypatch.setattr(torch.cuda, name, value)
     gpu = PretendedGpu()
     monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
-    monkeypatch.setattr(StaticSteps, "_captured", lambda _, run: gpu.captured(run))
+    monkeypatch.setattr(GraphRunner, "_warm", lambda _, run: None)  # noqa: ARG005
+    monkeypatch.setattr(GraphRunner, "_captured", lambda _, run: gpu.captured(run))
     with gpu:
         yield gpu

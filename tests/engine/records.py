@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from engine import (
+from specchat.engine import (
     Admitted,
     Candidate,
     Detail,

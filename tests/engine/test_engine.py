@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from engine import (
+from specchat.engine import (
     Admitted,
     Engine,
+    EngineError,
     Event,
     Fate,
     Finished,
@@ -228,9 +229,8 @@ def test_penalties_and_bias_are_those_of_decoding_one_by_one(sampling: Sampling)
 
 
 def test_a_bias_for_a_token_that_is_not_there_is_refused(engine: Engine) -> None:
-    (finished,) = list(engine.stream(ask("hi", sampling=Sampling(logit_bias=((1000, 1.0),)))))
-    assert finished.reason is FinishReason.ERROR
-    assert "names token 1000 and the model has 260" in finished.message
+    with pytest.raises(EngineError, match="names token 1000 and the model has 260"):
+        list(engine.stream(ask("hi", sampling=Sampling(logit_bias=((1000, 1.0),)))))
 
 
 def test_lenience_accepts_more_and_none_of_it_is_free() -> None:

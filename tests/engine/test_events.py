@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from engine import Fate, Round
+from specchat.engine import Fate, Round
 from tests.engine.records import EVERY_RECORD, make_round
 
 

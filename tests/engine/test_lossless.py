@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from app.paths import models_folder
-from engine import Engine, EngineConfig, Message, Request, Sampling
+from specchat.engine import Engine, EngineConfig, Message, Request, Sampling, models_folder
 from tests.engine.tiny import ids_of, run_together
 
 pytestmark = pytest.mark.model
@@ -46,6 +45,7 @@ def requests(drafter: str, **options: object) -> list[Request]:
     ]
 
 
+@pytest.mark.slow
 def test_greedy_output_is_that_of_transformers_with_and_without_drafts(engine: Engine, default_model: Path) -> None:
     plain = [ids_of(events) for events in run_together(engine, requests("none"))]
     for drafter in ("ngram", "head", "combined"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine import EngineError, Message, Request, Sampling, from_json, to_json
+from specchat.engine import EngineError, Message, Request, Sampling, from_json, to_json
 
 HELLO = (Message("user", "Hello"),)
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import (
+from specchat.engine import (
     EngineError,
     Finished,
     FinishReason,
@@ -229,7 +229,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
 def test_a_killed_writer_leaves_every_record_it_wrote(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     script = (
-        "import os, signal, sys; from pathlib import Path; from engine import *\n"
+        "import os, signal, sys; from pathlib import Path; from specchat.engine import *\n"
         "writer = TraceWriter(Path(sys.argv[1]))\n"
         "for i in range(3): writer.write(Died('x', float(i)))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

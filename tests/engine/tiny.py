@@ -11,13 +11,13 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from engine import Engine, EngineConfig, Event, Finished, Message, Outbox, Request, Round
-from engine.assembly import Assembly, put_together
-from engine.distill.initial import head_shape
-from engine.head.folder import LoadedHead
-from engine.head.network import DraftHead
-from engine.loading import LoadedModel
-from engine.progress import Progress
+from specchat.engine import Engine, EngineConfig, Event, Finished, Message, Outbox, Request, Round
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.progress import Progress
+from specchat.engine.speculation.drafters.head.folder import LoadedHead
+from specchat.engine.speculation.drafters.head.network import DraftHead
+from specchat.engine.tools.distill.initial import head_shape
+from specchat.engine.worker.assembly import Assembly, put_together
 
 EOS = 256
 VOCABULARY = 260

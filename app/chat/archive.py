@@ -1,0 +1,195 @@
+"""Stores conversations in one background thread, in order, so that the interface never waits for a disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from specchat.app.chat.conversation import Conversation, Turn, stored_conversation
+from specchat.app.chat.reply import Reply
+from specchat.app.errors import AppError
+from specchat.app.storage.store import Chat, Store
+from specchat.engine import Finished, Record, Round, to_json
+
+T = TypeVar("T")
+RETRY_S = 1.0
+"""A full disk is tried again after this."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Addition:
+    """Records of one reply, as they are stored."""
+
+    reply: Reply
+    text: str
+    lines: list[str]
+    reason: str | None
+    """Why the reply ended, if it has."""
+
+    @classmethod
+    def of(cls, reply: Reply, records: list[Record]) -> _Addition:
+        reasons = [record.reason.value for record in records if isinstance(record, Finished)]
+        return cls(reply, _text(records), [to_json(record) for record in records], reasons[0] if reasons else None)
+
+    def write(self, store: Store) -> None:
+        """Store it; a reply that has no row is left out, since that was said when it began."""
+        if self.reply.message_id is not None:
+            store.append_rounds(self.reply.message_id, self.text, self.lines)
+            if self.reason is not None:
+                store.finish_message(self.reply.message_id, self.reason)
+
+
+class Archive:
+    """The store behind one writing thread: jobs run in the order they were given.
+
+    `on_error` gets one sentence for each job that failed, and is called in the writing thread.
+    """
+
+    def __init__(self, store: Store, on_error: Callable[[str], None]) -> None:
+        self._store = store
+        self._on_error = on_error
+        self._behind: list[_Addition] = []
+        """Not stored yet, oldest first; only the writing thread uses it."""
+        self._retry_at = 0.0
+        """When to try again, by `time.monotonic`; 0 if all went well."""
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="archive")
+
+    def chats(self) -> Future[list[Chat] | None]:
+        """Every chat, newest first."""
+        return self._do(self._store.chats)
+
+    def open(self, chat: Chat) -> Future[Conversation | None]:
+        """A chat as it was stored."""
+        return self._do(lambda: stored_conversation(chat, self._store.messages(chat.id)))
+
+    def prompt(self, conversation: Conversation, turn: Turn) -> Future[None]:
+        """Store a prompt as soon as it is sent; the first one of a conversation makes its chat."""
+
+        def write() -> None:
+            if conversation.chat is None:
+                conversation.chat = self._store.create_chat(conversation.title)
+            turn.prompt_id = self._store.add_message(conversation.chat.id, "user", turn.prompt)
+
+        return self._do(write)
+
+    def begin(self, conversation: Conversation, turn: Turn) -> Future[None]:
+        """Add the turn's replies to the store, still empty."""
+
+        def write() -> None:
+            if conversation.chat is None or turn.prompt_id is None:  # could not be stored: that was said then
+                return
+            for reply in turn.replies:
+                reply.message_id = self._store.add_message(
+                    conversation.chat.id, "assistant", "", answers=turn.prompt_id, chosen=reply is turn.reply
+                )
+
+        return self._do(write)
+
+    def append(self, additions: list[tuple[Reply, list[Record]]]) -> Future[None]:
+        """Add records to replies, all in one transaction; a `Finished` marks its reply as ended.
+
+        What cannot be stored is kept and tried again with what comes later, so that no reply has a hole.
+        """
+
+        def write() -> None:
+            self._behind += [_Addition.of(reply, records) for reply, records in additions]
+            self._catch_up()
+
+        return self._do(write)
+
+    def finish(self, reply: Reply, reason: str) -> Future[None]:
+        """Mark a reply as ended that got no `Finished`."""
+
+        def write() -> None:
+            if reply.message_id is not None:
+                self._store.finish_message(reply.message_id, reason)
+
+        return self._do(write)
+
+    def choose(self, reply: Reply) -> Future[None]:
+        """Continue the chat with this one of several replies."""
+
+        def write() -> None:
+            if reply.message_id is not None:
+                self._store.choose(reply.message_id)
+
+        return self._do(write)
+
+    def take_back(self, conversation: Conversation, turns: list[Turn]) -> Future[None]:
+        """Remove prompts that were never asked; a chat that had nothing else goes with them."""
+
+        def write() -> None:
+            for turn in turns:
+                if turn.prompt_id is not None:
+                    self._store.take_back(turn.prompt_id)
+            if turns and conversation.chat is not None and not self._store.messages(conversation.chat.id):
+                self._store.delete_chat(conversation.chat.id)
+                conversation.chat = None
+
+        return self._do(write)
+
+    def unsent(self) -> Future[str | None]:
+        """The text of the composer that was stored last."""
+        return self._do(self._store.unsent)
+
+    def keep_unsent(self, text: str) -> Future[None]:
+        """Store the text of the composer."""
+        return self._do(lambda: self._store.keep_unsent(text))
+
+    def rename(self, chat: Chat, title: str) -> Future[None]:
+        """Give a chat another title."""
+        return self._do(lambda: self._store.rename_chat(chat.id, title))
+
+    def delete(self, chat: Chat) -> Future[None]:
+        """Take a chat off the list."""
+        return self._do(lambda: self._store.delete_chat(chat.id))
+
+    def restore(self, chat: Chat) -> Future[None]:
+        """Undo `delete`."""
+        return self._do(lambda: self._store.restore_chat(chat.id))
+
+    def close(self) -> None:
+        """Write what is left and close the store."""
+
+        def last_try() -> None:
+            self._retry_at = 0.0
+            self._catch_up()
+
+        self._do(last_try)
+        self._writer.shutdown(wait=True)
+        self._store.close()
+
+    def _catch_up(self) -> None:
+        """Store what is behind; after a failure not before `RETRY_S`, and only the first failure is raised."""
+        if not self._behind or time.monotonic() < self._retry_at:
+            return
+        try:
+            with self._store.one_transaction():
+                for addition in self._behind:
+                    addition.write(self._store)
+        except AppError:
+            known = self._retry_at > 0
+            self._retry_at = time.monotonic() + RETRY_S
+            if not known:
+                raise
+        else:
+            self._behind.clear()
+            self._retry_at = 0.0
+
+    def _do(self, job: Callable[[], T]) -> Future[T | None]:
+        def guarded() -> T | None:
+            try:
+                return job()
+            except AppError as error:
+                self._on_error(str(error))
+                return None
+
+        return self._writer.submit(guarded)
+
+
+def _text(records: Iterable[Record]) -> str:
+    """What the records add to their reply."""
+    return "".join(r.text if isinstance(r, Round) else r.tail for r in records if isinstance(r, Round | Finished))

@@ -1,0 +1,92 @@
+"""A chat as text for other programs: Markdown to read, JSON with every round."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.reply import ENDINGS, Reply, Stage
+from specchat.engine import FinishReason, to_json
+
+FORMATS = ("md", "json", "svg")
+"""What a chat can be exported as: Markdown, JSON, a picture."""
+FORMAT, VERSION = "specchat-chat", 1
+_UNFIT = re.compile(r"[^\w]+")
+
+
+def as_markdown(conversation: Conversation, model: str) -> str:
+    """Prompts and the replies the chat went on with."""
+    parts = [f"# {' '.join(conversation.title.split())}"]
+    for turn in conversation.turns:
+        parts += ["## You", turn.prompt.strip()]
+        if turn.reply is not None:
+            parts += [f"## {model or 'Model'}", *_markdown_reply(turn, turn.reply)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def as_json(conversation: Conversation, model: str) -> str:
+    """One object: every turn with all of its replies, and each reply with its rounds as they are in a trace."""
+    exported = {
+        "format": FORMAT,
+        "version": VERSION,
+        "title": conversation.title,
+        "model": model or None,
+        "turns": [
+            {
+                "prompt": turn.prompt,
+                "chosen": turn.place - 1 if turn.reply is not None else None,
+                "replies": [_reply(reply) for reply in turn.replies],
+            }
+            for turn in conversation.turns
+        ],
+    }
+    return json.dumps(exported, ensure_ascii=False, indent=1) + "\n"
+
+
+def code_blocks(markdown: str) -> list[tuple[str, str]]:
+    """Language and text of each code block of a Markdown text, in order."""
+    from markdown_it import MarkdownIt
+
+    tokens = MarkdownIt().parse(markdown)
+    return [(t.info.split(" ")[0].strip(), t.content.rstrip("\n")) for t in tokens if t.type in ("fence", "code_block")]
+
+
+def file_stem(title: str) -> str:
+    """A file name for a chat: its first words in lower case, joined by -."""
+    words = _UNFIT.sub("-", title.lower()).strip("-")
+    return words[:40].rstrip("-") or "chat"
+
+
+def _markdown_reply(turn: Turn, reply: Reply) -> list[str]:
+    notes = []
+    if turn.candidates:
+        notes.append(f"reply {turn.place} of {len(turn.candidates)}")
+    if reply.running:
+        notes.append("still being written")
+    elif reply.stage is Stage.INTERRUPTED:
+        notes.append("interrupted")
+    elif reply.reason not in (FinishReason.EOS, FinishReason.STOP, None):
+        notes.append(reply.message or ENDINGS[reply.reason])
+    return [reply.text.strip(), f"*{' · '.join(notes)}*" if notes else ""]
+
+
+def _reply(reply: Reply) -> dict[str, Any]:
+    s = reply.metrics
+    return {
+        "text": reply.text,
+        "stage": reply.stage.value,
+        "reason": reply.reason.value if reply.reason else None,
+        "message": reply.message,
+        "figures": {
+            "rounds": s.rounds,
+            "tokens": s.emitted,
+            "tested": s.tested,
+            "accepted": s.accepted,
+            "acceptance": s.acceptance,
+            "tau": s.mean_emitted_length,
+            "tokens_per_second": s.tokens_per_second,
+        },
+        "rounds": [json.loads(to_json(record)) for record in reply.rounds],
+    }

@@ -1,0 +1,327 @@
+"""Sends prompts to a source, and delivers each record to the reply it belongs to, on screen or not.
+
+Records are stored before they are shown: what a person has seen is there after a kill.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+from specchat.app.chat.archive import Archive
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.marks import Marks
+from specchat.app.chat.reply import Reply, Stage, stored_reply
+from specchat.app.chat.session import Session
+from specchat.app.settings.settings import Settings
+from specchat.app.sources.stepper import Part
+from specchat.app.storage.store import Chat
+from specchat.engine import (
+    Baseline,
+    EngineError,
+    Event,
+    Finished,
+    FinishReason,
+    Message,
+    Prefilled,
+    Record,
+    Request,
+    Round,
+)
+
+STARTING = "specchat is still starting"
+STORE_WAIT_S = 0.005
+"""How long a frame waits for its records to be stored, which takes a fifth of that; then the next frame shows them."""
+PROMPT_WAIT_S = 0.05
+"""The same for a prompt, which is sent once."""
+LONGEST_WAIT_S = 1.0
+"""Records are shown after this even if they are not stored: the disk hangs, or another program locks the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """Records that the source gave at once."""
+
+    records: Sequence[Record]
+    stored: Future[None] | None
+    """None if nothing of them is to be stored."""
+    at: float
+    """`time.monotonic` when they came."""
+
+
+class RequestManager:
+    """Stands between conversations and one source.
+
+    Prompts wait here until the models are loaded and the reply before them has ended, so that a person can type ahead.
+    """
+
+    def __init__(self, observe: Callable[[str, Event], None] | None = None) -> None:
+        """Make it; `observe` is called with the request's id and each event of a running reply."""
+        self._observe = observe
+        self.replies: dict[str, tuple[Conversation, Turn]] = {}
+        """The running ones, by request."""
+        self.detail = 0
+        """Size of the top-k that replies record for each tested token; 0 for none."""
+        self._baseline = Baseline()
+        self.changes = 0
+        """Grows whenever a turn begins or ends: the list of chats is then out of date."""
+        self.unseen: set[Conversation] = set()
+        """Conversations with a reply that has ended since they were last shown."""
+        self.settings: Settings | None = None
+        """What the next request is made with; None in a replay."""
+        self._session: Session | None = None
+        self._archive: Archive | None = None
+        self._ready = False
+        self._failure = ""
+        self._conversations: list[Conversation] = []
+        self._arrivals: deque[_Arrival] = deque()
+        """What is being stored and not yet shown, oldest first."""
+
+    def connect(self, session: Session, archive: Archive | None) -> None:
+        """Send prompts to this session's source, and store them and the replies in `archive`."""
+        self._session, self._archive, self.settings = session, archive, session.settings
+        if archive is not None:
+            for conversation in self._conversations:
+                for turn in conversation.waiting:
+                    archive.prompt(conversation, turn)
+        session.source.start()
+
+    def busy_conversation(self, chat_id: int) -> Conversation | None:
+        """The conversation of this chat if it has a reply running or a prompt waiting."""
+        self._forget_idle()
+        return next((c for c in self._conversations if c.chat and c.chat.id == chat_id), None)
+
+    @property
+    def marks(self) -> Marks:
+        """The chats that are answering, waiting, or have an unread answer."""
+        self._forget_idle()
+        busy = {c.chat.id: c.all_running for c in self._conversations if c.chat}
+        answering = {i for i, replies in busy.items() if any(r.stage is not Stage.WAITING for r in replies)}
+        news = {c.chat.id for c in self.unseen if c.chat}
+        return Marks(frozenset(answering), frozenset(busy.keys() - answering), frozenset(news))
+
+    def set_detail(self, detail: int) -> None:
+        """Record the top-k of this size for every reply, from its next round on; 0 records none."""
+        self.detail = detail
+        if self._session is not None:
+            for request_id in self.replies:
+                self._session.source.set_detail(request_id, detail)
+
+    def show_steps(self, steps: list[tuple[Round, Part]]) -> None:
+        """These rounds are being stepped through, and no others."""
+        by_request = {record.request_id: (record, part) for record, part in steps}
+        for request_id in self.replies:
+            self._reply(request_id).stepping = by_request.get(request_id)
+
+    def rewind(self) -> None:
+        """Forget the running replies: a replay is played again from an earlier place."""
+        self.replies.clear()
+        self._baseline = Baseline()
+
+    def seen(self, chat: Chat) -> None:
+        """The user has opened this chat."""
+        self.unseen = {c for c in self.unseen if c.chat is None or c.chat.id != chat.id}
+
+    def send(self, conversation: Conversation, prompt: str, candidates: int = 1) -> None:
+        """Ask for one reply or several; at once unless a reply of this conversation is running."""
+        turn = Turn(prompt, wanted=candidates)
+        conversation.turns.append(turn)
+        if conversation not in self._conversations:
+            self._conversations.append(conversation)
+        if self._archive is not None:
+            wait([self._archive.prompt(conversation, turn)], PROMPT_WAIT_S)
+            self.changes += 1
+        self._next(conversation)
+
+    def stop(self, conversation: Conversation) -> list[str]:
+        """End the running replies, keeping their text, and take the waiting prompts back."""
+        waiting = conversation.waiting
+        conversation.turns = [turn for turn in conversation.turns if turn.reply is not None]
+        if waiting and self._archive is not None:
+            self._archive.take_back(conversation, waiting)
+            self.changes += 1
+        self._cancel(conversation.all_running)
+        return [turn.prompt for turn in waiting]
+
+    def stop_replies(self, turn: Turn) -> None:
+        """End the replies to one prompt, keeping their text."""
+        self._cancel(reply for reply in turn.replies if reply.running)
+
+    def abandon(self, conversation: Conversation) -> None:
+        """End the running replies and drop the waiting prompts; what was sent stays stored."""
+        conversation.turns = [turn for turn in conversation.turns if turn.reply is not None]
+        self._cancel(conversation.all_running)
+
+    def pick(self, turn: Turn, reply: Reply) -> None:
+        """Continue the chat with this candidate, and end the others."""
+        turn.reply = reply
+        if self._archive is not None:
+            self._archive.choose(reply)
+        self._cancel(other for other in turn.candidates if other.running and other is not reply)
+        self.changes += 1
+
+    def adjust(self, settings: Settings) -> bool:
+        """Draft as these settings say, from the next round on; whether any reply is running.
+
+        Raises:
+            EngineError: the models have no such drafter.
+        """
+        if self._session is None:
+            return False
+        for request_id in self.replies:
+            self._session.source.adjust(request_id, settings.drafter, settings.gamma)
+        return bool(self.replies)
+
+    def follow(self, conversation: Conversation, request: Request) -> None:
+        """Add a recorded request to a conversation: its prompt, and the history that the conversation lacks."""
+        history = [m for m in request.messages[:-1] if m.role in ("user", "assistant")]
+        if not conversation.turns:
+            for prompt, reply in zip(history[::2], history[1::2], strict=False):
+                conversation.turns.append(Turn(prompt.content, stored_reply(reply.content, "eos", ())))
+        last = request.messages[-1].content if request.messages else request.prompt
+        turn = Turn(last or f"{len(request.prompt_ids)} token ids", self._reply_to(request))
+        conversation.turns.append(turn)
+        self.replies[request.request_id] = (conversation, turn)
+
+    def drain(self) -> Iterator[Record]:
+        """Store every new record, then deliver it to its reply; yields those that belong to none, in order."""
+        self._take_in()
+        if self._arrivals and (newest := self._arrivals[-1].stored) is not None:
+            wait([newest], STORE_WAIT_S)
+        while self._arrivals and _can_be_shown(self._arrivals[0]):
+            yield from self._hand_over(self._arrivals.popleft())
+
+    def ready(self) -> None:
+        """The models are loaded: send what has been waiting."""
+        self._ready = True
+        for conversation in list(self._conversations):
+            self._next(conversation)
+
+    def fail(self, sentence: str) -> None:
+        """There is no engine, for this reason: every prompt is answered with it."""
+        self._ready, self._failure = True, sentence
+        for conversation in list(self._conversations):
+            self._next(conversation)
+
+    def close(self) -> None:
+        """End the replies, store what there is of them, and close source and store."""
+        self.end()
+        if self._session is not None and self._archive is not None:
+            self._archive.close()
+
+    def end(self) -> None:
+        """End the replies, store what there is of them, and close the source; others may go on using the store."""
+        if self._session is None:
+            return
+        for request_id in self.replies:
+            self._session.source.cancel(request_id)
+        self._session.source.close()
+        self._take_in()
+        while self._arrivals:
+            for _ in self._hand_over(self._arrivals.popleft()):
+                pass
+
+    def _take_in(self) -> None:
+        """Begin to store what the source has to give."""
+        records = list(self._session.source.drain()) if self._session is not None else []
+        if records:
+            self._arrivals.append(_Arrival(records, self._store(records), time.monotonic()))
+
+    def _store(self, records: Sequence[Record]) -> Future[None] | None:
+        if self._archive is None:
+            return None
+        of_reply: dict[str, list[Record]] = {}
+        for record in records:
+            request_id = getattr(record, "request_id", None)
+            if request_id in self.replies and not isinstance(record, Prefilled | Request):
+                of_reply.setdefault(request_id, []).append(record)
+        if not of_reply:
+            return None
+        return self._archive.append([(self._reply(request_id), own) for request_id, own in of_reply.items()])
+
+    def _hand_over(self, arrival: _Arrival) -> Iterator[Record]:
+        for record in arrival.records:
+            request_id = getattr(record, "request_id", None)
+            if request_id is None or isinstance(record, Request):
+                yield record
+            elif request_id in self.replies:
+                self._deliver(request_id, record)
+
+    def _next(self, conversation: Conversation) -> None:
+        if not self._ready or conversation.running:
+            return
+        for turn in conversation.waiting:
+            self._ask(conversation, turn)
+            if turn.reply and turn.reply.running:
+                return
+
+    def _ask(self, conversation: Conversation, turn: Turn) -> None:
+        ids = [uuid4().hex for _ in range(turn.wanted)]
+        if self._failure or self._session is None or self.settings is None:
+            turn.reply, turn.wanted = Reply(ids[0]), 1
+            turn.reply.fail(self._failure or STARTING)
+            return
+        requests = _requests(self.settings, ids, conversation.messages(turn), self.detail)
+        replies = [self._reply_to(request) for request in requests]
+        turn.reply, turn.candidates = replies[0], replies if len(replies) > 1 else []
+        if self._archive is not None:
+            self._archive.begin(conversation, turn)
+        for request, reply in zip(requests, replies, strict=True):
+            self.replies[request.request_id] = (conversation, turn)
+            try:
+                self._session.source.submit(request)
+            except EngineError as error:
+                reply.fail(str(error))
+                if self._archive is not None:
+                    self._archive.finish(reply, FinishReason.ERROR.value)
+                self._end(request.request_id)
+        self.changes += 1
+
+    def _deliver(self, request_id: str, record: Event) -> None:
+        if self._observe is not None:
+            self._observe(request_id, record)
+        conversation, _turn = self.replies[request_id]
+        reply = self._reply(request_id)
+        self.changes += reply.stage is Stage.WAITING
+        reply.add(record)
+        if isinstance(record, Finished):
+            self._end(request_id)
+            self._next(conversation)
+
+    def _end(self, request_id: str) -> None:
+        conversation, _turn = self.replies.pop(request_id)
+        if not conversation.running:
+            self.unseen.add(conversation)
+        self.changes += 1
+
+    def _reply(self, request_id: str) -> Reply:
+        """The running reply to this request."""
+        _conversation, turn = self.replies[request_id]
+        return next(reply for reply in turn.replies if reply.request_id == request_id)
+
+    def _cancel(self, replies: Iterable[Reply]) -> None:
+        for reply in replies:
+            if self._session is not None:
+                self._session.source.cancel(reply.request_id)
+
+    def _reply_to(self, request: Request) -> Reply:
+        return Reply(request.request_id, drafter=request.drafter, gamma=request.gamma, baseline=self._baseline)
+
+    def _forget_idle(self) -> None:
+        self._conversations = [c for c in self._conversations if c.running or c.waiting]
+
+
+def _can_be_shown(arrival: _Arrival) -> bool:
+    """Whether its records are stored, or could not be, or have waited long enough."""
+    return arrival.stored is None or arrival.stored.done() or time.monotonic() > arrival.at + LONGEST_WAIT_S
+
+
+def _requests(settings: Settings, ids: list[str], messages: tuple[Message, ...], detail: int) -> list[Request]:
+    """One request for each candidate. Without a seed the engine draws one for each; a given one counts up."""
+    seeds = [None if settings.seed is None else settings.seed + number for number in range(len(ids))]
+    requests = [replace(settings, seed=seed).request(i, messages) for i, seed in zip(ids, seeds, strict=True)]
+    return [replace(request, detail=detail) for request in requests] if detail else requests

@@ -1,0 +1,208 @@
+"""The commands and their options. What a command needs is imported when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specchat.app.cli.commands import models, options
+from specchat.app.cli.commands.bench import bench
+from specchat.app.cli.commands.compare import Exact, SetUpLeft, SetUpRight, compare
+from specchat.app.cli.commands.distill import distill
+from specchat.app.cli.commands.export import export
+from specchat.app.cli.commands.screenshot import screenshot
+from specchat.app.cli.commands.verify import verify
+from specchat.app.errors import UsageError
+
+if TYPE_CHECKING:
+    from specchat.app.side_by_side.duet import SideOptions
+
+app = typer.Typer(
+    name="specchat",
+    help="Chat with a local language model in the terminal and watch speculative decoding happen, token by token.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(models.app, name="models")
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code.
+
+    Raises:
+        UsageError: it has an unknown command or option, or a value of the wrong kind.
+        KeyboardInterrupt: the user ended it.
+    """
+    try:
+        return app(list(arguments), prog_name="specchat", standalone_mode=False) or 0
+    except typer.TyperException as error:
+        sentence = error.format_message()
+        if sentence.startswith("No such command"):
+            sentence = f'{sentence.rstrip(".")} (to ask a question: specchat ask "…")'
+        raise UsageError(sentence) from error
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+
+
+@app.callback(invoke_without_command=True)
+def chat(
+    ctx: typer.Context,
+    target: options.Target = None,
+    draft: options.Draft = None,
+    drafter: options.Drafter = None,
+    gamma: options.Gamma = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    seed: options.Seed = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
+    lenience: options.Lenience = None,
+    max_tokens: options.MaxTokens = None,
+    context: options.Context = None,
+    dtype: options.Dtype = None,
+    quantize: options.Quantize = None,
+    device: options.Device = None,
+    theme: Annotated[str | None, typer.Option("--theme", metavar="NAME", help="Colours of the interface.")] = None,
+    side_by_side: Annotated[
+        bool, typer.Option("--side-by-side", help="One prompt in two set-ups, each on a clock of its own.")
+    ] = False,
+    left: SetUpLeft = None,
+    right: SetUpRight = None,
+    order: Annotated[
+        str | None, typer.Option("--order", metavar="ORDER", help="interleaved or sequential, side by side.")
+    ] = None,
+    exact: Exact = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Without a command: chat. The commands' own options go behind them."""
+    given = {
+        "target": target,
+        "draft": draft,
+        "drafter": drafter,
+        "gamma": gamma,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": seed,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "lenience": lenience,
+        "max_tokens": max_tokens,
+        "context": context,
+        "dtype": dtype,
+        "quantize": quantize,
+        "device": device,
+        "theme": theme,
+    }
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"specchat {installed('specchat')}")
+    elif ctx.invoked_subcommand is None:
+        from specchat.app.cli.commands.chat import open_chat
+
+        options.check(given)
+        raise typer.Exit(open_chat(given, _side(side_by_side, left, right, order, exact)))
+    else:
+        given |= {
+            "side_by_side": side_by_side or None,
+            "left": left,
+            "right": right,
+            "order": order,
+            "exact": exact or None,
+        }
+        misplaced = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+        if misplaced:
+            command = ctx.invoked_subcommand
+            raise UsageError(f"{misplaced[0]} goes behind the command: specchat {command} {misplaced[0]} …")
+
+
+def _side(wanted: bool, left: str | None, right: str | None, order: str | None, exact: bool) -> SideOptions | None:
+    if wanted:
+        from specchat.app.side_by_side.duet import SideOptions
+
+        return SideOptions(left, right, order or "interleaved", exact)
+    for name, value in (("--left", left), ("--right", right), ("--order", order), ("--exact", exact)):
+        if value:
+            raise UsageError(f"{name} goes with two lanes: specchat --side-by-side {name} …, or specchat compare")
+    return None
+
+
+@app.command()
+def ask(
+    question: Annotated[str | None, typer.Argument(help="The question; text on stdin is added behind it.")] = None,
+    target: options.Target = None,
+    draft: options.Draft = None,
+    drafter: options.Drafter = None,
+    gamma: options.Gamma = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    seed: options.Seed = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
+    logit_bias: options.LogitBias = None,
+    lenience: options.Lenience = None,
+    max_tokens: options.MaxTokens = None,
+    context: options.Context = None,
+    dtype: options.Dtype = None,
+    quantize: options.Quantize = None,
+    device: options.Device = None,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", metavar="TEXT", help="End the reply before TEXT; may be repeated.")
+    ] = None,
+    system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="Instructions to the model.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
+    trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Record every round in FILE.")] = None,
+) -> None:
+    """Ask one question and print the reply as it comes."""
+    given = {
+        "target": target,
+        "draft": draft,
+        "drafter": drafter,
+        "gamma": gamma,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": seed,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "lenience": lenience,
+        "max_tokens": max_tokens,
+        "context": context,
+        "dtype": dtype,
+        "quantize": quantize,
+        "device": device,
+    }
+    from specchat.app.cli.commands.ask import Question, answer
+
+    options.check(given)
+    asked = Question(question, system, tuple(stop or ()), tuple(logit_bias or ()))
+    interrupted = answer(asked, given, as_json=as_json, trace=trace)
+    if interrupted:
+        raise typer.Exit(130)
+
+
+@app.command()
+def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace that ask --trace recorded.")]) -> None:
+    """Play a recorded trace in the interface, at its own speed and without a model."""
+    from specchat.app.cli.commands.replay import open_replay
+
+    raise typer.Exit(open_replay(file))
+
+
+app.command()(screenshot)
+app.command()(export)
+app.command()(bench)
+app.command()(compare)
+app.command()(verify)
+app.command()(distill)

@@ -1,0 +1,117 @@
+"""`specchat bench`: speed on this machine, compared with theory, memory bandwidth and other decoders."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specchat.app.cli.commands.options import Device, Dtype, Quantize, Target
+from specchat.app.cli.status_line import StatusLine
+from specchat.engine import models_folder
+
+Draft = Annotated[str | None, typer.Option("--draft", metavar="MODEL", help="A draft model, named as the target is.")]
+Drafters = Annotated[
+    list[str] | None, typer.Option("--drafter", metavar="NAME", help="May be repeated; all if left out.")
+]
+Prompts = Annotated[
+    list[str] | None,
+    typer.Option("--prompts", metavar="SET", help="chat, code, copy or structured; may be repeated; all if left out."),
+]
+Limit = Annotated[int | None, typer.Option("--limit", metavar="N", help="Prompts of each set.")]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", metavar="N", help="Longest reply.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")]
+
+
+def bench(
+    target: Target = None,
+    draft: Draft = None,
+    drafter: Drafters = None,
+    gamma: Annotated[
+        list[str] | None, typer.Option("--gamma", metavar="N|auto", help="Draft length; may be repeated.")
+    ] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option("--batch", metavar="N", help="Requests at once; may be repeated.")
+    ] = None,
+    temperature: Annotated[
+        list[float] | None, typer.Option("--temperature", metavar="T", help="0 is greedy; may be repeated.")
+    ] = None,
+    prompts: Prompts = None,
+    limit: Limit = None,
+    max_tokens: MaxTokens = None,
+    passes: Annotated[
+        int | None, typer.Option("--passes", metavar="N", help="Times are medians over so many passes.")
+    ] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option("--peer", metavar="loop|transformers|llama.cpp", help="May be repeated.")
+    ] = None,
+    llama_cpp: Annotated[
+        Path | None,
+        typer.Option(
+            "--llama-cpp",
+            metavar="FOLDER",
+            help="Where llama.cpp's libraries are (or SPECCHAT_LLAMA_CPP): `npm install --prefix FOLDER "
+            "@node-llama-cpp/linux-x64` puts them there.",
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", metavar="N", help="CPU threads, of the peers too.")
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option("--prompt-tokens", metavar="N", help="Also measure how fast a prompt of N tokens is read."),
+    ] = None,
+    crossover: Annotated[bool, typer.Option("--crossover", help="Grow the batch until drafting stops paying.")] = False,
+    synthetic: Annotated[
+        float | None,
+        typer.Option("--synthetic", metavar="ALPHA", help="A random-weight pair that agrees at ALPHA of all tokens."),
+    ] = None,
+    shape: Annotated[str | None, typer.Option("--shape", metavar="TARGET/DRAFT", help="Of the synthetic pair.")] = None,
+    dtype: Dtype = None,
+    quantize: Quantize = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Measure drafters, draft lengths, batches and temperatures against decoding without drafts, in one run."""
+    from specchat.engine.tools.bench import BenchOptions, run
+
+    given = {
+        "target": target,
+        "draft": draft,
+        "drafters": drafter,
+        "gammas": gamma,
+        "batches": batch,
+        "temperatures": temperature,
+        "prompts": prompts,
+        "limit": limit,
+        "max_tokens": max_tokens,
+        "passes": passes,
+        "peers": peer,
+        "llama_cpp": llama_cpp,
+        "threads": threads,
+        "prompt_tokens": prompt_tokens,
+        "crossover": crossover or None,
+        "synthetic": synthetic,
+        "shape": shape,
+        "dtype": dtype,
+        "quantize": quantize,
+        "device": device,
+    }
+    options = BenchOptions(models=models_folder(), command=typed(), **chosen(given))
+    with StatusLine(sys.stderr) as line:
+        report = run(options, line.say)
+    print(report.json() if as_json else report.text())
+
+
+def chosen(given: Mapping[str, object]) -> dict[str, Any]:
+    """The options that were given, lists as tuples; the others keep the engine's defaults."""
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None}
+
+
+def typed() -> str:
+    """The command line, for the report."""
+    return shlex.join(["specchat", *sys.argv[1:]])

@@ -1,0 +1,86 @@
+"""`specchat`: the interface on a live engine."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specchat.app.errors import StoreError, UsageError
+from specchat.app.paths import database_file, settings_file
+from specchat.app.settings.settings import Settings, load_settings
+from specchat.engine import models_folder
+
+if TYPE_CHECKING:
+    from specchat.app.chat.session import Session
+    from specchat.app.side_by_side.duet import SideOptions
+    from specchat.app.storage.store import Store
+
+
+def open_chat(options: Mapping[str, object], side: SideOptions | None = None) -> int:
+    """Chat until the user leaves; returns the exit code. With `side`, begin side by side.
+
+    Raises:
+        UsageError: an option is out of range, or there is no terminal to draw on.
+    """
+    need_terminal("ask a question without the interface: specchat ask")
+    settings, notice = load_settings(settings_file(), options)
+
+    from specchat.app.side_by_side.duet import SideOptions, live_duet
+    from specchat.app.sources.probe import Probe
+    from specchat.app.ui.app import SpecChat
+
+    wanted = side or SideOptions()
+    if side is not None:
+        side.pair(settings)
+    app = SpecChat(
+        lambda: prepare(settings, notice),
+        theme=settings.theme,
+        probe=Probe(),
+        make_duet=lambda shared: live_duet(shared, wanted),
+        begin_side_by_side=side is not None,
+    )
+    app.run()
+    return app.return_code or 0
+
+
+def prepare(settings: Settings, notice: str | None, database: Path | None = None) -> Session:
+    """Open the store and make the engine, once the first frame is on screen."""
+    from specchat.app.chat.session import Session
+    from specchat.engine import Engine
+
+    store, notices = open_store(notice, database)
+    engine = Engine(settings.engine_config(models_folder()))
+    return Session(engine, settings, store, notices, settings_file())
+
+
+def open_store(
+    notice: str | None, database: Path | None = None, now: Callable[[], float] = time.time
+) -> tuple[Store | None, tuple[str, ...]]:
+    """The chats, and the sentences to show at the start, `notice` first.
+
+    A store that cannot be opened is such a sentence: chatting works without it.
+    """
+    from specchat.app.storage.store import Store
+
+    said = [notice]
+    store = None
+    try:
+        store = Store(database or database_file(), now)
+        said.append(store.notice)
+    except StoreError as error:
+        said.append(str(error))
+    return store, tuple(sentence for sentence in said if sentence)
+
+
+def need_terminal(instead: str) -> None:
+    """The interface draws on stdout and reads keys from stdin.
+
+    Raises:
+        UsageError: one of them is no terminal.
+    """
+    for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout)):
+        if stream is None or not stream.isatty():
+            raise UsageError(f"{name} is not a terminal, and the interface needs one: {instead}")

@@ -1,0 +1,87 @@
+"""`specchat export`: a stored chat as Markdown, JSON or SVG, on stdout or in a new file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specchat.app.chat.export import FORMATS, as_json, as_markdown
+from specchat.app.cli.commands.screenshot import Theme, known_theme, refuse_existing, write_new
+from specchat.app.errors import StoreError, UsageError
+from specchat.app.paths import database_file
+from specchat.app.sanitize import escape_controls
+
+if TYPE_CHECKING:
+    from specchat.app.chat.conversation import Conversation
+    from specchat.app.storage.store import Chat
+
+WIDTH = 100
+
+
+def export(
+    chat: Annotated[
+        str | None, typer.Argument(metavar="CHAT", help="A part of its title; the newest chat if left out.")
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", metavar="|".join(FORMATS), help="That of FILE, else md, if left out.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A new file, instead of stdout.")] = None,
+    titles: Annotated[bool, typer.Option("--list", help="Print the titles of all chats, newest first.")] = False,
+    theme: Theme = None,
+) -> None:
+    """Write a stored chat as Markdown, JSON (with every round) or an SVG picture."""
+    from specchat.app.chat.conversation import stored_conversation
+    from specchat.app.storage.store import Store
+
+    chosen = _format(form, out)
+    with Store(database_file()) as store:
+        if titles:
+            if store.notice:
+                print(f"specchat: {escape_controls(store.notice)}", file=sys.stderr)
+            for entry in store.chats():
+                print(escape_controls(" ".join(entry.title.split())))
+            return
+        chats = store.chats()
+        if not chats and store.notice:
+            raise StoreError(store.notice)
+        entry = _found(chats, chat)
+        conversation = stored_conversation(entry, store.messages(entry.id))
+    if out is not None:
+        refuse_existing(out)
+    text = _text(conversation, chosen, theme)
+    if out is None:
+        sys.stdout.write(escape_controls(text) if sys.stdout.isatty() else text)
+    else:
+        write_new(out, text)
+        print(f"exported as {escape_controls(str(out))}", file=sys.stderr)
+
+
+def _format(form: str | None, out: Path | None) -> str:
+    suffix = out.suffix.removeprefix(".").lower() if out else ""
+    chosen = form or {"markdown": "md"}.get(suffix, suffix) or FORMATS[0]
+    if chosen not in FORMATS:
+        named = f"--format {form}" if form else f"the ending of {out}"
+        raise UsageError(f"{named} is not understood: choose --format {', '.join(FORMATS)}")
+    return chosen
+
+
+def _found(chats: list[Chat], wanted: str | None) -> Chat:
+    """The newest chat with this in its title; one whose whole title it is comes first."""
+    if not chats:
+        raise UsageError("there are no chats yet: specchat begins one")
+    matching = [c for c in chats if wanted is None or wanted.casefold() in c.title.casefold()]
+    if not matching:
+        raise UsageError(f"no chat has {wanted!r} in its title: specchat export --list shows all titles")
+    exact = [c for c in matching if wanted is not None and c.title.casefold() == wanted.casefold()]
+    return (exact or matching)[0]
+
+
+def _text(conversation: Conversation, form: str, theme: str | None) -> str:
+    if form == "svg":
+        from specchat.app.ui.headless import chat_svg
+
+        return chat_svg(conversation, WIDTH, known_theme(theme))
+    return as_markdown(conversation, "") if form == "md" else as_json(conversation, "")

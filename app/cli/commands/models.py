@@ -1,0 +1,127 @@
+"""`specchat models`: lists presets and stored models, and fetches models."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specchat.app.cli.pull_progress import pull_progress
+from specchat.app.sanitize import escape_controls
+from specchat.engine import Progress, models_folder, size_text
+from specchat.engine.models import (
+    DEFAULT_PRESET,
+    PRESETS,
+    ModelStore,
+    Preset,
+    StoredModel,
+    cached_snapshot,
+    folder_bytes,
+    resolve_model,
+)
+
+app = typer.Typer(help="List and fetch models.", rich_markup_mode=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPreset:
+    """A preset, and where it is on this machine if it is."""
+
+    preset: Preset
+    local: StoredModel | None
+
+
+@app.command("list")
+def list_models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+) -> None:
+    """Show the presets and the models on this machine."""
+    stored = {model.name: model for model in ModelStore(models_folder()).models()}
+    presets = [
+        ListedPreset(preset, stored.pop(preset.stored_name, None) or _in_hub_cache(preset))
+        for preset in PRESETS.values()
+    ]
+    if as_json:
+        print(json.dumps(_as_json(presets, list(stored.values())), indent=2))
+    else:
+        _print_tables(presets, list(stored.values()))
+
+
+@app.command()
+def pull(
+    name: Annotated[
+        str, typer.Argument(help="A preset, a hub id (organisation/name), or a GGUF file.")
+    ] = DEFAULT_PRESET,
+) -> None:
+    """Fetch a model, and convert it where that is needed. An interrupted pull goes on where it stopped."""
+    watched: AbstractContextManager[Progress] = pull_progress(sys.stderr)
+    with watched as progress:
+        folder = resolve_model(name, ModelStore(models_folder()), progress)
+    print(f"{escape_controls(name)} is ready in {escape_controls(str(folder))}")
+
+
+def _in_hub_cache(preset: Preset) -> StoredModel | None:
+    """The preset in the hub library's own cache, which the engine uses where it lies."""
+    if not isinstance(preset.source, str):
+        return None
+    folder = cached_snapshot(preset.source)
+    return None if folder is None else StoredModel(preset.stored_name, folder, folder_bytes(folder), preset.source)
+
+
+def _as_json(presets: Sequence[ListedPreset], others: Sequence[StoredModel]) -> dict[str, Any]:
+    return {
+        "folder": str(models_folder()),
+        "default": DEFAULT_PRESET,
+        "presets": [
+            {
+                "name": preset.name,
+                "source": preset.origin,
+                "parameters": preset.parameters,
+                "memory_bytes": preset.memory_bytes,
+                "draft": preset.draft,
+                "licence": preset.licence,
+                "note": preset.note,
+                "local": None if local is None else {"folder": str(local.folder), "bytes": local.bytes},
+            }
+            for preset, local in ((listed.preset, listed.local) for listed in presets)
+        ],
+        "others": [
+            {"name": model.name, "folder": str(model.folder), "bytes": model.bytes, "source": model.origin}
+            for model in others
+        ],
+    }
+
+
+def _print_tables(presets: Sequence[ListedPreset], others: Sequence[StoredModel]) -> None:
+    rows = [("PRESET", "MEMORY", "DRAFT", "DISK", "WHERE")]
+    for preset, local in ((listed.preset, listed.local) for listed in presets):
+        disk = "-" if local is None else size_text(local.bytes)
+        where = preset.origin if local is None else _short(local.folder)
+        rows.append((preset.name, size_text(preset.memory_bytes), preset.draft or "-", disk, where))
+    _print_table(rows)
+    if others:
+        print()
+        _print_table([("OTHER", "DISK", "WHERE"), *((m.name, size_text(m.bytes), _short(m.folder)) for m in others)])
+    print()
+    print(
+        f"{DEFAULT_PRESET} is the default. MEMORY: the weights in bfloat16. DRAFT: the preset that drafts well for it."
+    )
+    print("DISK - is not on this machine yet: specchat models pull PRESET")
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = (escape_controls(cell).ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def _short(folder: Path) -> str:
+    """The folder with the home folder as ~."""
+    return f"~/{folder.relative_to(Path.home())}" if folder.is_relative_to(Path.home()) else str(folder)

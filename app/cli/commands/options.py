@@ -1,0 +1,100 @@
+"""Options that several commands share. All default to None, "not given", so that variables and the settings count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from specchat.app.errors import UsageError
+from specchat.app.settings.settings import AUTO
+
+Target = Annotated[
+    str | None, typer.Option("--target", metavar="MODEL", help="A preset, a hub id, a folder or a GGUF file.")
+]
+Draft = Annotated[str | None, typer.Option("--draft", metavar="MODEL", help="A smaller model that drafts.")]
+Drafter = Annotated[
+    str | None,
+    typer.Option(
+        "--drafter", metavar="auto|none|ngram|head|combined|model", help="What proposes tokens.", show_default=False
+    ),
+]
+
+
+def _gamma(text: str) -> int | str:
+    if text == AUTO:
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither a whole number nor auto") from None
+
+
+Gamma = Annotated[
+    Any, typer.Option("--gamma", metavar="N|auto", parser=_gamma, help="Tokens to draft each round; auto adapts.")
+]
+Temperature = Annotated[float | None, typer.Option("--temperature", metavar="T", help="0 is greedy.")]
+TopK = Annotated[int | None, typer.Option("--top-k", metavar="N", help="Keep the N likeliest tokens; 0 keeps all.")]
+TopP = Annotated[float | None, typer.Option("--top-p", metavar="P", help="Keep the likeliest tokens that make up P.")]
+MinP = Annotated[
+    float | None, typer.Option("--min-p", metavar="P", help="Drop tokens below this share of the likeliest.")
+]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Repeat the same random draws.")]
+RepetitionPenalty = Annotated[
+    float | None, typer.Option("--repetition-penalty", metavar="F", help="Above 1: what was said is less likely.")
+]
+PresencePenalty = Annotated[
+    float | None, typer.Option("--presence-penalty", metavar="F", help="Above 0: the same, for the reply alone.")
+]
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a token id, = and a number, such as 253=-5") from None
+
+
+LogitBias = Annotated[
+    list[Any] | None,
+    typer.Option(
+        "--logit-bias", metavar="ID=BIAS", parser=_bias, help="Add BIAS to the logit of a token; may be repeated."
+    ),
+]
+Lenience = Annotated[
+    float | None,
+    typer.Option("--lenience", metavar="L", help="Below 1: faster, and no longer the target's exact distribution."),
+]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", metavar="N", help="End the reply after N tokens.")]
+Context = Annotated[int | None, typer.Option("--context", metavar="N", help="Tokens of prompt and reply together.")]
+Dtype = Annotated[
+    str | None, typer.Option("--dtype", metavar="TYPE", help="auto, float32, bfloat16 or float16.", show_default=False)
+]
+Quantize = Annotated[
+    str | None,
+    typer.Option(
+        "--quantize",
+        metavar="auto|q8|q4|none",
+        help="On the CPU: weights in 8 or 4 bits; auto leaves them as they come.",
+        show_default=False,
+    ),
+]
+Device = Annotated[str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, …")]
+
+
+def check(options: Mapping[str, object]) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        UsageError: they do.
+    """
+    gamma, draft = options.get("gamma"), options.get("draft")
+    gamma = None if gamma == AUTO else gamma  # nothing is to be adapted, which is no contradiction
+    if options.get("drafter") == "none":
+        for name, value in (("gamma", gamma), ("draft", draft)):
+            if value:
+                raise UsageError(
+                    f"--{name} {value} contradicts --drafter none, which drafts nothing: leave one of them out"
+                )

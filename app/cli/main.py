@@ -1,0 +1,50 @@
+"""The console script. It stays light: the interface's first frame waits for everything that is imported here."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+
+from specchat.app.errors import AppError
+from specchat.app.sanitize import escape_controls
+from specchat.engine import EngineError
+
+FAILED = 2
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line of this process, then leave."""
+    code = run(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # the reader has gone (| head); Python would complain about it at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    if any(thread.name == "engine" for thread in threading.enumerate()):
+        os._exit(code)  # it is still loading: ending Python under a thread that imports torch can crash
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; a failure becomes one line on stderr."""
+    try:
+        # The usual case: typer and what it loads would delay the first frame by a fifth of a second.
+        if not arguments and "_SPECCHAT_COMPLETE" not in os.environ:
+            from specchat.app.cli.commands.chat import open_chat
+
+            return open_chat({})
+        from specchat.app.cli.command_line import execute
+
+        return execute(arguments)
+    except (EngineError, AppError) as error:
+        print(f"specchat: {escape_controls(' '.join(str(error).split()))}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 1
+    except SystemExit as left:  # how typer answers a broken pipe
+        return left.code if isinstance(left.code, int) else 1

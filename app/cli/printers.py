@@ -1,0 +1,147 @@
+"""How `specchat ask` shows a reply: as plain text, coloured by fate, or as one JSON object."""
+
+from __future__ import annotations
+
+import json
+import sys
+from io import TextIOWrapper
+from typing import Protocol, TextIO
+
+from specchat.app.sanitize import escape_controls
+from specchat.app.settings.settings import AUTO, Settings
+from specchat.engine import Admitted, Fate, Finished, Metrics, Ready, Round
+
+_EMITTED = frozenset(Fate) - {Fate.REJECTED, Fate.DISCARDED}
+
+
+class Printer(Protocol):
+    """Prints one reply from its events, which it gets in order."""
+
+    def add(self, event: Admitted | Round) -> None:
+        """One more event."""
+
+    def note(self, text: str) -> None:
+        """A sentence that is no part of the reply."""
+
+    def finish(self, event: Finished) -> None:
+        """The reply is complete."""
+
+    def abandon(self) -> None:
+        """The reply ends with an error, which the caller reports."""
+
+
+class PlainPrinter:
+    """The text as it comes; a line end is added where the reply has none."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._line_open = False
+
+    def add(self, event: Admitted | Round) -> None:
+        """Print what the round emitted."""
+        if isinstance(event, Round):
+            self._print(event.text, self._styled(event))
+
+    def note(self, text: str) -> None:
+        """Print the sentence on stderr."""
+        self.abandon()
+        print(f"specchat: {escape_controls(text)}", file=sys.stderr)
+
+    def finish(self, event: Finished) -> None:
+        """Print what was held back, and end the line."""
+        self._print(event.tail, escape_controls(event.tail))
+        self.abandon()
+
+    def abandon(self) -> None:
+        """End the line."""
+        if self._line_open:
+            self._print("\n", "\n")
+
+    def _styled(self, event: Round) -> str:
+        return escape_controls(event.text)
+
+    def _print(self, text: str, shown: str) -> None:
+        if text:
+            self._line_open = not text.endswith("\n")
+            self._out.write(shown)
+            self._out.flush()
+
+
+class ColourPrinter(PlainPrinter):
+    """The text with every token in the style of its fate (`app.ui.fate_styles`), as far as the terminal can show it."""
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__(out)
+        from rich.console import COLOR_SYSTEMS, Console
+        from rich.style import Style
+
+        from specchat.app.ui.fate_styles import STYLES
+
+        console = Console(file=out)
+        self._system = COLOR_SYSTEMS.get(console.color_system or "")
+        styles = {fate: Style.parse(style) for fate, style in STYLES.items()}
+        self._styles = {fate: style.without_color if console.no_color else style for fate, style in styles.items()}
+
+    def _styled(self, event: Round) -> str:
+        return "".join(
+            self._styles[token.fate].render(escape_controls(token.text), color_system=self._system)
+            for token in event.tokens()
+            if token.fate in _EMITTED
+        )
+
+
+class JsonPrinter:
+    """One JSON object when the reply is complete. Its figures are those of `engine.Metrics`."""
+
+    def __init__(self, ready: Ready, settings: Settings, out: TextIO | None = None) -> None:
+        self._ready = ready
+        self._settings = settings
+        self._out = out or sys.stdout
+        self._metrics = Metrics()
+        self._text: list[str] = []
+        self._token_ids: list[int] = []
+
+    def add(self, event: Admitted | Round) -> None:
+        """Count the event."""
+        self._metrics.add(event)
+        if isinstance(event, Round):
+            self._text.append(event.text)
+            self._token_ids.extend(event.emitted)
+
+    def note(self, text: str) -> None:
+        """Print the sentence on stderr."""
+        print(f"specchat: {escape_controls(text)}", file=sys.stderr)
+
+    def finish(self, event: Finished) -> None:
+        """Print the object. Everything but ASCII is escaped, so no reply can steer the terminal."""
+        figures = self._metrics
+        values = {
+            "text": "".join(self._text) + event.tail,
+            "token_ids": self._token_ids,
+            "prompt_tokens": figures.prompt_tokens,
+            "finish_reason": event.reason,
+            "rounds": figures.rounds,
+            "tested": figures.tested,
+            "accepted": figures.accepted,
+            "mean_emitted_length": figures.mean_emitted_length,
+            "tokens_per_second": figures.tokens_per_second,
+            "time_to_first_token_s": figures.time_to_first_token_s,
+            "seconds": figures.seconds,
+            "drafter": self._ready.drafters[0] if self._settings.drafter == AUTO else self._settings.drafter,
+            "gamma": AUTO if self._settings.gamma is None else self._settings.gamma,
+            "lossless": self._settings.sampling().lossless,
+            "device": self._ready.device,
+            "dtype": self._ready.dtype,
+        }
+        self._out.write(json.dumps(values) + "\n")
+        self._out.flush()
+
+    def abandon(self) -> None:
+        """Print nothing: an incomplete object cannot be used."""
+
+
+def text_printer() -> Printer:
+    """The printer for stdout: coloured on a terminal, plain in a pipe or a file."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal in another encoding shows what it can
+    return ColourPrinter(sys.stdout) if sys.stdout.isatty() else PlainPrinter(sys.stdout)

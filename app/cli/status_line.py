@@ -1,0 +1,47 @@
+"""One line on a terminal that says what is being done, and is removed afterwards."""
+
+from __future__ import annotations
+
+import shutil
+from types import TracebackType
+from typing import Self, TextIO
+
+from specchat.app.sanitize import escape_controls
+from specchat.engine import Loading
+
+_BACK_AND_CLEAR = "\r\x1b[K"
+
+
+class StatusLine:
+    """Shows the newest text; writes nothing where the stream is no terminal.
+
+    It draws when it is told something. (Rich's status draws twelve times a second from a thread of its own, which takes
+    time from what is measured.)
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown = ""
+
+    def say(self, text: str, suffix: str = "") -> None:
+        """Replace the line; where it is too long, the text is cut and the suffix stays."""
+        if not self._stream.isatty():
+            return
+        columns = shutil.get_terminal_size().columns
+        line = escape_controls(text)[: columns - len(suffix) - 1] + suffix
+        if line != self._shown:
+            self._stream.write(_BACK_AND_CLEAR + line)
+            self._stream.flush()
+            self._shown = line
+
+    def show(self, loading: Loading) -> None:
+        """Say what is being loaded, and how much of it has been."""
+        self.say(loading.text, "" if loading.fraction is None else f" {loading.fraction:.0%}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._shown:
+            self._stream.write(_BACK_AND_CLEAR)
+            self._stream.flush()

@@ -1,0 +1,120 @@
+"""What can be changed while specchat runs: each control's values, its words, and when a change takes effect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specchat.app.errors import SettingsError
+from specchat.app.settings.settings import AUTO, DRAFTERS, Settings
+
+Value = str | int | float | None
+OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One preference with a place in the panel of controls and a command of its own."""
+
+    name: str
+    """The preference in `Settings`."""
+    label: str
+    command: str
+    """The slash command, without its slash."""
+    takes: str
+    """What the command takes, as a sentence goes on behind "it takes"."""
+    means: str
+    kind: type
+    steps: tuple[Value, ...]
+    """What the arrow keys go through."""
+    words: tuple[tuple[Value, str], ...] = ()
+    """Values that are said, and may be typed, in words."""
+    live: bool = False
+    """Whether a reply that is being written takes the change up at its next round; others keep what they began with."""
+
+    def text(self, settings: Settings) -> str:
+        """Its present value."""
+        value: Value = getattr(settings, self.name)
+        word = dict(self.words).get(value)
+        number = f"{value:g}" if isinstance(value, float) else str(value)
+        return word if word in (AUTO, OFF) else f"{number} {word}" if word else number
+
+    def read(self, text: str) -> Value:
+        """The value a person typed.
+
+        Raises:
+            SettingsError: it is none.
+        """
+        text = text.strip()
+        for value, word in self.words:
+            if text == word:
+                return value
+        try:
+            read: Value = self.kind(text)
+        except ValueError:
+            raise SettingsError(f"{self.command} {text!r} is not understood: it takes {self.takes}") from None
+        return read
+
+    def put(self, settings: Settings, value: Value) -> Settings:
+        """The settings with this value.
+
+        Raises:
+            SettingsError: it is out of range.
+        """
+        changed: dict[str, Any] = {self.name: value}
+        return replace(settings, **changed)
+
+    def step(self, value: Value, by: int, drafters: Sequence[str] = ()) -> Value:
+        """The value `by` places further on in the steps; one that is none of them goes to its neighbour."""
+        steps = (AUTO, *drafters) if self.name == "drafter" and drafters else self.steps
+        if value in steps:
+            place = steps.index(value) + by
+        else:
+            numbers = [step for step in steps if isinstance(step, int | float)]
+            present, rising = float(value or 0), numbers == sorted(numbers)
+            before = sum(number < present if rising else number > present for number in numbers)
+            place = len(steps) - len(numbers) + before - (by < 0)
+        return steps[min(max(place, 0), len(steps) - 1)]
+
+
+CONTROLS: tuple[Control, ...] = (
+    Control(
+        "gamma", "γ", "gamma", "a whole number from 0 (no drafting) to 16, or auto", "tokens to draft each round",
+        int, (None, *range(17)), ((None, AUTO),), live=True,
+    ),
+    Control(
+        "drafter", "drafter", "drafter", f"one of {', '.join(DRAFTERS)}", "what proposes tokens",
+        str, DRAFTERS, live=True,
+    ),
+    Control(
+        "temperature", "temperature", "temp", "a number from 0 (greedy) on", "0 always takes the likeliest token",
+        float, (0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0), ((0.0, "greedy"),),
+    ),
+    Control(
+        "top_k", "top-k", "top-k", "a whole number, or off", "keep the N likeliest tokens",
+        int, (0, 1, 5, 10, 20, 40, 50, 100, 200), ((0, OFF),),
+    ),
+    Control(
+        "top_p", "top-p", "top-p", "a number above 0 and at most 1, or off", "keep the likeliest tokens that make up P",
+        float, (1.0, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3), ((1.0, OFF),),
+    ),
+    Control(
+        "min_p", "min-p", "min-p", "a number from 0 to below 1, or off", "drop tokens below this share of the best",
+        float, (0.0, 0.02, 0.05, 0.1, 0.2, 0.4), ((0.0, OFF),),
+    ),
+    Control(
+        "seed", "seed", "seed", "a whole number, or off for another one each time", "repeats the same random draws",
+        int, (None, *range(101)), ((None, OFF),),
+    ),
+    Control(
+        "lenience", "lenience", "lenience", "a number above 0 and at most 1 (lossless)",
+        "below 1 accepts more drafts than is exact", float, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.3), ((1.0, "lossless"),),
+    ),
+    Control(
+        "max_tokens", "max tokens", "max-tokens", "a whole number from 1 on", "the longest reply",
+        int, (16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
+    ),
+)  # fmt: skip
+BY_NAME = {control.name: control for control in CONTROLS}
+BY_COMMAND = {control.command: control for control in CONTROLS} | {"temperature": BY_NAME["temperature"]}

@@ -1,0 +1,223 @@
+"""Settings: command line options over `SPECCHAT_*` variables over the settings file over defaults.
+
+Ranges are the engine's own (`engine.Request`, `engine.EngineConfig`), so a value accepted here is accepted there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from specchat.app.errors import SettingsError
+from specchat.app.storage.aside import move_aside
+from specchat.app.storage.toml_file import read_toml, update_toml
+from specchat.engine import EngineConfig, EngineError, Message, Request, Sampling, make_private
+
+DRAFTERS = ("auto", "none", "ngram", "head", "combined", "model")
+PREFIX = "SPECCHAT_"
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One value per preference. `dataclasses.replace` makes a changed one.
+
+    Raises:
+        SettingsError: a value is out of range.
+    """
+
+    target: str = "smollm2-135m"
+    """A preset, a hub id, a folder of safetensors, or a GGUF file."""
+    draft: str = ""
+    """A draft model, named as the target is; empty for none."""
+    drafter: str = "auto"
+    """What proposes tokens; auto is the draft model where there is one, else the n-gram."""
+    gamma: int | None = None
+    """Draft length asked for each round; None, written auto, adapts it."""
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    lenience: float = 1.0
+    """Below 1, more drafted tokens are accepted than the target's distribution allows."""
+    max_tokens: int = 1024
+    context: int = 4096
+    """Tokens a chat may have in all, prompt and reply together."""
+    dtype: str = "auto"
+    quantize: str = "auto"
+    """On the CPU: auto runs GGUF weights as they are and others unquantised; q8 and q4 quantise; none expands."""
+    device: str = "auto"
+    theme: str = ""
+    """A Textual theme; empty for the app's own."""
+    show_rejected: bool = True
+    """Whether rejected and discarded tokens are shown in place."""
+
+    def __post_init__(self) -> None:
+        if not self.target.strip():
+            raise SettingsError("target is empty: name a preset, a hub id, a folder or a GGUF file")
+        if self.drafter not in DRAFTERS:
+            raise SettingsError(f"drafter {self.drafter!r} is not known: choose one of {', '.join(DRAFTERS)}")
+        if self.drafter == "model" and not self.draft:
+            raise SettingsError("drafter model needs a draft model: name one with --draft")
+        try:
+            self.request("settings", (Message("user", "?"),))
+            self.engine_config(Path())
+        except EngineError as error:
+            raise SettingsError(str(error)) from None
+
+    def sampling(self) -> Sampling:
+        """How replies are sampled."""
+        return Sampling(
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.seed,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            lenience=self.lenience,
+        )
+
+    def request(self, request_id: str, messages: tuple[Message, ...], stop: tuple[str, ...] = ()) -> Request:
+        """A request for the next turn of a conversation."""
+        return Request(
+            request_id,
+            messages,
+            sampling=self.sampling(),
+            drafter=self.drafter,
+            gamma=self.gamma,
+            max_tokens=self.max_tokens,
+            stop=stop,
+        )
+
+    def engine_config(self, models: Path) -> EngineConfig:
+        """The set-up of an engine for these settings; `models` is the folder of local models."""
+        return EngineConfig(
+            self.target,
+            models,
+            draft=self.draft or None,
+            device=self.device,
+            dtype=self.dtype,
+            quantize=self.quantize,
+            context=self.context,
+        )
+
+
+_KINDS = {field.name: field.type for field in fields(Settings)}
+_WORDS = {"str": "a text", "int": "a whole number", "int | None": "a whole number", "float": "a number"}
+
+
+def load_settings(path: Path, options: Mapping[str, object] | None = None) -> tuple[Settings, str | None]:
+    """The settings in force, and one sentence about the file if there is something to say.
+
+    `options` come from the command line; None stands for an option that was not given. A file that is no settings
+    file is moved aside, never overwritten, and the defaults stand in for it.
+
+    Raises:
+        SettingsError: an option or a variable has a value that is out of range.
+    """
+    for existing in (path.parent, path):
+        make_private(existing)
+    stored, notice = _stored(path)
+    variables = {
+        name: _parsed(name, os.environ[PREFIX + name.upper()])
+        for name in _KINDS
+        if os.environ.get(PREFIX + name.upper())
+    }
+    given = {name: _typed(name, value) for name, value in (options or {}).items() if value is not None}
+    return Settings(**{**stored, **variables, **given}), notice
+
+
+def load_values(path: Path, names: Iterable[str]) -> dict[str, Any]:
+    """Those of the named preferences that a file of our own sets.
+
+    Raises:
+        SettingsError: the file cannot be read, or a value has the wrong type.
+    """
+    try:
+        values = read_toml(path)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+    return {name: _typed(name, values[name]) for name in names if name in values}
+
+
+def save_settings(path: Path, settings: Settings, names: Iterable[str] | None = None) -> None:
+    """Write preferences to the file, in one step; comments and keys of other versions stay.
+
+    Args:
+        path: The settings file; it and its folder are created where missing.
+        settings: Where the values come from.
+        names: The preferences the user changed. Name them, or values that came from the command line are stored too;
+            without names, everything that is not the default is.
+
+    Raises:
+        SettingsError: the file cannot be written, or has become one that cannot be read; it stays as it is.
+    """
+    values, defaults = asdict(settings), asdict(Settings())
+    if names is None:
+        names = [name for name in values if values[name] != defaults[name]]
+    try:
+        update_toml(path, {name: values[name] for name in names})
+    except ValueError as error:
+        raise SettingsError(f"{path} is left as it is, mend it first: {error}") from error
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _stored(path: Path) -> tuple[dict[str, Any], str | None]:
+    try:
+        values = read_toml(path)
+        known = {name: _typed(name, value) for name, value in values.items() if name in _KINDS}
+        Settings(**known)
+    except OSError as error:
+        return {}, f"{path} cannot be read ({error.strerror}): default settings are used"
+    except (ValueError, SettingsError) as error:
+        try:
+            aside = move_aside(path)
+        except OSError:
+            return {}, f"{path} is not used: {error}"
+        return {}, f"{path} is not used: {error}; it was kept as {aside.name}"
+    unknown = [name for name in values if name not in _KINDS]
+    if unknown:
+        return known, f"{path} has settings that this version does not know: {', '.join(unknown)}"
+    return known, None
+
+
+def _typed(name: str, value: object) -> Any:
+    """The value, if its type fits the field; whole numbers also fit where fractions are allowed."""
+    kind = _KINDS[name]
+    if name == "gamma" and value == AUTO:
+        return None
+    if kind == "float" and type(value) is int and abs(value) < 1 << 53:
+        return float(value)
+    if type(value).__name__ != str(kind).split(" ", 1)[0]:
+        raise SettingsError(f"{name} is {value!r}: it must be {_words(name)}")
+    return value
+
+
+def _parsed(name: str, text: str) -> Any:
+    """The value of a variable, from its text."""
+    if name == "gamma" and text == AUTO:
+        return None
+    try:
+        match _KINDS[name]:
+            case "bool":
+                return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+            case "float":
+                return float(text)
+            case "int" | "int | None":
+                return int(text)
+    except (KeyError, ValueError):
+        raise SettingsError(f"{PREFIX}{name.upper()} is {text!r}: it must be {_words(name)}") from None
+    return text
+
+
+def _words(name: str) -> str:
+    words = _WORDS.get(str(_KINDS[name]), "true or false")
+    return f"{words} or {AUTO}" if name == "gamma" else words

@@ -1,0 +1,197 @@
+"""Two conversations with the same prompts: each prompt goes to both lanes, the next one when both have answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from specchat.app.chat.archive import Archive
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.session import Session
+from specchat.app.errors import UsageError
+from specchat.app.settings.settings import Settings
+from specchat.app.side_by_side.set_up import label, lane_config, lanes, with_seed
+from specchat.app.sources.lane_source import LaneSource, TimedSource
+from specchat.engine import Comparison, Event, LaneEngine, LaneReady, LaneTally, Order, Record
+
+SIDES = ("left", "right")
+
+
+class Duet:
+    """Both lanes of the side-by-side mode: prompts, replies, and their comparison.
+
+    Args:
+        pair: the settings of each lane.
+        sources: where each lane's records come from.
+        order: how the lanes share the device.
+        readies: what is known of each lane once its models are loaded; empty before.
+    """
+
+    def __init__(
+        self,
+        pair: tuple[Settings, Settings],
+        sources: tuple[TimedSource, TimedSource],
+        order: Order,
+        readies: Callable[[], tuple[LaneReady, ...]],
+    ) -> None:
+        self.order = order
+        self.readies = readies
+        self.greedy = all(settings.sampling().greedy for settings in pair)
+        self.targets = tuple(settings.target for settings in pair)
+        self.waiting: list[str] = []
+        """Prompts that are sent when both lanes have answered."""
+        self._pair = pair
+        self.conversations = tuple(Conversation(set_up=text) for text in self.labels)
+        self._lanes = sources
+        self._managers = tuple(RequestManager(partial(self._count, side)) for side in (0, 1))
+        self._tallies = [LaneTally(), LaneTally()]
+        """The figures of each lane's last reply."""
+        self._tallied = ["", ""]
+        """The requests they are of."""
+        self._asked_gap = False
+
+    def connect(self, archive: Archive | None) -> None:
+        """Start the engine; both conversations are stored in `archive`."""
+        for requests, source, settings in zip(self._managers, self._lanes, self._pair, strict=True):
+            requests.connect(Session(source, settings), archive)
+
+    def send(self, prompt: str) -> None:
+        """Ask both lanes the same, now or when they have answered."""
+        self.waiting.append(prompt)
+        self._next()
+
+    def stop(self) -> list[str]:
+        """End both replies, keeping their texts, and take waiting prompts back."""
+        taken, self.waiting = self.waiting, []
+        before = [requests.stop(c) for requests, c in zip(self._managers, self.conversations, strict=True)]
+        return [*before[0], *taken]
+
+    def drain(self) -> Iterator[Record]:
+        """Deliver the records of both lanes to their replies; yields those that belong to none."""
+        for requests in self._managers:
+            yield from requests.drain()
+        self._next()
+        if self.done and not self._asked_gap and self.comparable and not self.comparison.identical:
+            self._asked_gap = True
+            self._lanes[0].ask_gap(self.comparison)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The set-ups for people; the best drafter has a name once the models are loaded."""
+        readies = self.readies()
+        offered = [lane.ready.drafters for lane in readies] or [(), ()]
+        return tuple(label(settings, names) for settings, names in zip(self._pair, offered, strict=True))
+
+    def ready(self) -> None:
+        """The models are loaded."""
+        for conversation, text in zip(self.conversations, self.labels, strict=True):
+            conversation.set_up = text
+        for requests in self._managers:
+            requests.ready()
+
+    def fail(self, sentence: str) -> None:
+        """There is no engine, for this reason."""
+        for requests in self._managers:
+            requests.fail(sentence)
+
+    def end(self) -> None:
+        """End the replies, store them, and close the engine."""
+        for requests in self._managers:
+            requests.end()
+
+    @property
+    def running(self) -> bool:
+        """Whether a lane is still answering."""
+        return any(conversation.running for conversation in self.conversations)
+
+    @property
+    def done(self) -> bool:
+        """Whether both lanes have answered the last prompt."""
+        replies = [self.reply(side) for side in (0, 1)]
+        return all(reply is not None and not reply.running for reply in replies)
+
+    def reply(self, side: int) -> Reply | None:
+        """The last reply of a lane."""
+        turns = self.conversations[side].turns
+        return turns[-1].reply if turns else None
+
+    def tally(self, side: int) -> LaneTally:
+        """The figures of a lane's last reply."""
+        return self._tallies[side]
+
+    @property
+    def comparison(self) -> Comparison:
+        """How the lanes' last replies compare."""
+        return Comparison(self.tally(0), self.tally(1), self.same_target)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the last texts have to be the same: one target, greedy in both lanes, that were asked the same."""
+        return self.same_target and self.greedy and self.same_prompt
+
+    @property
+    def same_target(self) -> bool:
+        """Whether both lanes have the same target."""
+        return self.targets[0] == self.targets[1]
+
+    @property
+    def same_prompt(self) -> bool:
+        """Whether both lanes were given the same conversation; not once their earlier texts differ."""
+        left, right = (c.messages(c.turns[-1]) if c.turns else () for c in self.conversations)
+        return left == right
+
+    @property
+    def gap(self) -> float | None:
+        """How close the target's choice was where the texts part, in logits; None while it is not known."""
+        return self._lanes[0].gap
+
+    def _next(self) -> None:
+        if self.waiting and not self.running and not self._lanes[0].asking:
+            prompt = self.waiting.pop(0)
+            self._asked_gap = False
+            self._tallies, self._tallied = [LaneTally(), LaneTally()], ["", ""]
+            for requests, conversation in zip(self._managers, self.conversations, strict=True):
+                requests.send(conversation, prompt)
+
+    def _count(self, side: int, request_id: str, event: Event) -> None:
+        """Count an event of a lane's reply; the first one of a request begins its tally."""
+        if request_id != self._tallied[side]:
+            readies = self.readies()
+            self._tallied[side] = request_id
+            self._tallies[side] = LaneTally(readies[side].draft_share if readies else 0.0)
+        self._tallies[side].add(event)
+
+
+@dataclass(frozen=True, slots=True)
+class SideOptions:
+    """Options of the side-by-side mode, as given on the command line."""
+
+    left: str | None = None
+    right: str | None = None
+    order: str = Order.INTERLEAVED.value
+    exact: bool = False
+
+    def pair(self, shared: Settings) -> tuple[Settings, Settings]:
+        """The settings of both lanes.
+
+        Raises:
+            AppError: an option is not understood.
+        """
+        if self.order not in tuple(Order):
+            raise UsageError(f"--order {self.order!r} is not known: choose {' or '.join(Order)}")
+        return lanes(self.left, self.right, with_seed(shared))
+
+
+def live_duet(shared: Settings, options: SideOptions) -> Duet:
+    """Both lanes on an engine of their own, not yet started.
+
+    Raises:
+        AppError, EngineError: an option is not understood, or out of range.
+    """
+    pair = options.pair(shared)
+    order = Order(options.order)
+    engine = LaneEngine([lane_config(settings, exact=options.exact) for settings in pair], order)
+    return Duet(pair, (LaneSource(engine, 0), LaneSource(engine, 1)), order, lambda: engine.lanes)

@@ -1,0 +1,121 @@
+"""A set-up as it is typed: a drafter, and what it goes with, as in head:gamma=6 or model:gamma=auto,draft=FOLDER."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from specchat.app.errors import SettingsError, UsageError
+from specchat.app.settings.settings import AUTO, DRAFTERS, Settings
+from specchat.engine import EngineConfig, gamma_text, models_folder
+from specchat.engine.tools.compare import WITHOUT_MODEL
+
+FIELDS = ("gamma", "draft", "target")
+EXAMPLE = "as in none, ngram:gamma=auto or model:gamma=6,draft=FOLDER"
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """One way of answering, beside the settings that both lanes share."""
+
+    drafter: str
+    gamma: int | str | None = None
+    """None leaves the settings' own; a number, or auto."""
+    draft: str | None = None
+    target: str | None = None
+
+    def settings(self, shared: Settings) -> Settings:
+        """The settings of this lane.
+
+        Raises:
+            SettingsError: they contradict each other or a value is out of range.
+        """
+        changes: dict[str, object] = {"drafter": self.drafter}
+        if self.drafter == "none":
+            changes |= {"gamma": 0, "draft": ""}
+        if self.gamma is not None:
+            changes["gamma"] = None if self.gamma == AUTO else self.gamma
+        if self.draft is not None:
+            changes["draft"] = self.draft
+        if self.target is not None:
+            changes["target"] = self.target
+        return replace(shared, **changes)  # type: ignore[arg-type]
+
+
+def parse_set_up(text: str) -> SetUp:
+    """A set-up from its text: DRAFTER, or DRAFTER:NAME=VALUE,NAME=VALUE.
+
+    Raises:
+        UsageError: it is not written like that.
+    """
+    drafter, colon, rest = text.strip().partition(":")
+    if not drafter:
+        raise UsageError(f"set-up {text!r} names no drafter: write one, {EXAMPLE}")
+    if drafter not in DRAFTERS:
+        raise UsageError(f"set-up {text!r} begins with {drafter!r}, which is no drafter: use {', '.join(DRAFTERS)}")
+    values: dict[str, str] = {}
+    for part in rest.split(",") if colon else ():
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if name not in FIELDS or not equals or not value:
+            raise UsageError(f"set-up {text!r} has {part!r}, which is not one of gamma=, draft=, target=: {EXAMPLE}")
+        if name in values:
+            raise UsageError(f"set-up {text!r} has {name} twice: leave one of them out")
+        values[name] = value
+    if drafter == "none":
+        for name in ("gamma", "draft"):
+            if name in values and values[name] != "0":
+                raise UsageError(f"set-up {text!r} has a {name}, and none drafts nothing: leave it out")
+    return SetUp(drafter, _gamma(text, values.get("gamma")), values.get("draft"), values.get("target"))
+
+
+def label(settings: Settings, offered: Sequence[str] = ()) -> str:
+    """A lane's set-up for people; `offered` are its drafters once they are known, the best one first."""
+    if settings.drafter == "none" or settings.gamma == 0:
+        return "no drafts"
+    drafter = offered[0] if offered and settings.drafter == AUTO else settings.drafter
+    name = "best drafter" if drafter == AUTO else drafter
+    return f"{name} γ {gamma_text(settings.gamma)}"
+
+
+def lanes(left: str | None, right: str | None, shared: Settings) -> tuple[Settings, Settings]:
+    """The settings of both lanes: without drafts at the left and the best drafter at the right, unless said otherwise.
+
+    Raises:
+        SettingsError, UsageError: a set-up is not understood or contradicts itself.
+    """
+    made = []
+    for name, text in (("--left", left or "none"), ("--right", right or _usual(shared))):
+        try:
+            made.append(parse_set_up(text).settings(shared))
+        except SettingsError as error:
+            raise UsageError(f"{name} {text}: {error}") from None
+    return made[0], made[1]
+
+
+def lane_config(settings: Settings, *, exact: bool) -> EngineConfig:
+    """The engine's set-up of one lane: a lane runs one reply at a time."""
+    config = replace(settings.engine_config(models_folder()), slots=1, exact=exact)
+    # A head costs every pass of its target something, so only a lane that uses it has one.
+    return replace(config, heads=()) if settings.drafter in WITHOUT_MODEL else config
+
+
+def with_seed(settings: Settings) -> Settings:
+    """Both lanes draw with the same seed; one is made up where none is given."""
+    if settings.seed is not None or settings.sampling().greedy:
+        return settings
+    return replace(settings, seed=secrets.randbelow(1 << 31))
+
+
+def _usual(shared: Settings) -> str:
+    """The right lane's drafter where none is named."""
+    return "auto" if shared.drafter == "none" else shared.drafter
+
+
+def _gamma(text: str, value: str | None) -> int | str | None:
+    if value is None or value == AUTO:
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise UsageError(f"set-up {text!r} has gamma {value!r}: it must be a whole number or auto") from None

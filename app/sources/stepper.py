@@ -1,0 +1,142 @@
+"""A source that can be paused: it gives one round of the batch at a time, each in parts (`Part`)."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum
+
+from specchat.app.sources.source import Source
+from specchat.engine import Record, Request, Round
+
+
+class Part(IntEnum):
+    """How much of a round is shown while it is stepped through."""
+
+    DRAFTED = 0
+    """The drafted tokens, not yet tested."""
+    JUDGED = 1
+    """Their fates; the correction or bonus is still to come."""
+
+
+class Stepper:
+    """Stands between the request manager and another source, and passes everything on while nothing is paused.
+
+    Paused, it asks its source for one round at a time and keeps it back until `advance` has shown it all: first what
+    was drafted, then what became of it, then the last token. A round without a draft has only the last.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.paused = False
+        self._held: deque[Record] = deque()
+        self._released: list[Record] = []
+        self._part: Part | None = None
+        self._asked = False
+        self._passing = False
+        """Whether what comes next is to be passed on, paused or not."""
+
+    @property
+    def shown(self) -> list[tuple[Round, Part]]:
+        """The rounds that are being stepped through, one for each request of the batch."""
+        return [] if self._part is None else [(record, self._part) for record in self._batch()]
+
+    def pause(self) -> None:
+        """Hold everything from the next round on."""
+        self.paused = True
+        self._source.pause()
+
+    def resume(self) -> None:
+        """Release what was held, and resume."""
+        self.paused, self._part, self._asked = False, None, False
+        self._source.resume()
+
+    def step(self) -> None:
+        """Show the next part of the round; at its end, ask for the next one."""
+        if self._part is Part.DRAFTED:
+            self._part = Part.JUDGED
+        elif self._part is Part.JUDGED:
+            self._release()
+        elif not self._asked:
+            self._asked = True
+            self._source.step()
+
+    def jump(self, *, back: bool) -> None:
+        """The source stands elsewhere: what it gives next is passed on. What was held is given again after a step
+        back."""
+        if back:
+            self._held.clear()
+            self._released.clear()
+        self._part, self._asked, self._passing = None, False, True
+
+    def drain(self) -> list[Record]:
+        """What has happened since the last call, up to the round that is held."""
+        new = self._source.drain()
+        self._held.extend(new)
+        out, self._released = self._released, []
+        if not self.paused or self._passing:
+            out += self._held
+            self._held.clear()
+            self._passing = False
+            return out
+        while self._held and not isinstance(self._held[0], Round):
+            out.append(self._held.popleft())
+        batch = self._batch()
+        if batch and self._part is None and (len(batch) == batch[0].rows or not new):
+            self._asked = False
+            self._part = Part.DRAFTED
+            if not any(record.drafted for record in batch):
+                self._release()
+                out += self._released
+                self._released = []
+        return out
+
+    def start(self) -> None:
+        """Start the source."""
+        self._source.start()
+
+    def submit(self, request: Request) -> None:
+        """Ask the source for a reply.
+
+        Raises:
+            EngineError: the request cannot be served.
+        """
+        self._source.submit(request)
+
+    def cancel(self, request_id: str) -> None:
+        """End a reply; what is held of it is shown."""
+        if any(record.request_id == request_id for record, _ in self.shown):
+            self._release()
+        self._source.cancel(request_id)
+
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        """Change how the source drafts for a reply."""
+        self._source.adjust(request_id, drafter, gamma)
+
+    def set_detail(self, request_id: str, detail: int) -> None:
+        """Ask the source for more, or less, about a reply."""
+        self._source.set_detail(request_id, detail)
+
+    def close(self) -> None:
+        """Close the source; what is held is given at last."""
+        self.paused = False
+        self._source.close()
+
+    def _batch(self) -> list[Round]:
+        """The rounds of one batch at the front of what is held."""
+        batch: dict[str, Round] = {}
+        for record in self._held:
+            if not isinstance(record, Round):
+                continue
+            first = next(iter(batch.values()), record)
+            if record.request_id in batch or record.at - record.seconds > first.at:
+                break
+            batch[record.request_id] = record
+            if len(batch) == first.rows:
+                break
+        return list(batch.values())
+
+    def _release(self) -> None:
+        batch = self._batch()
+        last = max(i for i, record in enumerate(self._held) if any(record is each for each in batch))
+        self._released += [self._held.popleft() for _ in range(last + 1)]
+        self._part = None

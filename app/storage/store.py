@@ -1,0 +1,261 @@
+"""The chats on disk: one SQLite file, shared by every specchat that runs.
+
+Replies are stored while they stream (`append_rounds`), each round before it is shown (`app.chat.request_manager`). A
+reply without a finish reason in a reopened file was interrupted. Write-ahead logging lets two programs read and write
+at once.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from specchat.app.errors import StoreError
+from specchat.app.storage.aside import move_aside
+from specchat.app.storage.database import BUSY_S, COMPANIONS, UnreadableError, open_database
+from specchat.engine import make_folder, make_private
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """One entry of the list of chats. `updated_at` is seconds since 1970."""
+
+    id: int
+    title: str
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One turn. `created_at` is seconds since 1970."""
+
+    id: int
+    role: str
+    content: str
+    created_at: float
+    finish_reason: str | None
+    """Why the reply ended; None for a prompt, and for a reply that was interrupted or is still being written."""
+    events: tuple[str, ...]
+    """The trace lines (`engine.to_json`) of the reply, in order."""
+    answers: int | None = None
+    """The prompt that a reply is to; None for prompts, and for replies to the prompt before them."""
+    chosen: bool = True
+    """Whether the conversation goes on with this reply, of several to one prompt."""
+
+
+class Store:
+    """The chats in one file. Every method may be called from any thread and takes a few milliseconds.
+
+    A file that cannot be read is moved aside, never overwritten, and a new one is started; `notice` then says so in
+    one sentence.
+
+    Raises:
+        StoreError: the file cannot be opened, read or written (no permission, full disk, unknown chat). Any method
+            raises it; what was stored before stays.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self.notice: str | None = None
+        self._now = now
+        self._lock = threading.RLock()
+        with self._sentences():
+            make_folder(path.parent)
+            make_private(path.parent)
+            try:
+                self._db = open_database(path)
+            except UnreadableError as error:
+                aside = move_aside(path, COMPANIONS)
+                self.notice = f"{path} {error}: it was kept as {aside.name} and a new list of chats was started"
+                self._db = open_database(path)
+
+    def chats(self) -> list[Chat]:
+        """All chats that are not deleted, newest first."""
+        rows = self._read(
+            "SELECT id, title, updated_at FROM chats WHERE deleted_at IS NULL ORDER BY updated_at DESC, id DESC"
+        )
+        return [Chat(*row) for row in rows]
+
+    def create_chat(self, title: str = "") -> Chat:
+        """A new, empty chat."""
+        at, title = self._now(), _storable(title)
+        with self._write() as db:
+            row = db.execute("INSERT INTO chats (title, updated_at) VALUES (?, ?)", (title, at))
+        return Chat(_row_id(row), title, at)
+
+    def rename_chat(self, chat_id: int, title: str) -> None:
+        """Change the title; the place in the list stays."""
+        self._change(f"chat {chat_id}", "UPDATE chats SET title = ? WHERE id = ?", (_storable(title), chat_id))
+
+    def delete_chat(self, chat_id: int) -> None:
+        """Take the chat off the list; `restore_chat` brings it back."""
+        self._change(f"chat {chat_id}", "UPDATE chats SET deleted_at = ? WHERE id = ?", (self._now(), chat_id))
+
+    def restore_chat(self, chat_id: int) -> None:
+        """Undo `delete_chat`."""
+        self._change(f"chat {chat_id}", "UPDATE chats SET deleted_at = NULL WHERE id = ?", (chat_id,))
+
+    def messages(self, chat_id: int) -> list[StoredMessage]:
+        """The turns of a chat, oldest first."""
+        with self._lock:
+            rows = self._read(
+                "SELECT id, role, content, created_at, finish_reason, answers, chosen FROM messages"
+                " WHERE chat_id = ? ORDER BY id",
+                (chat_id,),
+            )
+            lines = self._read(
+                "SELECT message_id, line FROM events WHERE message_id IN (SELECT id FROM messages WHERE chat_id = ?)"
+                " ORDER BY id",
+                (chat_id,),
+            )
+        events: dict[int, list[str]] = {}
+        for message_id, line in lines:
+            events.setdefault(message_id, []).append(line)
+        return [
+            StoredMessage(row_id, role, content, at, reason, tuple(events.get(row_id, ())), answers, bool(chosen))
+            for row_id, role, content, at, reason, answers, chosen in rows
+        ]
+
+    def add_message(
+        self, chat_id: int, role: str, content: str, *, answers: int | None = None, chosen: bool = True
+    ) -> int:
+        """Append a turn (for a reply: before its first token) and return its id; the chat becomes the newest."""
+        at = self._now()
+        with self._write() as db:
+            self._touch(db, f"chat {chat_id}", "UPDATE chats SET updated_at = ? WHERE id = ?", (at, chat_id))
+            row = db.execute(
+                "INSERT INTO messages (chat_id, role, content, created_at, answers, chosen) VALUES (?, ?, ?, ?, ?, ?)",
+                (chat_id, role, _storable(content), at, answers, chosen),
+            )
+        return _row_id(row)
+
+    def append_rounds(self, message_id: int, text: str, lines: Iterable[str]) -> None:
+        """Append to a reply while it streams: text to its content, trace lines to its events."""
+        with self._write() as db:
+            change = "UPDATE messages SET content = content || ? WHERE id = ?"
+            self._touch(db, f"message {message_id}", change, (_storable(text), message_id))
+            db.executemany(
+                "INSERT INTO events (message_id, line) VALUES (?, ?)", [(message_id, _storable(line)) for line in lines]
+            )
+
+    def finish_message(self, message_id: int, reason: str) -> None:
+        """Mark a reply as complete."""
+        change = "UPDATE messages SET finish_reason = ? WHERE id = ?"
+        self._change(f"message {message_id}", change, (reason, message_id))
+
+    def choose(self, message_id: int) -> None:
+        """Of several replies to one prompt, continue the chat with this one."""
+        change = "UPDATE messages SET chosen = (id = ?) WHERE answers = (SELECT answers FROM messages WHERE id = ?)"
+        with self._write() as db:
+            db.execute(change, (message_id, message_id))
+
+    def take_back(self, message_id: int) -> None:
+        """Remove a prompt without replies; one that has replies stays."""
+        replies = "SELECT 1 FROM messages WHERE answers = ?"
+        with self._write() as db:
+            db.execute(
+                f"DELETE FROM messages WHERE id = ? AND role = 'user' AND NOT EXISTS ({replies})",
+                (message_id, message_id),
+            )
+
+    def unsent(self) -> str:
+        """The text of the composer that was stored last."""
+        rows = self._read("SELECT text FROM drafts WHERE id = 1")
+        return str(rows[0][0]) if rows else ""
+
+    def keep_unsent(self, text: str) -> None:
+        """Store the text of the composer."""
+        with self._write() as db:
+            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (1, ?)", (_storable(text),))
+
+    def close(self) -> None:
+        """Close the file; further calls raise `StoreError`."""
+        with self._lock:
+            self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _read(self, query: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._lock, self._sentences():
+            return self._db.execute(query, values).fetchall()
+
+    def _change(self, what: str, statement: str, values: tuple[object, ...]) -> None:
+        with self._write() as db:
+            self._touch(db, what, statement, values)
+
+    def _touch(self, db: sqlite3.Connection, what: str, statement: str, values: tuple[object, ...]) -> None:
+        if db.execute(statement, values).rowcount != 1:
+            raise StoreError(f"{what} is not in {self.path}")
+
+    @contextmanager
+    def one_transaction(self) -> Iterator[None]:
+        """Everything that the calling thread writes inside is stored together, or not at all."""
+        with self._write():
+            yield
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._sentences():
+            if self._db.in_transaction:  # of this thread, which has the lock
+                yield self._db
+                return
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # SQLite has rolled back by itself after some errors, such as a full disk
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _sentences(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"chats are not stored: {self.path}: {error.strerror or error}") from error
+        except UnreadableError as error:
+            raise StoreError(f"chats are not stored: {self.path} {error}") from error
+        except UnicodeError as error:
+            raise StoreError(f"chats are not stored: {self.path} is damaged") from error
+        except sqlite3.Error as error:
+            raise StoreError(f"chats are not stored: {_reason(error, self.path)}") from error
+
+
+def _reason(error: sqlite3.Error, path: Path) -> str:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the rest a refinement
+    match code:
+        case sqlite3.SQLITE_FULL:
+            return f"the disk that holds {path} is full"
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
+            return f"{path} cannot be opened for writing, check its permissions and those of its folder"
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return f"{path} has been locked by another program for {BUSY_S:g} s"
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return f"{path} is damaged, restart specchat to move it aside"
+    return f"{path}: {error}"
+
+
+def _row_id(cursor: sqlite3.Cursor) -> int:
+    assert cursor.lastrowid is not None  # after an INSERT there always is one
+    return cursor.lastrowid
+
+
+def _storable(text: str) -> str:
+    """SQLite stores UTF-8, which has no half characters: they become the replacement character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -1,0 +1,130 @@
+"""The list of chats: opens, renames, deletes and restores them, and stores what is typed and not yet sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from textual.app import App
+
+from specchat.app.chat.archive import Archive
+from specchat.app.chat.request_manager import RequestManager
+from specchat.app.sanitize import escape_controls
+from specchat.app.storage.store import Chat
+from specchat.app.ui.background import run_in_background
+from specchat.app.ui.notices import say
+from specchat.app.ui.screens.chat import ChatScreen
+from specchat.app.ui.screens.rename import RenameScreen
+from specchat.engine import Record
+
+
+class ChatActions:
+    """What the app does with stored chats.
+
+    Args:
+        app: Shows dialogs and notices, and runs the workers.
+        screen: Shows the chats.
+        requests: Knows which chats are being answered.
+        now: The time of day in seconds since 1970, for the ages of chats.
+    """
+
+    def __init__(self, app: App[None], screen: ChatScreen, requests: RequestManager, now: Callable[[], float]) -> None:
+        self.archive: Archive | None = None
+        """None where nothing is stored."""
+        self._app = app
+        self._screen = screen
+        self._requests = requests
+        self._now = now
+        self._deleted: list[Chat] = []
+        self._unsent = ""
+        """What stood in the composer when it was last stored."""
+        self._listed = 0
+        """`RequestManager.changes` when the list of chats was last shown."""
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether a deleted chat can be restored."""
+        return bool(self._deleted)
+
+    @property
+    def list_is_old(self) -> bool:
+        """Whether a reply has begun or ended since the list was shown."""
+        return self._requests.changes != self._listed
+
+    def list(self) -> None:
+        """Show the list as it now is."""
+        run_in_background(self._app, self._list, "list")
+
+    def open(self, chat: Chat) -> None:
+        """Show a chat; one that is being answered is shown as it is."""
+        run_in_background(self._app, partial(self._open, chat), "open")
+
+    def rename(self, chat: Chat) -> None:
+        """Ask for another title, and store it."""
+        run_in_background(self._app, partial(self._rename, chat), "rename")
+
+    def delete(self, chat: Chat) -> None:
+        """Delete a chat, and say how to undo it."""
+        if self.archive is None:
+            return
+        conversation = self._requests.busy_conversation(chat.id)
+        if conversation is not None:
+            self._requests.abandon(conversation)
+        self.archive.delete(chat)
+        self._deleted.append(chat)
+        self._screen.leave(chat)
+        say(self._app, f"deleted “{escape_controls(chat.title)}” · u in the list brings it back")
+        self.list()
+
+    def undo_delete(self) -> None:
+        """Restore the chat that was deleted last."""
+        if self.archive is not None and self._deleted:
+            self.archive.restore(self._deleted.pop())
+            self.list()
+
+    def drain(self) -> Iterable[Record]:
+        """Hand new records to their replies; gives those that concern the engine as a whole."""
+        return self._requests.drain()
+
+    def write(self) -> None:
+        """Store what stands in the composer, if it has changed since the last call."""
+        text = self._screen.unsent
+        if self.archive is not None and text != self._unsent:
+            self._unsent = text
+            self.archive.keep_unsent(text)
+
+    def restore_unsent(self) -> None:
+        """Put what was typed and not sent when specchat ended into the composer."""
+        run_in_background(self._app, self._restore_unsent, "unsent")
+
+    async def _list(self) -> None:
+        self._listed = self._requests.changes
+        if self.archive is None:
+            return
+        chats = await asyncio.wrap_future(self.archive.chats())
+        if chats is not None:
+            if self._screen.conversation.chat is not None:
+                self._requests.seen(self._screen.conversation.chat)
+            self._screen.show_chats(chats, self._requests.marks, self._now())
+
+    async def _open(self, chat: Chat) -> None:
+        conversation = self._requests.busy_conversation(chat.id)
+        if conversation is None and self.archive is not None:
+            conversation = await asyncio.wrap_future(self.archive.open(chat))
+        if conversation is not None:
+            self._screen.show(conversation)
+            self.list()
+
+    async def _rename(self, chat: Chat) -> None:
+        title = await self._app.push_screen_wait(RenameScreen(chat.title))
+        if title and self.archive is not None:
+            await asyncio.wrap_future(self.archive.rename(chat, title))
+            self._screen.rename(chat, title)
+            self.list()
+
+    async def _restore_unsent(self) -> None:
+        text = await asyncio.wrap_future(self.archive.unsent()) if self.archive is not None else None
+        if text and not self._screen.unsent:
+            self._unsent = text
+            self._screen.put(text)

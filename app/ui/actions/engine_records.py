@@ -1,0 +1,80 @@
+"""Taking in what the engine says as a whole: loading, readiness, notices, its end, and recorded requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.app import App
+
+from specchat.app.chat.request_manager import RequestManager
+from specchat.app.sources.probe import Probe
+from specchat.app.ui.actions.engine_offer import EngineOffer
+from specchat.app.ui.actions.settings import SettingsActions
+from specchat.app.ui.notices import say
+from specchat.app.ui.pace import Pace, pace_for
+from specchat.app.ui.screens.chat import ChatScreen
+from specchat.engine import Died, Loading, Notice, Ready, Record, Request
+
+
+class EngineRecords:
+    """What the app does when the engine says something that belongs to no reply.
+
+    Args:
+        app: Shows notices.
+        screen: Shows how far loading is, and what was loaded.
+        requests: Sends what has been waiting, once the engine is ready.
+        settings: Shows what drafts.
+        offer: Filled in with what was loaded.
+        set_pace: Called with the pace that suits the engine's device; None in a replay, which has none.
+        probe: Told which GPU to look at; None where nothing is measured.
+    """
+
+    def __init__(
+        self,
+        app: App[None],
+        screen: ChatScreen,
+        requests: RequestManager,
+        settings: SettingsActions,
+        offer: EngineOffer,
+        set_pace: Callable[[Pace], None] | None,
+        probe: Probe | None,
+    ) -> None:
+        self._app = app
+        self._screen = screen
+        self._requests = requests
+        self._settings = settings
+        self._offer = offer
+        self._set_pace = set_pace
+        self._probe = probe
+
+    def handle(self, record: Record) -> None:
+        """Take in one record."""
+        match record:
+            case Loading():
+                self._screen.show_loading(record)
+            case Ready():
+                self._become_ready(record)
+            case Notice():
+                say(self._app, record.text)
+            case Died():
+                self.fail(record.message)
+            case Request():
+                self._settings.show_drafting(record.drafter, record.gamma, lossless=record.sampling.lossless)
+                self._requests.follow(self._screen.conversation, record)
+
+    def fail(self, sentence: str) -> None:
+        """There is no engine, for this reason: say so, and answer every prompt with it."""
+        self._screen.show_loading(sentence, failed=True)
+        if self._screen.conversation.turns:  # else the whole screen says it
+            say(self._app, sentence, "error")
+        self._requests.fail(sentence)
+
+    def _become_ready(self, ready: Ready) -> None:
+        self._offer.update(ready)
+        if self._set_pace is not None:
+            self._set_pace(pace_for(ready.device))
+        self._settings.show_drafting()
+        self._screen.show_ready(ready)
+        if self._probe is not None and ready.device == "cuda":
+            self._probe.find_gpu(ready.device_name)
+        self._requests.ready()

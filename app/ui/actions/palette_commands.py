@@ -1,0 +1,113 @@
+"""What the command palette offers, for the state the app is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from textual.app import App, SystemCommand
+
+from specchat.app.side_by_side.duet import SIDES
+from specchat.app.ui.actions.chats import ChatActions
+from specchat.app.ui.actions.file_export import FileExport
+from specchat.app.ui.actions.settings import SettingsActions
+from specchat.app.ui.screens.chat import ChatScreen
+from specchat.app.ui.screens.side_by_side import SideScreen
+
+
+class PaletteCommands:
+    """The commands that would do something now.
+
+    Args:
+        app: Changes the theme, and ends.
+        actions: The app's own actions by name: `controls`, `candidates`, `copy`, `side_by_side`, `definitions`,
+            `save_picture` and `help`.
+        chats: Knows whether a deletion can be undone.
+        settings: Knows the presets.
+        export: Writes files.
+    """
+
+    def __init__(
+        self,
+        app: App[None],
+        actions: Mapping[str, Callable[[], None]],
+        chats: ChatActions,
+        settings: SettingsActions,
+        export: FileExport,
+    ) -> None:
+        self._app = app
+        self._actions = actions
+        self._chats = chats
+        self._settings = settings
+        self._export = export
+
+    def of_chat(self, screen: ChatScreen, *, replaying: bool, side_by_side: bool) -> Iterator[SystemCommand]:
+        """Those of the chat, or of a replay."""
+        if not replaying:
+            yield from self._of_chats(screen)
+            yield self._action("Controls", "γ, drafter, temperature and the others, and presets", "controls")
+            yield SystemCommand(
+                "Several replies",
+                "Ask for 2 to 8 replies to one prompt",
+                lambda: screen.put(f"/candidates 4 {screen.unsent}"),
+            )
+            if any(turn.wanted > 1 for turn in screen.conversation.turns):
+                yield self._action("Pick a reply", "Show the several replies of this chat again", "candidates")
+            for name in self._settings.presets:
+                use = partial(self._settings.use_preset, name)
+                yield SystemCommand(f"Preset {name}", "Set all controls as they were saved", use)
+        if screen.conversation.turns:
+            yield self._action("Copy", "The last reply, a code block, or the chat", "copy")
+            forms = ("md", "Markdown"), ("json", "JSON, with every round"), ("svg", "a picture of all of it")
+            for form, what in forms:
+                yield SystemCommand(f"Export {form}", f"Write the chat as {what}", partial(self._export.chat, form))
+        if side_by_side:
+            yield self._action("Side by side", "One prompt in two set-ups, fairly timed", "side_by_side")
+        yield SystemCommand("Panel", "Show or fold the speculation panel", lambda: screen.action_pane("panel"))
+        yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", screen.action_rejected)
+        yield SystemCommand("Inspector", "Look at tokens: p, q, the draw, the verdict", screen.action_inspect)
+        yield SystemCommand("Timeline", "Rounds on a line of time", screen.action_timeline)
+        yield SystemCommand("Figure 1", "One round per line, as in the paper; or running text", screen.action_by_round)
+        yield SystemCommand("Pause", "Pause between rounds, or go on", screen.action_hold)
+        yield SystemCommand("Step", "The next part of a round", screen.action_step)
+        yield self._action("Figures", "What each figure means", "definitions")
+        yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)
+        yield from self._of_every_screen("Keys, and what the colours mean", self._actions["help"])
+
+    def of_side_by_side(self, screen: SideScreen) -> Iterator[SystemCommand]:
+        """Those of the side-by-side mode."""
+        if screen.check_action("go_on", ()):
+            for side, name in enumerate(SIDES):
+                yield SystemCommand(
+                    f"Go on from the {name}",
+                    "Back to the chat with this lane's conversation",
+                    partial(screen.action_go_on, side),
+                )
+        if screen.check_action("stop", ()):
+            yield SystemCommand("Stop", "End both replies and keep their texts", screen.action_stop)
+        else:
+            yield SystemCommand("Leave", "Back to the chat; both conversations are stored", screen.action_leave)
+        yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", screen.action_rejected)
+        yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)
+        yield from self._of_every_screen("Keys, and how the clocks count", screen.action_how)
+
+    def _of_every_screen(self, help_text: str, show_help: Callable[[], None]) -> Iterator[SystemCommand]:
+        yield self._action("Save picture", "Save the screen as an SVG file", "save_picture")
+        yield SystemCommand("Theme", "Change the colours", self._app.action_change_theme)
+        yield SystemCommand("Help", help_text, show_help)
+        yield SystemCommand("Quit", "Everything is stored", self._app.exit)
+
+    def _of_chats(self, screen: ChatScreen) -> Iterator[SystemCommand]:
+        chat = screen.conversation.chat
+        yield SystemCommand("New chat", "Begin an empty chat", screen.action_new_chat)
+        yield SystemCommand("Chats", "Show or fold the list of chats", lambda: screen.action_pane("chats"))
+        if chat is not None:
+            yield SystemCommand("Rename chat", "Give this chat another title", partial(self._chats.rename, chat))
+            yield SystemCommand("Delete chat", "Take this chat off the list", partial(self._chats.delete, chat))
+        if self._chats.can_undo:
+            yield SystemCommand("Undo delete", "Bring the last deleted chat back", self._chats.undo_delete)
+        if screen.conversation.running:
+            yield SystemCommand("Stop", "End the reply and keep its text", screen.action_stop)
+
+    def _action(self, title: str, help_text: str, action: str) -> SystemCommand:
+        return SystemCommand(title, help_text, self._actions[action])

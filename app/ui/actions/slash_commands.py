@@ -1,0 +1,74 @@
+"""Running the commands that are typed into the composer behind a slash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from textual.app import App
+
+from specchat.app.chat.export import FORMATS
+from specchat.app.errors import AppError
+from specchat.app.settings.controls import BY_COMMAND, CONTROLS, Control
+from specchat.app.settings.settings import AUTO
+from specchat.app.ui import slash
+from specchat.app.ui.actions.engine_offer import EngineOffer
+from specchat.app.ui.actions.settings import SettingsActions
+from specchat.app.ui.notices import say
+
+Handler = Callable[[str], bool]
+"""Runs a command with its argument; whether it was understood. What is wrong with it has then been said."""
+
+
+class SlashCommands:
+    """Runs a command line.
+
+    Args:
+        app: Has the themes, and shows notices.
+        settings: Runs the commands of the controls, and knows the presets.
+        offer: The drafters there are.
+        handlers: What runs each of the other commands.
+    """
+
+    def __init__(
+        self, app: App[None], settings: SettingsActions, offer: EngineOffer, handlers: Mapping[str, Handler]
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._offer = offer
+        self._handlers = {"theme": self._use_theme, **handlers}
+
+    @property
+    def words(self) -> slash.Words:
+        """What can stand behind the commands that take a word."""
+        return {
+            "gamma": lambda: (AUTO, *map(str, range(17))),
+            "drafter": lambda: (AUTO, *self._offer.drafters),
+            **{c.command: _words_of(c) for c in CONTROLS if c.words and c.name != "gamma"},
+            "preset": lambda: self._settings.presets,
+            "theme": lambda: sorted(self._app.available_themes),
+            "copy": lambda: slash.COPIES,
+            "export": lambda: FORMATS,
+        }
+
+    def run(self, line: str) -> bool:
+        """Run a command line; whether it was understood. What is wrong with it is said."""
+        try:
+            command, argument = slash.parse(line)
+        except AppError as error:
+            say(self._app, str(error), "error")
+            return False
+        if command.name in BY_COMMAND:
+            return self._settings.change(BY_COMMAND[command.name], argument)
+        return self._handlers[command.name](argument)
+
+    def _use_theme(self, name: str) -> bool:
+        if name not in self._app.available_themes:
+            known = ", ".join(sorted(self._app.available_themes))
+            say(self._app, f"theme {name!r} is not known: choose one of {known}", "error")
+            return False
+        self._app.theme = name
+        return True
+
+
+def _words_of(control: Control) -> Callable[[], Sequence[str]]:
+    return lambda: [word for _, word in control.words]

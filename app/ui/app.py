@@ -1,0 +1,387 @@
+"""The app: it draws its first frame before anything else, then loads, then answers.
+
+What blocks runs in threads: preparing the session, and everything that touches the store (`app.chat.archive`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from textual import work
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.driver import Driver
+from textual.events import TextSelected
+from textual.message import Message
+from textual.screen import ModalScreen, Screen
+
+from specchat.app.chat.archive import Archive
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.session import Session
+from specchat.app.errors import AppError
+from specchat.app.settings.preferences import Preferences
+from specchat.app.sources.player import Player
+from specchat.app.sources.probe import Probe
+from specchat.app.sources.stepper import Stepper
+from specchat.app.ui import themes
+from specchat.app.ui.actions.candidates import CandidateActions
+from specchat.app.ui.actions.chats import ChatActions
+from specchat.app.ui.actions.clipboard import Clipboard
+from specchat.app.ui.actions.engine_offer import EngineOffer
+from specchat.app.ui.actions.engine_records import EngineRecords
+from specchat.app.ui.actions.file_export import FileExport
+from specchat.app.ui.actions.palette_commands import PaletteCommands
+from specchat.app.ui.actions.settings import SettingsActions
+from specchat.app.ui.actions.side_by_side import MakeDuet, SideBySide
+from specchat.app.ui.actions.slash_commands import SlashCommands
+from specchat.app.ui.notices import STILL_STARTING, say
+from specchat.app.ui.pace import Pace
+from specchat.app.ui.pump import Pump
+from specchat.app.ui.screens.candidates import CandidatesScreen
+from specchat.app.ui.screens.chat import ChatScreen
+from specchat.app.ui.screens.controls import ControlsScreen
+from specchat.app.ui.screens.definitions import DefinitionsScreen
+from specchat.app.ui.screens.help import HelpScreen, chat_help, replay_help
+from specchat.app.ui.screens.side_by_side import SideScreen
+from specchat.app.ui.theme_choice import ThemeChoice
+from specchat.app.ui.widgets.chat_list import ChatList
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import EngineError
+
+STYLES = Path(__file__).parent / "styles"
+WRITE_S = 0.25
+"""How often the unsent text is stored: a kill loses this much of it. Replies are stored before they are shown."""
+PROBE_S = 1.0
+
+
+class SpecChat(App[None]):
+    """Chat with a model and watch it being sped up; or, with a player, watch a recorded trace.
+
+    What it does is in objects (`app.ui.actions`); here they are put together, and Textual's messages and actions are
+    handed to them.
+    """
+
+    TITLE = "specchat"
+    CSS_PATH = [  # noqa: RUF012
+        STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "controls", "candidates", "side")
+    ]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
+    ]
+
+    @dataclass
+    class Prepared(Message):
+        """The session is there."""
+
+        session: Session
+
+    @dataclass
+    class Unprepared(Message):
+        """There is no session, for this reason."""
+
+        sentence: str
+
+    @dataclass
+    class StoreFailed(Message):
+        """Something could not be stored or read."""
+
+        sentence: str
+
+    def __init__(
+        self,
+        prepare: Callable[[], Session],
+        *,
+        player: Player | None = None,
+        theme: str = "",
+        pictures: Path | None = None,
+        now: Callable[[], float] = time.time,
+        probe: Probe | None = None,
+        make_duet: MakeDuet | None = None,
+        begin_side_by_side: bool = False,
+    ) -> None:
+        """Make the app; nothing runs yet.
+
+        Args:
+            prepare: Makes the session; called in a thread once the first frame is on screen. What it raises
+                (`EngineError`, `AppError`) is shown.
+            player: The session's source, if it is a player: the app then shows a replay.
+            theme: A theme's name; empty for specchat's own.
+            pictures: The folder that pictures of the screen go to; the current one by default.
+            now: The time of day, for the ages of chats.
+            probe: Measures what the interface and the GPU do; without one the panel does not say.
+            make_duet: Makes the lanes of the side-by-side mode; without it there is none.
+            begin_side_by_side: Whether that mode is opened at the start.
+        """
+        super().__init__()
+        self._prepare = prepare
+        self._player = player
+        self._probe = probe
+        self._begin_side_by_side = begin_side_by_side
+        self.stepper: Stepper | None = None
+        """Holds rounds back while they are stepped through; there once the session is."""
+        self.requests = RequestManager()
+        self.chat_screen = ChatScreen(self.requests, self._redraw, player)
+        self._offer = EngineOffer()
+        self.chats = ChatActions(self, self.chat_screen, self.requests, now)
+        self.chat_clipboard = Clipboard(self, self.chat_screen, self._offer)
+        self._export = FileExport(self, self.chat_screen, self._offer, pictures)
+        self.settings_actions = SettingsActions(self, self.chat_screen, self.requests, self._offer)
+        self._candidates = CandidateActions(self, self.chat_screen, self.requests, self.settings_actions, self._offer)
+        self._side = SideBySide(self, self.requests, make_duet, self._return)
+        self._commands = SlashCommands(
+            self,
+            self.settings_actions,
+            self._offer,
+            {
+                "preset": self.settings_actions.use_preset,
+                "save": self.settings_actions.save_preset,
+                "candidates": self._candidates.command,
+                "copy": self.chat_clipboard.copy,
+                "export": self._export.chat,
+                "controls": _understood(self.action_controls),
+                "new": _understood(self.chat_screen.action_new_chat),
+                "help": _understood(self.action_help),
+            },
+        )
+        self._palette = PaletteCommands(self, self._own_actions(), self.chats, self.settings_actions, self._export)
+        set_pace = self._set_pace if player is None else None
+        self._records = EngineRecords(
+            self, self.chat_screen, self.requests, self.settings_actions, self._offer, set_pace, probe
+        )
+        self.pump = Pump(self, self.chats, self._records.handle, self._draw)
+        self.chat_screen.complete_with(self._commands.words)
+        self._theme_choice = ThemeChoice(self, theme)
+
+    def get_driver_class(self) -> type[Driver]:
+        """Textual's driver, on Linux and macOS with our own input and endings."""
+        found = super().get_driver_class()
+        if found.__name__ != "LinuxDriver":
+            return found
+        from specchat.app.ui.terminal_driver import TerminalDriver
+
+        return TerminalDriver
+
+    def get_default_screen(self) -> ChatScreen:
+        """The chat is the first screen and stays below all others."""
+        return self.chat_screen
+
+    def get_css_variables(self) -> dict[str, str]:
+        """Textual's variables and our own, whatever the theme."""
+        variables = super().get_css_variables()
+        return variables | themes.colours(self.current_theme, variables)
+
+    def on_mount(self) -> None:
+        """Paint first."""
+        self.call_after_refresh(self._load)
+
+    # Getting ready
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="prepare")
+    def _load(self) -> None:
+        try:
+            self.post_message(self.Prepared(self._prepare()))
+        except (EngineError, AppError) as error:
+            self.post_message(self.Unprepared(str(error)))
+        except Exception as error:
+            self.post_message(self.Unprepared(f"specchat could not start ({type(error).__name__}: {error})"))
+
+    def on_spec_chat_prepared(self, event: Prepared) -> None:
+        """Connect everything, and begin to drain."""
+        session = event.session
+        if session.store is not None:
+            self.chats.archive = self._side.archive = Archive(session.store, self._store_failed)
+        if session.settings_file is not None:
+            self.settings_actions.preferences = Preferences(session.settings_file, self._store_failed)
+        if session.settings is not None:
+            settings = session.settings
+            self._theme_choice.change(settings.theme)
+            self._offer.target = Path(settings.target).name
+            self.settings_actions.show(settings)
+            self.chat_screen.show_rejected(settings.show_rejected)
+        for sentence in session.notices:
+            say(self, sentence, "warning")
+        self._theme_choice.keep(self.settings_actions.preferences)
+        self.stepper = Stepper(session.source)
+        self.chat_screen.connect(self.stepper)
+        self.requests.connect(replace(session, source=self.stepper), self.chats.archive)
+        self.chats.list()
+        self.pump.start()
+        self.set_interval(WRITE_S, self.chats.write)
+        self.chats.restore_unsent()
+        if self._probe is not None:
+            self.set_interval(PROBE_S, self._measure)
+        if self._begin_side_by_side:
+            self._side.open()
+
+    def on_spec_chat_unprepared(self, event: Unprepared) -> None:
+        """Say why; prompts get the same sentence."""
+        self._records.fail(event.sentence)
+
+    def on_spec_chat_store_failed(self, event: StoreFailed) -> None:
+        """The chat goes on; the user knows that it is not kept."""
+        say(self, event.sentence, "error")
+
+    async def on_unmount(self) -> None:
+        """However the app ends, what was said is stored, and what was being typed."""
+        await self._side.close()
+        self.chats.write()
+        await asyncio.to_thread(self.requests.close)
+        if self.settings_actions.preferences is not None:
+            await asyncio.to_thread(self.settings_actions.preferences.close)
+
+    # With every frame
+
+    def _draw(self) -> None:
+        """Show what has come.
+
+        Only what can be seen: Textual draws all of a screen again for each change of one that is covered by it. While
+        the app closes there is none left.
+        """
+        if self.stepper is not None:
+            self.requests.show_steps(self.stepper.shown)
+        shown = next((screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen)), None)
+        if isinstance(shown, ChatScreen | CandidatesScreen):
+            shown.update()
+        if self.chats.list_is_old:
+            self.chats.list()
+
+    def _redraw(self) -> None:
+        self.pump.run()
+
+    def _own_actions(self) -> dict[str, Callable[[], None]]:
+        return {
+            "controls": self.action_controls,
+            "candidates": self.action_candidates,
+            "copy": self.action_copy,
+            "side_by_side": self.action_side_by_side,
+            "definitions": self.action_definitions,
+            "save_picture": self.action_save_picture,
+            "help": self.action_help,
+        }
+
+    def _set_pace(self, pace: Pace) -> None:
+        self.pump.set_pace(pace)
+        self.chat_screen.set_pace(pace)
+
+    def _store_failed(self, sentence: str) -> None:
+        self.post_message(self.StoreFailed(sentence))
+
+    @work(exclusive=True, group="probe", exit_on_error=False)
+    async def _measure(self) -> None:
+        if self._probe is not None:
+            interface = self._probe.interface()
+            gpu = await asyncio.to_thread(self._probe.gpu)
+            self.chat_screen.show_load(gpu, interface)
+
+    # What the user does
+
+    def on_chat_list_chosen(self, event: ChatList.Chosen) -> None:
+        """Open a chat."""
+        self.chats.open(event.chat)
+
+    def on_chat_list_rename_wanted(self, event: ChatList.RenameWanted) -> None:
+        """Ask for another title."""
+        self.chats.rename(event.chat)
+
+    def on_chat_list_delete_wanted(self, event: ChatList.DeleteWanted) -> None:
+        """Delete a chat."""
+        self.chats.delete(event.chat)
+
+    def on_chat_list_undo_wanted(self) -> None:
+        """Restore the chat that was deleted last."""
+        self.chats.undo_delete()
+
+    def on_chat_screen_chat_begun(self) -> None:
+        """The empty chat is not in the list yet: nothing is marked as open."""
+        self.chats.list()
+
+    def on_chat_screen_command_entered(self, event: ChatScreen.CommandEntered) -> None:
+        """Run a command; a line that is wrong comes back to be corrected."""
+        if not self._commands.run(event.line):
+            self.chat_screen.put(event.line)
+
+    def on_composer_help_wanted(self) -> None:
+        """A question mark in an empty composer."""
+        self.action_help()
+
+    def on_transcript_copy_wanted(self, event: Transcript.CopyWanted) -> None:
+        """A click below a reply."""
+        self.copy_to_clipboard(event.reply.text.strip())
+
+    def on_text_selected(self, event: TextSelected) -> None:  # noqa: ARG002 the handler's signature
+        """Text was selected with the mouse."""
+        self.chat_clipboard.tell_of_selection()
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Hand a text to the terminal, and keep it in a file."""
+        super().copy_to_clipboard(text)
+        self.chat_clipboard.keep(text)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """What the palette offers."""
+        if isinstance(screen, ChatScreen):
+            replaying, side_by_side = self._player is not None, self._side.offered
+            yield from self._palette.of_chat(screen, replaying=replaying, side_by_side=side_by_side)
+        elif isinstance(screen, SideScreen):
+            yield from self._palette.of_side_by_side(screen)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide what a replay cannot do."""
+        if action == "side_by_side":
+            return self._side.offered
+        if action == "controls":
+            return self._player is None
+        return super().check_action(action, parameters)
+
+    def action_side_by_side(self) -> None:
+        """The same prompt with and without drafts, each on a clock of its own."""
+        self._side.open()
+
+    def action_controls(self) -> None:
+        """Open the panel of controls."""
+        if self.requests.settings is None:
+            say(self, STILL_STARTING, "warning")
+        elif self.screen is self.chat_screen:
+            self.push_screen(ControlsScreen(self.settings_actions))
+
+    def action_candidates(self) -> None:
+        """The latest prompt's several replies."""
+        self._candidates.show()
+
+    def action_copy(self) -> None:
+        """Ask what to copy."""
+        self.chat_clipboard.ask()
+
+    def action_save_picture(self) -> None:
+        """Write the screen to a new file."""
+        self._export.screen()
+
+    def action_help(self) -> None:
+        """Keys, fates, commands."""
+        self.push_screen(HelpScreen(chat_help() if self._player is None else replay_help()))
+
+    def action_definitions(self) -> None:
+        """What each figure means."""
+        self.push_screen(DefinitionsScreen())
+
+    def _return(self, conversation: Conversation | None) -> None:
+        """From the side-by-side mode, with the lane to continue if there is one."""
+        if conversation is not None:
+            self.chat_screen.show(conversation)
+        self.chats.list()
+
+
+def _understood(action: Callable[[], None]) -> Callable[[str], bool]:
+    """An action as the handler of a command without an argument."""
+
+    def handle(_argument: str) -> bool:
+        action()
+        return True
+
+    return handle

@@ -1,0 +1,64 @@
+"""Draws SVG pictures with the interface but without a terminal: of a trace's end, or of a stored chat."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from textual.pilot import Pilot
+
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.session import Session
+from specchat.app.sanitize import escape_controls
+from specchat.app.sources.player import Player
+from specchat.app.ui.app import SpecChat
+from specchat.app.ui.picture import conversation_svg
+from specchat.app.ui.screens.chat import PANEL_EVERY
+from specchat.engine import Record
+
+
+def trace_svg(records: Sequence[Record], name: str, size: tuple[int, int], theme: str) -> str:
+    """The screen at the end of a recorded trace; `size` is columns and lines."""
+    now = 0.0
+    player = Player(records, name, lambda: now)
+    app = SpecChat(lambda: Session(player), player=player, theme=theme)
+
+    async def draw(pilot: Pilot[Any]) -> str:
+        nonlocal now
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        now = player.duration + 1
+        for _ in range(PANEL_EVERY):
+            app.pump.run()
+        await pilot.pause()
+        return app.export_screenshot(title=f"specchat · {escape_controls(name)}")
+
+    return _drawn(app, size, draw)
+
+
+def chat_svg(conversation: Conversation, width: int, theme: str) -> str:
+    """A whole conversation, `width` columns wide and as high as it is."""
+    player = Player([])
+    app = SpecChat(lambda: Session(player), player=player, theme=theme)
+
+    async def draw(pilot: Pilot[Any]) -> str:
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        app.chat_screen.show(conversation)
+        app.chat_screen.action_pane("panel")
+        await pilot.pause()
+        return conversation_svg(escape_controls(conversation.title), *app.chat_screen.drawn())
+
+    return _drawn(app, (width, 40), draw)
+
+
+def _drawn(app: SpecChat, size: tuple[int, int], draw: Callable[[Pilot[Any]], Awaitable[str]]) -> str:
+    drawn: list[str] = []
+    app.animation_level = "none"
+
+    async def pilot_it(pilot: Pilot[Any]) -> None:
+        drawn.append(await draw(pilot))
+        app.exit()
+
+    app.run(headless=True, size=size, mouse=False, auto_pilot=pilot_it)
+    return drawn[0]

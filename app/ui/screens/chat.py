@@ -1,0 +1,339 @@
+"""The main screen: chats, conversation, panel, composer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.message import Message
+from textual.screen import Screen
+from textual.strip import Strip
+
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.marks import Marks
+from specchat.app.chat.request_manager import RequestManager
+from specchat.app.sources.player import Player
+from specchat.app.sources.stepper import Stepper
+from specchat.app.storage.store import Chat
+from specchat.app.ui import slash
+from specchat.app.ui.pace import Pace
+from specchat.app.ui.screens.chat_keys import CHAT_KEYS, REPLAY_ACTIONS
+from specchat.app.ui.screens.chat_layout import ChatLayout
+from specchat.app.ui.screens.inspection import Inspection
+from specchat.app.ui.screens.panes import Panes
+from specchat.app.ui.screens.replay_controls import ReplayControls
+from specchat.app.ui.screens.stepping import Stepping
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.compositor import NarrowCompositor
+from specchat.app.ui.widgets.replay_bar import ReplayBar
+from specchat.app.ui.widgets.timeline import Timeline
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Loading, Ready
+
+PANEL_EVERY = 8
+"""The panel is drawn with every eighth update of the conversation, so that figures stay long enough to be read."""
+
+
+class ChatScreen(Screen[None]):
+    """Shows one conversation, or a replay. What concerns other chats and the app, it posts as messages."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [*CHAT_KEYS]
+
+    @dataclass
+    class CommandEntered(Message):
+        """The user sent a line that begins with a slash."""
+
+        line: str
+
+    class ChatBegun(Message):
+        """The user began an empty chat."""
+
+    def __init__(self, requests: RequestManager, redraw: Callable[[], None], player: Player | None) -> None:
+        """Make it.
+
+        Args:
+            requests: Sends prompts and stops replies.
+            redraw: Takes in what has come of them, and calls `update`.
+            player: Plays a trace; None in a chat.
+        """
+        # The first frame is styled once: what it shows is said here, not when it is mounted.
+        super().__init__(classes="-empty -pane-chat" + (" -replay" if player else ""))
+        self._compositor = NarrowCompositor()
+        self.pace = Pace()
+        self._requests = requests
+        self._widgets = widgets = ChatLayout(player)
+        self._transcript = transcript = widgets.transcript
+        home = transcript if player else widgets.composer
+        self._panes = Panes(self, widgets.tabs, widgets.chats, widgets.timeline, home)
+        self._inspection = Inspection(self, requests, transcript, widgets.timeline, widgets.inspector, self._panes)
+        self._stepping = Stepping(self, widgets.step_bar, self._inspection, redraw)
+        self._replay = (
+            ReplayControls(player, self._stepping, requests, transcript, self._inspection, redraw) if player else None
+        )
+        self._updates = 0
+        self._panel_state: tuple[object, ...] | None = None
+
+    @property
+    def conversation(self) -> Conversation:
+        """The conversation that is shown."""
+        return self._transcript.conversation
+
+    def compose(self) -> ComposeResult:
+        """Top to bottom, left to right."""
+        yield from self._widgets.compose()
+
+    def on_mount(self) -> None:
+        """Names on the frames."""
+        self._widgets.chats.border_title = "chats"
+        self._widgets.frame.show(self.conversation)
+        self._panes.go_home()
+        if self._replay is not None:
+            self._widgets.masthead.name_it("specchat replay")
+            self._widgets.replay_bar.play(self._replay.player)
+
+    def connect(self, stepper: Stepper) -> None:
+        """The session is there: its rounds can be held back."""
+        self._stepping.stepper = stepper
+
+    def complete_with(self, words: slash.Words) -> None:
+        """What can stand behind the commands that are typed."""
+        self._widgets.composer.words = words
+
+    def set_pace(self, pace: Pace) -> None:
+        """How often `update` is called from here on."""
+        self.pace = self._transcript.pace = pace
+
+    # What is shown
+
+    def show(self, conversation: Conversation) -> None:
+        """Show another conversation."""
+        self._transcript.show(conversation)
+        self._inspection.forget()
+        if self._replay is None:
+            self._widgets.composer.remember([turn.prompt for turn in conversation.turns])
+        self._panes.go_home()
+        self._panes.select("chat")
+        self._panel_state = None
+        self.update()
+
+    def update(self) -> None:
+        """Draw what has changed in the conversation; called with every frame."""
+        self._updates += 1
+        empty = not self.conversation.turns
+        if self.has_class("-empty") is not empty:
+            self.set_class(empty, "-empty")
+        if self._replay is not None:
+            self._widgets.replay_bar.update()
+        self._transcript.update()
+        self._stepping.update()
+        reply = self._inspection.reply
+        state = (reply, reply.stage, len(reply.rounds))
+        if state != self._panel_state and (self._updates % PANEL_EVERY == 0 or not reply.running):
+            if self._panel_state is None or state[:2] != self._panel_state[:2]:
+                self.refresh_bindings()
+                self._widgets.frame.show(self.conversation)
+                self._widgets.composer.cursor_blink = not reply.running  # a cursor that blinks is drawn all the time
+            self._panel_state = state
+            self._widgets.panel.show(reply)
+            self._inspection.update()
+        elif self._updates % PANEL_EVERY == 0:
+            self._inspection.update()  # other lanes may have grown
+
+    def show_loading(self, state: Loading | str, *, failed: bool = False) -> None:
+        """Show the progress of loading, or how it ended."""
+        self._widgets.frame.show_loading(state, failed=failed)
+        self._widgets.welcome.show(state, failed=failed)
+        self._widgets.frame.show(self.conversation)
+
+    def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
+        """Show target, drafter and γ at the top."""
+        no_reply = self._inspection.no_reply
+        no_reply.drafter, no_reply.gamma = drafter, gamma
+        self._widgets.masthead.show_models(target, drafter, gamma, lossless=lossless)
+
+    def show_ready(self, ready: Ready) -> None:
+        """The models are loaded."""
+        self._widgets.masthead.show_machine(ready)
+        self._widgets.panel.show_machine(ready)
+        self.show_loading("" if self._replay else "ready: ask anything")
+
+    def show_load(self, gpu: str, interface: float | None) -> None:
+        """Show the load of the machine."""
+        self._widgets.panel.show_load(gpu, interface)
+
+    def show_chats(self, chats: list[Chat], marks: Marks, now: float) -> None:
+        """Show the list of chats; on a narrow screen its tab has a sign if a chat has an unread answer."""
+        opened = self.conversation.chat
+        self._widgets.chats.show(chats, opened, marks, now)
+        self._widgets.tabs.mark(marks.without(opened.id) if opened else marks)
+        self._widgets.frame.show(self.conversation)
+
+    def show_rejected(self, shown: bool) -> None:
+        """Whether rejected and discarded tokens are shown in place."""
+        self._transcript.show_rejected = shown
+
+    def rename(self, chat: Chat, title: str) -> None:
+        """A chat has another title now."""
+        if self.conversation.chat and self.conversation.chat.id == chat.id:
+            self.conversation.chat = replace(chat, title=title)
+
+    def leave(self, chat: Chat) -> None:
+        """A chat is gone; who deleted it in the list stays there, where it can be undone."""
+        if self.conversation.chat and self.conversation.chat.id == chat.id:
+            in_list = self._widgets.chats.has_focus
+            self.show(Conversation())
+            if in_list:
+                self._panes.show("chats")
+
+    def drawn(self) -> tuple[list[Strip], int]:
+        """Every line of the conversation as drawn, and their width in cells."""
+        return self._transcript.all_lines()
+
+    # What the user does
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Replay keys work in a replay, chat keys in a chat."""
+        replaying = self._replay is not None
+        if action in REPLAY_ACTIONS:
+            return replaying
+        if action == "new_chat" or (action == "pane" and parameters == ("chats",)):
+            return not replaying
+        if action in ("hold", "step"):
+            return self._stepping.stepper is not None
+        elsewhere = self._panes.elsewhere or self._inspection.active
+        if action == "back":
+            return elsewhere
+        if action == "stop":
+            stoppable = self.conversation.running or self.conversation.waiting
+            return bool(stoppable) and not elsewhere and not replaying
+        return super().check_action(action, parameters)
+
+    def on_composer_sent(self, event: Composer.Sent) -> None:
+        """Ask the model; a line behind one slash is for the app."""
+        if slash.is_command(event.text):
+            self.post_message(self.CommandEntered(event.text))
+        else:
+            self.ask(slash.unescaped(event.text))
+
+    def on_text_area_changed(self) -> None:
+        """Say what the command that is being typed takes."""
+        self._widgets.hint.show(self._widgets.composer.text, self._widgets.composer.words)
+
+    def on_transcript_token_selected(self, event: Transcript.TokenSelected) -> None:
+        """A token was clicked on, or moved to."""
+        self._inspection.select(event.spot)
+
+    def on_timeline_picked(self, event: Timeline.Picked) -> None:
+        """A round was picked: select its first token."""
+        self._inspection.select_round(event.reply, event.index)
+
+    def on_replay_bar_sought(self, event: ReplayBar.Sought) -> None:
+        """A click on the line of the replay."""
+        if self._replay is not None:
+            self._replay.seek(event.position)
+
+    @property
+    def unsent(self) -> str:
+        """The text in the composer."""
+        return self._widgets.composer.text
+
+    def put(self, text: str) -> None:
+        """Show a text in the composer, to be changed and sent."""
+        self._widgets.composer.put(text)
+
+    def ask(self, prompt: str, candidates: int = 1) -> None:
+        """Ask the model in this conversation."""
+        self._requests.send(self.conversation, prompt, candidates)
+        self._transcript.follow()
+        self._widgets.frame.show(self.conversation)
+        self.update()
+
+    def action_back(self) -> None:
+        """From wherever one was to the conversation."""
+        self._inspection.close()
+        self._panes.select("chat")
+        self._panes.go_home()
+
+    def action_stop(self) -> None:
+        """End the reply, and take waiting prompts back."""
+        taken = self._requests.stop(self.conversation)
+        if taken and self._replay is None:
+            self._widgets.composer.take_back(taken)
+        self.update()
+
+    def action_new_chat(self) -> None:
+        """An empty conversation; what runs in the old one goes on."""
+        self.show(Conversation())
+        self.post_message(self.ChatBegun())
+
+    def action_pane(self, pane: str) -> None:
+        """Fold or show the chats or the panel."""
+        self._panes.toggle(pane)
+
+    def action_tab(self, pane: str) -> None:
+        """A click on a pane's name."""
+        self._panes.show(pane)
+
+    def action_timeline(self) -> None:
+        """Go to the timeline; from there, fold it."""
+        self._panes.toggle_timeline()
+
+    def action_inspect(self) -> None:
+        """Look at tokens, from the last one on; again: stop."""
+        self._inspection.toggle()
+
+    def action_by_round(self) -> None:
+        """One round per line, as in Figure 1 of Leviathan et al. 2023; or running text."""
+        self.toggle_class("-by-round")
+        self._transcript.markdown = False
+        self._transcript.by_round = self.has_class("-by-round")
+
+    def action_hold(self) -> None:
+        """Pause between rounds, or resume."""
+        self._stepping.toggle()
+
+    def action_step(self) -> None:
+        """The next part of a round; pauses first."""
+        self._stepping.step()
+
+    def action_rejected(self) -> None:
+        """Hide or show what is no part of the reply."""
+        self._transcript.show_rejected = not self._transcript.show_rejected
+
+    def action_markdown(self) -> None:
+        """Finished replies as Markdown, or token by token."""
+        self._transcript.markdown = not self._transcript.markdown
+
+    def action_scroll(self, pages: int) -> None:
+        """Scroll the conversation by most of its height, whatever has the focus."""
+        self._transcript.scroll_relative(y=pages * max(self._transcript.size.height - 2, 1), animate=False)
+
+    def action_faster(self, steps: int) -> None:
+        """Change the replay's speed."""
+        if self._replay is not None:
+            self._replay.player.faster(steps)
+
+    def action_again(self) -> None:
+        """Play from the start."""
+        if self._replay is not None:
+            self._replay.restart()
+
+    def action_scrub(self, steps: int) -> None:
+        """Back or forth through the trace."""
+        if self._replay is not None:
+            self._replay.scrub(steps)
+
+    def action_step_back(self) -> None:
+        """To before the round that was shown last."""
+        if self._replay is not None:
+            self._replay.back()
+
+    def action_to_rejection(self) -> None:
+        """To the next round with a rejection, and select what was rejected."""
+        if self._replay is not None and not self._replay.to_rejection():
+            self.notify("no rejection follows in this trace")

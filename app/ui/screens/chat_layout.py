@@ -1,0 +1,64 @@
+"""The widgets of the chat screen, and where they stand."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Static
+
+from specchat.app.chat.conversation import Conversation
+from specchat.app.sources.player import Player
+from specchat.app.ui.screens.panes import PANES
+from specchat.app.ui.widgets.chat_list import ChatList
+from specchat.app.ui.widgets.command_hint import CommandHint
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.inspector import Inspector
+from specchat.app.ui.widgets.key_bar import KeyBar
+from specchat.app.ui.widgets.masthead import Masthead
+from specchat.app.ui.widgets.pane_tabs import PaneTabs
+from specchat.app.ui.widgets.panel import Panel
+from specchat.app.ui.widgets.prompt_frame import PromptFrame
+from specchat.app.ui.widgets.replay_bar import ReplayBar
+from specchat.app.ui.widgets.step_bar import StepBar
+from specchat.app.ui.widgets.timeline import Timeline
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.app.ui.widgets.welcome import Welcome
+
+
+class ChatLayout:
+    """All widgets of a chat, or of a replay where there is a player."""
+
+    def __init__(self, player: Player | None) -> None:
+        self._replaying = player is not None
+        self.masthead = Masthead(id="masthead")
+        self.tabs = PaneTabs(PANES, "chat", id="tabs")
+        self.chats = ChatList(id="chats")
+        self.welcome = Welcome(id="welcome")
+        self.transcript = Transcript(Conversation(), id="transcript")
+        self.timeline = Timeline(id="timeline")
+        self.step_bar = StepBar(id="steps")
+        self.frame = PromptFrame(player.name if player else None, id="ask")
+        self.hint = CommandHint(id="hint")
+        self.composer = Composer(id="composer")
+        self.replay_bar = ReplayBar(id="replay")
+        self.panel = Panel(id="panel")
+        self.inspector = Inspector(replaying=self._replaying, id="inspector")
+
+    def compose(self) -> ComposeResult:
+        """Top to bottom, left to right."""
+        yield self.masthead
+        yield self.tabs
+        with Horizontal(id="body"):
+            yield self.chats
+            with Vertical(id="middle"):
+                yield self.welcome
+                yield self.transcript
+                yield self.timeline
+                yield self.step_bar
+                with self.frame:
+                    yield self.hint
+                    yield self.replay_bar if self._replaying else self.composer
+            yield self.panel
+            yield self.inspector
+        yield KeyBar(compact=True, show_command_palette=False)
+        yield Static("specchat needs more room:\nplease make the terminal larger", id="too-small")

@@ -1,0 +1,118 @@
+"""The panel of controls at the right of the chat."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from specchat.app.settings.controls import Control
+from specchat.app.settings.settings import Settings
+from specchat.app.ui.widgets.control_list import ControlList
+
+
+class Controlled(Protocol):
+    """Settings that can be changed. The methods tell the user why a change is refused."""
+
+    @property
+    def settings(self) -> Settings | None:
+        """The settings as they are; None while there are none to change."""
+
+    @property
+    def presets(self) -> list[str]:
+        """The names of the saved presets."""
+
+    def change(self, control: Control, text: str) -> bool:
+        """Set a control to a typed value; whether it is valid."""
+
+    def change_by(self, control: Control, by: int) -> None:
+        """Set a control to its next value, or the one before."""
+
+    def use_preset(self, name: str) -> bool:
+        """Set all controls as a preset has them; whether there is one."""
+
+    def save_preset(self, name: str) -> bool:
+        """Save all controls under a name; whether they could be."""
+
+
+class ControlsScreen(ModalScreen[None]):
+    """A list of controls and presets; a line of input where a value or a name is typed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "close", key_display="esc"),
+        Binding("ctrl+o,f9", "dismiss", "close", show=False),
+    ]
+
+    def __init__(self, controlled: Controlled) -> None:
+        super().__init__()
+        self._controlled = controlled
+        self._list = ControlList(id="control-list")
+        self._field = Input(compact=True, id="control-field", select_on_focus=True)
+        self._typed: Control | None = None
+        """What is being typed; None for the name of a preset."""
+
+    def compose(self) -> ComposeResult:
+        """One frame, as high as the terminal allows."""
+        with Vertical(id="controls") as frame:
+            frame.border_title = "controls"
+            frame.border_subtitle = "esc closes"
+            yield self._list
+            yield self._field
+
+    def on_mount(self) -> None:
+        """Nothing is typed yet."""
+        self._field.display = False
+        self._show()
+        self._list.focus()
+
+    def on_control_list_stepped(self, event: ControlList.Stepped) -> None:
+        """Another value, from the arrow keys or the mouse."""
+        self._controlled.change_by(event.entry, event.by)
+        self._show()
+
+    def on_control_list_typing_wanted(self, event: ControlList.TypingWanted) -> None:
+        """Type a value, or the name of a preset."""
+        self._typed = event.entry
+        settings = self._controlled.settings
+        if event.entry is not None and settings is not None:
+            present = getattr(settings, event.entry.name)
+            self._field.value = "" if present is None else str(present)
+            self._field.placeholder = event.entry.takes
+        else:
+            self._field.value, self._field.placeholder = "", "name of the preset"
+        self._field.display = True
+        self._field.focus()
+
+    def on_control_list_preset_wanted(self, event: ControlList.PresetWanted) -> None:
+        """All controls as they were saved."""
+        self._controlled.use_preset(event.name)
+        self._show()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep what was typed; what is wrong with it is said, and can be mended."""
+        text = event.value.strip()
+        if not text:
+            done = True
+        elif self._typed is None:
+            done = self._controlled.save_preset(text)
+        else:
+            done = self._controlled.change(self._typed, text)
+        if done:
+            self.action_back()
+
+    def action_back(self) -> None:
+        """From typing to the list, from the list to the chat."""
+        if not self._field.display:
+            self.dismiss()
+            return
+        self._field.display = False
+        self._show()
+        self._list.focus()
+
+    def _show(self) -> None:
+        if self._controlled.settings is not None:
+            self._list.show(self._controlled.settings, self._controlled.presets)

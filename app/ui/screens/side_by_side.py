@@ -1,0 +1,228 @@
+"""The side-by-side screen: the same prompt in two set-ups, each with a clock of its own."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.markup import escape
+from textual.screen import Screen
+from textual.widgets import Static
+
+from specchat.app.chat.archive import Archive
+from specchat.app.chat.conversation import Conversation
+from specchat.app.sanitize import escape_controls
+from specchat.app.side_by_side.duet import Duet
+from specchat.app.ui.pace import pace_for
+from specchat.app.ui.pump import Pump
+from specchat.app.ui.screens.help import HelpScreen
+from specchat.app.ui.screens.side_help import SIDE_HELP
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.compositor import NarrowCompositor
+from specchat.app.ui.widgets.key_bar import KeyBar
+from specchat.app.ui.widgets.lane_column import LaneColumn
+from specchat.app.ui.widgets.masthead import Masthead
+from specchat.app.ui.widgets.pane_tabs import PaneTabs
+from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, loading_text
+from specchat.app.ui.widgets.side_figures import order_text, verdict
+from specchat.app.ui.widgets.side_summary import SideSummary
+from specchat.engine import Died, Loading, Notice, Ready, Record
+
+PANES = ("left", "right", "summary")
+
+
+class SideScreen(Screen[Conversation | None]):
+    """Both lanes of a duet. Dismissed with the conversation to continue, or None."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stop", "stop", key_display="esc"),
+        Binding("escape", "leave", "leave", key_display="esc"),
+        Binding("f8", "go_on(0)", "go on left"),
+        Binding("f9", "go_on(1)", "go on right"),
+        Binding("ctrl+b,f2", "next_pane", "lane", key_display="^b"),
+        Binding("f1,question_mark", "how", "clocks", key_display="f1"),
+        Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
+        Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
+        Binding("ctrl+s", "app.save_picture", "Save the screen", show=False),
+    ]
+
+    def __init__(self, duet: Duet, archive: Archive | None) -> None:
+        super().__init__(classes="-side-right")
+        self._compositor = NarrowCompositor()
+        self.duet = duet
+        self._archive = archive
+        self.pump = Pump(self, duet, self._handle, self._draw)
+        self.columns = (LaneColumn(duet, 0, id="left"), LaneColumn(duet, 1, id="right"))
+        self._masthead = Masthead(id="masthead")
+        self._masthead.program = "specchat side by side"
+        self._tabs = PaneTabs(PANES, "right", id="side-tabs")
+        self._summary = SideSummary(id="summary")
+        self._composer = Composer(id="composer")
+        self._frame = Vertical(id="ask")
+        self._state: Loading | str = Loading("import", "starting", None, 0.0)
+        self._failed = False
+        self._summarised: object = None
+        self._told: set[str] = set()
+
+    def compose(self) -> ComposeResult:
+        """Top to bottom, left to right."""
+        yield self._masthead
+        yield self._tabs
+        with Vertical(id="side"):
+            with Horizontal(id="lanes"):
+                yield from self.columns
+            yield self._summary
+            with self._frame:
+                yield self._composer
+        yield KeyBar(compact=True, show_command_palette=False)
+        yield Static("specchat needs more room:\nplease make the terminal larger", id="too-small")
+
+    def on_mount(self) -> None:
+        """Start the engine, and begin to drain."""
+        self._frame.border_title = "one prompt, both lanes"
+        self._composer.focus()
+        self.duet.connect(self._archive)
+        self.pump.start()
+        self._show_state()
+
+    def on_resize(self) -> None:
+        """The summary's form follows the width."""
+        self._summarised = None
+
+    def on_composer_sent(self, event: Composer.Sent) -> None:
+        """Ask both lanes."""
+        self.duet.send(event.text)
+        for column in self.columns:
+            column.transcript.follow()
+        self.pump.run()
+
+    def on_composer_help_wanted(self, event: Composer.HelpWanted) -> None:
+        """A question mark in an empty composer: this screen's own help."""
+        event.stop()
+        self.action_how()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        """Stop what runs, else leave; go on from a lane that has answered."""
+        busy = bool(self.duet.running or self.duet.waiting)
+        if action == "stop":
+            return busy
+        if action == "leave":
+            return not busy
+        if action == "go_on":
+            return self.duet.done and not busy
+        if action == "next_pane":
+            return self.has_class("-narrow")
+        return True
+
+    def action_stop(self) -> None:
+        """End both replies, and take waiting prompts back."""
+        taken = self.duet.stop()
+        if taken:
+            self._composer.take_back(taken)
+
+    def action_leave(self) -> None:
+        """Back to the chat."""
+        self.dismiss(None)
+
+    def action_go_on(self, side: int) -> None:
+        """Back to the chat, with this lane's conversation."""
+        self.dismiss(self.duet.conversations[side])
+
+    def action_how(self) -> None:
+        """Keys, and how the clocks count."""
+        self.app.push_screen(HelpScreen(SIDE_HELP))
+
+    def action_next_pane(self) -> None:
+        """On a narrow screen: the next of left, right, summary."""
+        shown = next(pane for pane in PANES if self.has_class(f"-side-{pane}"))
+        self.action_tab(PANES[(PANES.index(shown) + 1) % len(PANES)])
+
+    def action_tab(self, pane: str) -> None:
+        """A click on a pane's name."""
+        for name in PANES:
+            self.set_class(name == pane, f"-side-{name}")
+        self._tabs.show(pane)
+
+    def action_rejected(self) -> None:
+        """Hide or show what is no part of the replies."""
+        for column in self.columns:
+            column.transcript.show_rejected = not column.transcript.show_rejected
+
+    def action_markdown(self) -> None:
+        """Finished replies as Markdown, or token by token."""
+        for column in self.columns:
+            column.transcript.markdown = not column.transcript.markdown
+
+    def action_scroll(self, pages: int) -> None:
+        """Scroll both lanes by most of their height."""
+        for column in self.columns:
+            column.transcript.scroll_relative(y=pages * max(column.transcript.size.height - 2, 1), animate=False)
+
+    def _handle(self, record: Record) -> None:
+        """Take in what the engine says as a whole."""
+        match record:
+            case Loading():
+                self._state = record
+            case Ready():
+                self._masthead.show_machine(record)
+                self._show_targets()
+                pace = pace_for(record.device)
+                self.pump.set_pace(pace)
+                self._state = ""
+                self.duet.ready()
+                for column in self.columns:
+                    column.transcript.pace = pace
+                    column.show_set_up()
+            case Notice(text=text) if text not in self._told:
+                self._told.add(text)
+                self.notify(escape_controls(text), markup=False)
+            case Died(message=message):
+                self._state, self._failed = message, True
+                self.duet.fail(message)
+                self.notify(escape_controls(message), severity="error", markup=False)
+
+    def _draw(self) -> None:
+        """Draw what has changed in the lanes."""
+        for column in self.columns:
+            column.update()
+        self._show_state()
+        self._show_summary()
+
+    def _show_state(self) -> None:
+        """The frame of the composer says how the clocks count, or what everything waits for."""
+        if self._failed:
+            state = ENGINE_STOPPED
+        elif isinstance(self._state, Loading):
+            state = escape(loading_text(self._state))
+        elif self.duet.waiting:
+            state = f"{len(self.duet.waiting)} waiting · esc stops"
+        elif self.duet.done and self.has_class("-narrow"):
+            state = f"{verdict(self.duet.comparison, comparable=self.duet.comparable)} · ^b summary"
+        else:
+            state = order_text(self.duet.order)
+        if self._frame.border_subtitle != state:
+            self._frame.border_subtitle = state
+
+    def _show_targets(self) -> None:
+        names = dict.fromkeys(lane.ready.target for lane in self.duet.readies())
+        exact = [lane.exact for lane in self.duet.readies()]
+        note = "" if None in exact else "exact" if all(exact) else "not exact here"
+        self._masthead.show_targets(" | ".join(escape_controls(name) for name in names), note)
+
+    def _show_summary(self) -> None:
+        done = self.duet.done
+        state = (done, self.duet.gap, len(self.duet.conversations[0].turns), self.size.width)
+        if state == self._summarised:
+            return
+        self._summarised = state
+        begun = bool(self.duet.conversations[0].turns)
+        self.set_class(done or not begun, "-done")
+        if done:
+            self._summary.show(self.duet)
+        elif not begun:
+            self._summary.explain(self.duet)
+        self.refresh_bindings()

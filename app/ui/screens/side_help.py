@@ -1,0 +1,21 @@
+"""Keys of the side-by-side mode, and how its clocks count."""
+
+from __future__ import annotations
+
+from specchat.app.ui.screens.help import HelpPage, Row
+from specchat.app.ui.widgets.side_figures import SIDE_DEFINITIONS
+
+SIDE_KEYS: tuple[Row, ...] = (
+    ("enter", "ask both lanes the same"),
+    ("esc", "stop both replies, their texts are kept; then leave"),
+    ("f8", "go on chatting from the left lane"),
+    ("f9", "go on chatting from the right lane"),
+    ("^b  f2", "on a narrow screen: left, right, summary"),
+    ("^r  f4", "hide or show rejected and discarded tokens"),
+    ("^t  f5", "finished replies as Markdown, or token by token"),
+    ("^s", "save the screen as an SVG picture"),
+    ("f1  ?", "this help"),
+    ("^q", "quit; everything is stored"),
+)
+
+SIDE_HELP = HelpPage(SIDE_KEYS, ("figures", SIDE_DEFINITIONS))

@@ -1,0 +1,112 @@
+"""Slash commands: their names and arguments, parsing and completion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from specchat.app.chat.export import FORMATS
+from specchat.app.errors import UsageError
+from specchat.app.settings.controls import BY_COMMAND, CONTROLS
+
+COPIES = ("reply", "code", "chat")
+
+
+@dataclass(frozen=True, slots=True)
+class SlashCommand:
+    """One command. `takes` is a sign for its argument; empty if it has none."""
+
+    name: str
+    takes: str
+    means: str
+    needs: bool = False
+    """Whether it does nothing without an argument."""
+
+    @property
+    def usage(self) -> str:
+        """As it is typed."""
+        return f"/{self.name} {self.takes}".rstrip()
+
+
+_SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T", "top-k": "N", "top-p": "P", "min-p": "P", "seed": "N|off",
+          "lenience": "L", "max-tokens": "N"}  # fmt: skip
+
+COMMANDS: tuple[SlashCommand, ...] = (
+    *(SlashCommand(c.command, _SIGNS[c.command], c.means, needs=True) for c in CONTROLS),
+    SlashCommand("controls", "", "the panel of all controls"),
+    SlashCommand("preset", "NAME", "set all controls as they were saved", needs=True),
+    SlashCommand("save", "NAME", "save all controls as a preset", needs=True),
+    SlashCommand("candidates", "N PROMPT", "N replies to one prompt, of which one goes on"),
+    SlashCommand("theme", "NAME", "other colours", needs=True),
+    SlashCommand("copy", "|".join(COPIES), "copy the last reply, one of its code blocks, or the chat"),
+    SlashCommand("export", "|".join(FORMATS), "write the chat to a file", needs=True),
+    SlashCommand("new", "", "begin an empty chat"),
+    SlashCommand("help", "", "keys, commands, figures"),
+)
+BY_NAME = {command.name: command for command in COMMANDS} | {
+    alias: next(c for c in COMMANDS if c.name == control.command) for alias, control in BY_COMMAND.items()
+}
+Words = Mapping[str, Callable[[], Sequence[str]]]
+"""The arguments that can be completed, by command."""
+
+
+def is_command(text: str) -> bool:
+    """Whether the text is for specchat and not for the model: one slash, not two, begins it."""
+    return text.startswith("/") and not text.startswith("//")
+
+
+def unescaped(text: str) -> str:
+    """The prompt: two slashes at its beginning stand for one."""
+    return text[1:] if text.startswith("//") else text
+
+
+def parse(text: str) -> tuple[SlashCommand, str]:
+    """The command of a line, and its argument.
+
+    Raises:
+        UsageError: there is no such command, or it lacks its argument.
+    """
+    name, _, argument = text[1:].partition(" ")
+    first, *rest = name.split("\n", 1)
+    argument = "\n".join([*rest, argument]).strip() if rest else argument.strip()
+    command = BY_NAME.get(first)
+    if command is None:
+        near = [known.name for known in COMMANDS if first and known.name.startswith(first[:2])]
+        meant = f"/{near[0]}?" if len(near) == 1 else "/help lists them"
+        raise UsageError(f"/{first} is no command ({meant}): begin with // to send a text that starts with a slash")
+    if command.needs and not argument:
+        raise UsageError(f"/{command.name} lacks its value: it is used as {command.usage}")
+    if argument and not command.takes:
+        raise UsageError(f"/{command.name} takes nothing behind it, and got {argument!r}")
+    return command, argument
+
+
+def matches(text: str, words: Words) -> list[str]:
+    """The lines that this one may be the beginning of."""
+    name, space, argument = text[1:].partition(" ")
+    if not space:
+        return [f"/{c.name}{' ' if c.takes else ''}" for c in COMMANDS if c.name.startswith(name)]
+    known = words[name]() if name in words and "\n" not in argument else ()
+    return [f"/{name} {word}" for word in known if word.startswith(argument)]
+
+
+def completed(text: str, words: Words) -> str:
+    """The line as far as it can be completed without a choice."""
+    found = matches(text, words)
+    if not found:
+        return text
+    common = takewhile(lambda characters: len(set(characters)) == 1, zip(*found, strict=False))
+    return max("".join(characters[0] for characters in common), text, key=len)
+
+
+def hints(text: str, words: Words) -> Iterable[tuple[str, str]]:
+    """What the line may become, with what it does."""
+    name, space, _argument = text[1:].partition(" ")
+    command = BY_NAME.get(name)
+    if not space:
+        return [(c.usage, c.means) for c in COMMANDS if c.name.startswith(name)]
+    if command is None:
+        return []
+    values = [line.partition(" ")[2] for line in matches(text, words)]
+    return [(command.usage, command.means), *([(" · ".join(values), "")] if values else [])]

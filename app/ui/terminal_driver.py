@@ -1,0 +1,96 @@
+"""The terminal as Textual's driver for Linux and macOS has it, made to bear bad input and a terminal that goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import IO, Any, cast
+
+from textual._xterm_parser import XTermParser
+from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
+
+from specchat.app.ui.input_decoder import InputDecoder
+
+_POLL_S = 0.1
+"""How often a lone escape character is looked at: the key, or the beginning of a sequence."""
+_READ = 4096
+_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class TerminalDriver(LinuxDriver):
+    """Ends the app in order, with everything stored, when the terminal goes away or the program is told to end.
+
+    The exit code is then 128 and the signal's number, as shells have it.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._file: Any = _Output(cast("IO[str]", self._file))
+
+    def start_application_mode(self) -> None:
+        """Take the terminal, and hear of its end."""
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+        loop = asyncio.get_running_loop()
+        for number in _ENDINGS:
+            loop.add_signal_handler(number, self._leave, number)
+
+    def run_input_thread(self) -> None:
+        """Read keys and pastes until the driver ends; runs in a thread of its own."""
+        decoder, parser = InputDecoder(), XTermParser(self._debug)
+        with selectors.SelectSelector() as selector:  # the others know no terminals on macOS
+            selector.register(self.fileno, selectors.EVENT_READ)
+            while not self.exit_event.is_set():
+                if selector.select(_POLL_S):
+                    data = self._read()
+                    if not data:
+                        self._loop.call_soon_threadsafe(self._leave, signal.SIGHUP)
+                        return
+                    for message in _parsed(parser, decoder.feed(data)):
+                        self.process_message(message)
+                for message in parser.tick():
+                    self.process_message(message)
+
+    def _read(self) -> bytes:
+        """What was typed; nothing once the terminal has gone."""
+        try:
+            return os.read(self.fileno, _READ)
+        except OSError:
+            return b""
+
+    def _leave(self, number: int) -> None:
+        self._app.exit(return_code=128 + number)
+
+
+def _parsed(parser: XTermParser, text: str) -> Iterable[Message]:
+    """The messages of a text; to feed an empty one would end the parser."""
+    return parser.feed(text) if text else ()
+
+
+class _Output:
+    """The stream that the driver writes to. Once the terminal has gone, what is written goes nowhere.
+
+    An exception would end Textual's writing thread, and the app would wait for it for ever.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, if there is anybody to read."""
+        with suppress(OSError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand over what was written."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def fileno(self) -> int:
+        """The file descriptor."""
+        return self._stream.fileno()

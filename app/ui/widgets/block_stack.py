@@ -1,0 +1,106 @@
+"""The blocks of a transcript from top to bottom, and the line that each of them begins at."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from textual.strip import Strip
+
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.reply import Reply
+from specchat.app.ui.widgets.blocks import Block, ReplyBlock
+from specchat.app.ui.widgets.transcript_styles import TranscriptStyles
+
+TOP = 1
+"""Empty lines above the first block."""
+
+
+TurnOrReply = Turn | Reply
+"""What a block shows; a turn means its prompt."""
+
+
+def all_parts(conversation: Conversation) -> list[TurnOrReply]:
+    """Every prompt and the reply to it, from top to bottom."""
+    parts: list[TurnOrReply] = []
+    for turn in conversation.turns:
+        parts.append(turn)
+        if turn.reply is not None:
+            parts.append(turn.reply)
+    return parts
+
+
+class BlockStack:
+    """Blocks below each other. Lines are numbered from 0, through all blocks."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.tops: list[int] = [TOP]
+        """The first line of each block as of the last `update`, then the number of all lines."""
+        self.parts: list[TurnOrReply] = []
+        """The turn or reply that each block shows."""
+
+    @property
+    def height(self) -> int:
+        """Lines in all."""
+        return self.tops[-1]
+
+    @property
+    def replies(self) -> list[ReplyBlock]:
+        """The blocks that are replies, in order."""
+        return [block for block in self.blocks if isinstance(block, ReplyBlock)]
+
+    def clear(self) -> None:
+        """Remove every block."""
+        self.blocks, self.parts, self.tops = [], [], [TOP]
+
+    def update(self, parts: Sequence[TurnOrReply], make: Callable[[TurnOrReply], Block]) -> tuple[int, int] | None:
+        """Update the blocks of the parts.
+
+        Args:
+            parts: What there is to show, from top to bottom.
+            make: Makes the block of a part that has none.
+
+        Returns:
+            The first line that changed and the line behind the last one, or None if none did.
+        """
+        dirty = self._sync(list(parts), make)
+        for number, block in enumerate(self.blocks):
+            changed = block.update()
+            if changed is not None and number < len(self.tops):  # blocks without a line yet lie below what is dirty
+                line = self.tops[number] + changed
+                dirty = line if dirty is None else min(dirty, line)
+        if dirty is None:
+            return None
+        before = self.height
+        self.tops = list(accumulate((block.height for block in self.blocks), initial=TOP))
+        return dirty, max(before, self.height) + 1
+
+    def number_at(self, line: int) -> int | None:
+        """Index of the block that has this line; None above the first and below the last."""
+        number = bisect_right(self.tops, line) - 1
+        return number if 0 <= number < len(self.blocks) else None
+
+    def strip(self, line: int, styles: TranscriptStyles) -> Strip:
+        """One line as its block draws it; empty where there is no block."""
+        number = self.number_at(line)
+        return Strip([]) if number is None else self.blocks[number].strip(line - self.tops[number], styles)
+
+    def line_of(self, reply: Reply, token: int) -> int | None:
+        """The line a token begins on; None if it is not shown."""
+        for number, block in enumerate(self.blocks):
+            if isinstance(block, ReplyBlock) and block.reply is reply and number < len(self.tops):
+                line = block.line_of(token)
+                return None if line is None else self.tops[number] + line
+        return None
+
+    def _sync(self, parts: list[TurnOrReply], make: Callable[[TurnOrReply], Block]) -> int | None:
+        """One block for each part; the line from which on blocks came or went, or None."""
+        if parts == self.parts:
+            return None
+        pairs = zip(parts, self.parts, strict=False)
+        kept = next((i for i, (new, old) in enumerate(pairs) if new is not old), min(len(parts), len(self.parts)))
+        self.blocks[kept:] = [make(part) for part in parts[kept:]]
+        self.parts = parts
+        return self.tops[kept]

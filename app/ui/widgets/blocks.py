@@ -1,0 +1,278 @@
+"""The blocks a transcript is made of: prompts and replies, each a stack of cached lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from specchat.app.chat.conversation import Turn
+from specchat.app.chat.reply import Reply, Stage
+from specchat.app.sources.stepper import Part
+from specchat.app.ui.widgets.reply_notes import note_lines
+from specchat.app.ui.widgets.token_lines import Mark, Piece, TokenLines
+from specchat.app.ui.widgets.transcript_styles import PENDING, TranscriptStyles
+from specchat.engine import Fate, Round
+
+INDENT = 4
+"""Empty cells at the left of every text; a prompt has its mark there."""
+MARK = "▌ "
+QUEUED = " queued "
+"""Prompts leave room for it at their right."""
+COPY = "copy"
+Markdown = Callable[[str, int], list[Strip]]
+"""Renders Markdown at a width."""
+
+
+class Block:
+    """Lines of one width, drawn once and cached. `update` returns the first line that changed since the last call."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.height = 0
+        self._strips: dict[int, Strip] = {}
+
+    def update(self) -> int | None:
+        """Take in what is new; the first line that changed, or None."""
+        raise NotImplementedError
+
+    def strip(self, y: int, styles: TranscriptStyles) -> Strip:
+        """One line, drawn once."""
+        strip = self._strips.get(y)
+        if strip is None:
+            strip = self._strips[y] = self._draw(y, styles)
+        return strip
+
+    def plain(self, y: int, start: int, end: int, styles: TranscriptStyles) -> tuple[str, str]:
+        """The text in these cells of a line, for the clipboard, and what joins it to the next line."""
+        return self.strip(y, styles).crop(start, end).text.rstrip(), "\n"
+
+    def forget(self, first: int = 0) -> None:
+        """Draw the lines from `first` on again."""
+        if first == 0:
+            self._strips.clear()
+        else:
+            self._strips = {y: strip for y, strip in self._strips.items() if y < first}
+
+    def _draw(self, y: int, styles: TranscriptStyles) -> Strip:
+        raise NotImplementedError
+
+
+class PromptBlock(Block):
+    """What the user said, on a ground of its own, with an empty line below it."""
+
+    def __init__(self, turn: Turn, width: int) -> None:
+        super().__init__(width)
+        self._turn = turn
+        self._shown: tuple[bool, int] | None = None
+        """Whether it waits, and which of several replies the chat goes on with."""
+        self._text = TokenLines(width - INDENT - len(QUEUED))
+        self._text.append([(turn.prompt.strip("\n"), Fate.PLAIN)], 0)
+        self._lines = self._text.lines
+        self.height = len(self._lines) + 1
+
+    def update(self) -> int | None:
+        """Only what stands at its right can change."""
+        shown = (self._turn.reply is None, self._turn.place)
+        if shown == self._shown:
+            return None
+        self._shown = shown
+        self.forget()
+        return 0
+
+    def plain(self, y: int, start: int, end: int, styles: TranscriptStyles) -> tuple[str, str]:
+        """Prompts as they were typed."""
+        if y >= len(self._lines):
+            return super().plain(y, start, end, styles)
+        return self._text.plain(y, start - INDENT, end - INDENT)
+
+    def _draw(self, y: int, styles: TranscriptStyles) -> Strip:
+        if y == len(self._lines):
+            return Strip([])
+        queued, place = self._shown or (False, 1)
+        style = styles.queued if queued else styles.prompt
+        margin = Segment(" " * (INDENT - len(MARK)), styles.base)
+        text = "".join(piece.text for piece in self._lines[y])
+        line = Strip([margin, Segment(MARK, styles.mark), Segment(text, style)])
+        line = line.adjust_cell_length(self.width, style)
+        of, link = len(self._turn.candidates), Style(meta={"@click": "app.candidates"})
+        aside = Segment(QUEUED, styles.mark) if queued else Segment(f" {place} of {of} ", styles.mark + link)
+        if (queued or of) and y == len(self._lines) - 1:
+            line = Strip.join([line.crop(0, self.width - len(aside.text)), Strip([aside])])
+        return line
+
+
+class ReplyBlock(Block):
+    """A reply: its tokens or its Markdown, a line of figures, and an empty line.
+
+    `by_round` gives each round a line of its own, as Figure 1 of Leviathan et al. 2023 does.
+    """
+
+    def __init__(
+        self, reply: Reply, width: int, *, show_rejected: bool, markdown: Markdown | None, by_round: bool = False
+    ) -> None:
+        super().__init__(width)
+        self.reply = reply
+        self._tokens = TokenLines(width - INDENT, show_rejected=show_rejected)
+        self._render = markdown
+        self._by_round = by_round
+        self._rounds = 0
+        self._stepping: tuple[Round, Part] | None = None
+        self._before_step: Mark | None = None
+        """The end of the tokens before those of the round that is being stepped through."""
+        self._cursor: int | None = None
+        self._stage: tuple[Stage, int] | None = None
+        self._markdown: list[Strip] | None = None
+        self._notes: list[tuple[str, bool]] = []
+
+    def update(self) -> int | None:
+        """Wrap the new rounds' tokens; everything below the first changed line moves, so it is drawn again."""
+        reply = self.reply
+        stage = (reply.stage, reply.prefilled[0])
+        if len(reply.rounds) == self._rounds and stage == self._stage and reply.stepping == self._stepping:
+            return None
+        if self._before_step is not None:
+            self._tokens.back_to(self._before_step)
+            self._before_step = None
+        dirty = 0 if self._stage is None else self._body_height - 1
+        for index in range(self._rounds, len(reply.rounds)):
+            tokens = [(token.text, token.fate) for token in reply.rounds[index].tokens()]
+            self._tokens.append(tokens, reply.starts[index], alone=self._by_round)
+        if not reply.running and reply.tail and (self._stage is None or self._stage[0] is not reply.stage):
+            self._tokens.append([(reply.tail, Fate.PLAIN)], reply.tokens, alone=self._by_round)
+        if reply.stepping is not None:
+            self._before_step = self._tokens.mark()
+            self._tokens.append(_stepped(*reply.stepping), reply.tokens, alone=self._by_round)
+        self._rounds, self._stage, self._stepping = len(reply.rounds), stage, reply.stepping
+        if self._render is not None and not reply.running and reply.text:
+            dirty, self._markdown = 0, self._render(reply.text, self.width - INDENT)
+        self._notes = note_lines(reply, self.width - INDENT - len(COPY) - 2)
+        self.height = self._body_height + len(self._notes) + 1
+        dirty = max(dirty, 0)
+        self.forget(dirty)
+        return dirty
+
+    def plain(self, y: int, start: int, end: int, styles: TranscriptStyles) -> tuple[str, str]:
+        """The reply's own text, without what was rejected and without the ends that only the width makes."""
+        if self._markdown is not None or y >= self._body_height:
+            return super().plain(y, max(start, INDENT), max(end, INDENT), styles)
+        return self._tokens.plain(y, start - INDENT, end - INDENT)
+
+    @property
+    def shows_tokens(self) -> bool:
+        """Whether there are tokens to look at; Markdown has none."""
+        return self._markdown is None
+
+    def select(self, token: int | None) -> None:
+        """Mark this token, by the numbers of `Reply.starts`, and its round; None marks nothing."""
+        self._cursor = token
+        self.forget()
+
+    def line_of(self, token: int) -> int | None:
+        """The line a token begins on; None if it is not shown."""
+        return self._tokens.line_of(token) if self.shows_tokens else None
+
+    def column_of(self, token: int, y: int) -> int:
+        """Where on line `y` a token begins."""
+        column = INDENT
+        for piece in self._tokens.lines[y]:
+            if piece.token == token:
+                break
+            column += cell_len(piece.text)
+        return column
+
+    def token_at(self, y: int, column: int, *, nearest: bool = False) -> int | None:
+        """The token at a place; with `nearest`, the last one before it where there is none."""
+        if not (self.shows_tokens and 0 <= y < len(self._tokens.lines)):
+            return None
+        end, found = INDENT, None
+        for piece in self._tokens.lines[y]:
+            if piece.token >= self.reply.tokens:
+                break
+            if column < end and (found is not None or not nearest):
+                break
+            end += cell_len(piece.text)
+            found = piece.token
+        return found if nearest or INDENT <= column < end else None
+
+    @property
+    def _body_height(self) -> int:
+        if self._markdown is not None:
+            return len(self._markdown)
+        empty = self._tokens.lines == [[]] and self.reply.stage is not Stage.ANSWERING
+        return 0 if empty else len(self._tokens.lines)
+
+    def _draw(self, y: int, styles: TranscriptStyles) -> Strip:
+        gutter = Segment(" " * INDENT, styles.base)
+        if y < self._body_height:
+            if self._markdown is not None:
+                return Strip([gutter, *self._markdown[y]])
+            return Strip([self._number(y, styles) if self._by_round else gutter, *self._token_segments(y, styles)])
+        if y - self._body_height < len(self._notes):
+            text, failed = self._notes[y - self._body_height]
+            note = Segment(text, styles.error if failed else styles.figures)
+            return Strip([gutter, note, *(self._links(styles) if y == self.height - 2 else ())])
+        return Strip([])
+
+    def _links(self, styles: TranscriptStyles) -> Iterator[Segment]:
+        """What can be clicked below a reply that has ended."""
+        if not self.reply.running and self.reply.text:
+            link = Style(meta={"@click": f"copy_reply({id(self.reply)})"})
+            yield from (Segment("  ", styles.base), Segment(COPY, styles.link + link))
+
+    def _token_segments(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
+        lines = self._tokens.lines
+        yield from _segments(lines[y], styles, self._cursor, self._cursor_round)
+        if self.reply.stage is Stage.ANSWERING and y == len(lines) - 1:
+            yield Segment("▌", styles.caret)
+
+    @property
+    def _cursor_round(self) -> range:
+        """The tokens of the round that is looked at."""
+        if self._cursor is None:
+            return range(0)
+        starts, index = self.reply.starts, self.reply.round_of(self._cursor)
+        return range(starts[index], starts[index + 1] if index + 1 < len(starts) else self.reply.tokens)
+
+    def _number(self, y: int, styles: TranscriptStyles) -> Segment:
+        """The round that begins on this line."""
+        first = next((piece.token for piece in self._tokens.lines[y]), None)
+        above = y and next((piece.token for piece in reversed(self._tokens.lines[y - 1])), 0)
+        if first is None or first > self.reply.tokens or (y and first == above):
+            return Segment(" " * INDENT, styles.base)
+        index = self.reply.round_of(first) if first < self.reply.tokens else len(self.reply.rounds)
+        if y and self.reply.round_of(above) == index:
+            return Segment(" " * INDENT, styles.base)
+        return Segment(f"{index:>{INDENT - 1}} "[-INDENT:], styles.number)
+
+
+def _stepped(record: Round, part: Part) -> list[tuple[str, str]]:
+    """The tokens of a round that is shown in parts."""
+    drafted = [token for token in record.tokens() if token.place < len(record.drafted)]
+    return [(token.text, PENDING if part is Part.DRAFTED else token.fate) for token in drafted]
+
+
+def _segments(
+    pieces: Iterable[Piece], styles: TranscriptStyles, cursor: int | None, around: range
+) -> Iterator[Segment]:
+    """Neighbours of one style become one segment: fewer of them are quicker to draw."""
+    text, style = "", Style.null()
+    for piece in pieces:
+        own = (styles.spaces if piece.blank else styles.fates)[piece.fate]
+        if piece.token in around:
+            own = own + (styles.cursor if piece.token == cursor else styles.round)
+        if own is not style and text:
+            yield Segment(text, style)
+            text = ""
+        text, style = text + piece.text, own
+    if text:
+        yield Segment(text, style)
+
+
+def legend_strip(styles: TranscriptStyles) -> Strip:
+    """What the colours mean, for a picture that goes without the line at the top."""
+    names = ((Segment(fate.value, styles.fates[fate]), Segment("  ", styles.base)) for fate in Fate)
+    return Strip([Segment(" " * INDENT, styles.base), *(segment for name in names for segment in name)])

@@ -1,0 +1,121 @@
+"""A group of figures in a frame: what the panel and the inspector are made of."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from rich.cells import cell_len, set_cell_size
+from rich.style import Style
+from rich.text import Text
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.style import Style as VisualStyle
+from textual.visual import Visual, visualize
+from textual.widget import Widget
+
+from specchat.app.sanitize import escape_controls
+from specchat.app.ui.widgets.definitions import Figure
+from specchat.app.ui.widgets.figures import meter
+
+LABEL = 13
+"""Cells of a label and the space behind it."""
+NARROWEST = 12
+
+
+class Card(Widget):
+    """Lines of text in a frame. A line is drawn again only if it has changed."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "card--figure", "card--label", "card--full", "card--empty", "card--spark", "card--warning", "card--target",
+        "card--draft", "card--residual",
+    }  # fmt: skip
+    ALLOW_SELECT = False
+
+    def __init__(self, title: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.border_title = title
+        self._shown: list[Text] = []
+        self._room = 0
+        self._styles: dict[str, Style] = {}
+        self._old_looks = False
+        self._drawn: dict[int, tuple[tuple[Text, int, VisualStyle], Strip]] = {}
+        """Each line as it was last drawn, and from what."""
+
+    def rows(self) -> list[Text]:
+        """The lines, as things now are."""
+        raise NotImplementedError
+
+    def update(self) -> None:
+        """Draw again the lines that have changed; only a new number of them moves what is below."""
+        before, self._shown = self._shown, self.rows()
+        if len(self._shown) != len(before):
+            self.refresh(layout=True)
+        elif changed := [y for y, row in enumerate(self._shown) if row != before[y]]:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+
+    def render_line(self, y: int) -> Strip:
+        """One line; made anew only if it has changed, as most do not."""
+        if self._old_looks:
+            self._old_looks, self._shown = False, self.rows()
+        width, style = self.size.width, self.visual_style
+        row = self._shown[y] if y < len(self._shown) else Text()
+        known = self._drawn.get(y)
+        if known is None or known[0] != (row, width, style):
+            strips = Visual.to_strips(self, visualize(self, row), width, 1, style)
+            known = self._drawn[y] = (row, width, style), strips[0] if strips else Strip.blank(width, style.rich_style)
+        return known[1]
+
+    def notify_style_update(self) -> None:
+        """Another theme."""
+        super().notify_style_update()
+        self._styles.clear()
+        self._old_looks = True
+
+    def get_content_height(self, container: Any, viewport: Any, width: int) -> int:  # noqa: ARG002 the base class names them
+        """As many as there are lines at this width."""
+        if width != self._room:
+            self._room, self._old_looks = width, True
+        return len(self.rows())
+
+    @property
+    def inner(self) -> int:
+        """Cells of a line."""
+        return max(self._room, NARROWEST)
+
+    def style(self, part: str) -> Style:
+        """The style of a part of the card."""
+        if part not in self._styles:
+            self._styles[part] = self.get_component_rich_style(f"card--{part}", partial=True)
+        return self._styles[part]
+
+    def label(self, text: str) -> tuple[str, Style]:
+        """A quiet text."""
+        return text, self.style("label")
+
+    def headline(self, value: str, figure: Figure | str) -> Text:
+        """A figure that matters most, its name behind it."""
+        name = figure if isinstance(figure, str) else figure.label
+        return Text.assemble((value, self.style("figure")), " ", self.label(name))
+
+    def row(self, figure: Figure, value: str, part: str = "") -> Text:
+        """A figure behind its name; what does not fit is cut."""
+        value, room = escape_controls(value), self.inner - LABEL
+        cut = value if cell_len(value) <= room else set_cell_size(value, room - 1) + "…"
+        return Text.assemble(self.label(figure.label.ljust(LABEL)), (cut, self.style(part) if part else Style.null()))
+
+    def meter(self, share: float | None, width: int, part: str = "full") -> Text:
+        """A share as a line."""
+        full, empty = meter(share, width)
+        return Text.assemble((full, self.style(part)), (empty, self.style("empty")))
+
+    def sentence(self, text: str, part: str = "label") -> list[Text]:
+        """A text in as many lines as it needs."""
+        lines: list[Text] = []
+        line = ""
+        for word in escape_controls(text).split(" "):
+            if line and cell_len(f"{line} {word}") > self.inner:
+                lines.append(Text(line, self.style(part)))
+                line = word
+            else:
+                line = f"{line} {word}" if line else word
+        return [*lines, Text(line, self.style(part))]

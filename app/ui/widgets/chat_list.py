@@ -1,0 +1,135 @@
+"""The list of chats: open, rename, delete, undo a deletion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+from textual.binding import Binding, BindingType
+from textual.events import Resize
+from textual.message import Message
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from specchat.app.chat.marks import Marks
+from specchat.app.sanitize import escape_controls
+from specchat.app.storage.store import Chat
+
+PADDING = 2
+"""Cells beside each line, as the style sheet has it."""
+MINUTE, HOUR, DAY, WEEK, YEAR = 60, 3600, 86400, 7 * 86400, 365 * 86400
+AGES = ((HOUR, MINUTE, "m"), (DAY, HOUR, "h"), (WEEK, DAY, "d"), (YEAR, WEEK, "w"), (float("inf"), YEAR, "y"))
+"""Below the first number of seconds, count in units of the second."""
+
+
+class ChatList(OptionList):
+    """The chats, newest first. ● answers, ◌ waits, ◆ has an unread answer; the open one is bold."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"chat-list--age", "chat-list--open", "chat-list--busy", "chat-list--news"}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("r,f2", "rename", "rename", key_display="r"),
+        Binding("d,delete", "delete", "delete", key_display="d"),
+        Binding("u", "undo", "undo"),
+    ]
+
+    @dataclass
+    class Chosen(Message):
+        """Open this chat."""
+
+        chat: Chat
+
+    @dataclass
+    class RenameWanted(Message):
+        """Ask for another title."""
+
+        chat: Chat
+
+    @dataclass
+    class DeleteWanted(Message):
+        """Take this chat off the list."""
+
+        chat: Chat
+
+    class UndoWanted(Message):
+        """Bring the last deleted chat back."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(compact=True, **options)
+        self.chats: list[Chat] = []
+        self._open: int | None = None
+        self._marks = Marks()
+        self._now = 0.0
+
+    def show(self, chats: list[Chat], opened: Chat | None, marks: Marks, now: float) -> None:
+        """Show these chats; the highlight stays on its chat."""
+        before = self.chats[self.highlighted].id if self.highlighted is not None and self.chats else None
+        self.chats, self._open, self._marks, self._now = chats, opened.id if opened else None, marks, now
+        wanted = before if self.has_focus else self._open
+        self._fill()
+        self.highlighted = next((i for i, chat in enumerate(chats) if chat.id == wanted), None)
+
+    def on_focus(self) -> None:
+        """Highlight the newest chat if none is open."""
+        if self.highlighted is None and self.chats:
+            self.highlighted = 0
+
+    def on_resize(self, event: Resize) -> None:  # noqa: ARG002 the handler's signature
+        """Titles are cut to the width."""
+        highlighted = self.highlighted
+        self._fill()
+        self.highlighted = highlighted
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Enter, or a click."""
+        event.stop()
+        if self.chats:
+            self.post_message(self.Chosen(self.chats[event.option_index]))
+
+    def action_rename(self) -> None:
+        """Ask for another title of the highlighted chat."""
+        if self.highlighted is not None and self.chats:
+            self.post_message(self.RenameWanted(self.chats[self.highlighted]))
+
+    def action_delete(self) -> None:
+        """Delete the highlighted chat."""
+        if self.highlighted is not None and self.chats:
+            self.post_message(self.DeleteWanted(self.chats[self.highlighted]))
+
+    def action_undo(self) -> None:
+        """Bring the last deleted chat back."""
+        self.post_message(self.UndoWanted())
+
+    def _fill(self) -> None:
+        self.clear_options()
+        if not self.chats:
+            self.add_option(Option(Text("no chats yet", style=self._style("age")), disabled=True))
+        self.add_options([Option(self._line(chat)) for chat in self.chats])
+
+    def _line(self, chat: Chat) -> Text:
+        age = age_of(self._now - chat.updated_at)
+        title = " ".join(escape_controls(chat.title).split()) or "untitled"
+        sign, part = self._marks.sign(chat.id)
+        width = max(self.scrollable_content_region.width - PADDING - cell_len(age) - len(sign) - 1, 4)
+        line = Text(no_wrap=True, overflow="ellipsis")
+        line.append(sign, self._style(part))
+        line.append(_cut(title, width), self._style("open") if chat.id == self._open else "")
+        line.append(" " + age, self._style("age"))
+        return line
+
+    def _style(self, part: str) -> Any:
+        return self.get_component_rich_style(f"chat-list--{part}", partial=True)
+
+
+def age_of(seconds: float) -> str:
+    """3700 as 1h."""
+    if seconds < MINUTE:
+        return "now"
+    return next(f"{int(seconds // unit)}{name}" for limit, unit, name in AGES if seconds < limit)
+
+
+def _cut(text: str, cells: int) -> str:
+    if cell_len(text) <= cells:
+        return set_cell_size(text, cells)
+    return set_cell_size(text, cells - 1) + "…"

@@ -1,0 +1,171 @@
+"""List of the controls with their values, and of the presets; arrow keys and mouse change them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.style import Style
+from rich.text import Text
+from textual.binding import Binding, BindingType
+from textual.events import Click
+from textual.geometry import Region
+from textual.message import Message
+from textual.widget import Widget
+
+from specchat.app.settings.controls import CONTROLS, Control
+from specchat.app.settings.settings import Settings
+
+LABEL = 14
+LIVE, LATER, PRESETS = "from the next round on", "from the next reply on", "presets"
+SAVE = "save these as a preset …"
+
+Entry = Control | str | None
+"""A control, a preset, or the line that saves one."""
+
+
+class ControlList(Widget, can_focus=True):
+    """One line for each control, below a heading that says when it takes effect."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "control-list--heading", "control-list--label", "control-list--value", "control-list--changed",
+        "control-list--arrow", "control-list--about",
+    }  # fmt: skip
+    ALLOW_SELECT = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "up", show=False),
+        Binding("down,j", "move(1)", "down", show=False),
+        Binding("left,h,minus", "step(-1)", "less", show=False),
+        Binding("right,l,plus,equals_sign", "step(1)", "more", show=False),
+        Binding("enter", "enter", "type a value"),
+        Binding("s", "save", "save as preset"),
+    ]
+
+    @dataclass
+    class Stepped(Message):
+        """Set this control to its next value, or the one before."""
+
+        entry: Control
+        by: int
+
+    @dataclass
+    class TypingWanted(Message):
+        """Let a value be typed; without a control, a preset's name."""
+
+        entry: Control | None
+
+    @dataclass
+    class PresetWanted(Message):
+        """Set all controls as this preset has them."""
+
+        name: str
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._settings = Settings()
+        self._entries: list[Entry] = list(CONTROLS)
+        self._at = 0
+
+    def show(self, settings: Settings, presets: list[str]) -> None:
+        """Show these values."""
+        self._settings = settings
+        self._entries = [*CONTROLS, *presets, None]
+        self._at = min(self._at, len(self._entries) - 1)
+        self.refresh(layout=True)
+
+    def render(self) -> Text:
+        """Every line."""
+        return Text("\n", no_wrap=True, overflow="crop").join(line for line, _ in self._lines())
+
+    def action_move(self, by: int) -> None:
+        """To the next entry."""
+        self._at = (self._at + by) % len(self._entries)
+        line = next(y for y, (_, entry) in enumerate(self._lines()) if entry == self._at)
+        self.scroll_to_region_of(line)
+        self.refresh()
+
+    def action_step(self, by: int) -> None:
+        """Another value."""
+        entry = self._entries[self._at]
+        if isinstance(entry, Control):
+            self.post_message(self.Stepped(entry, by))
+
+    def action_enter(self) -> None:
+        """Type a value, or take the preset."""
+        self._choose(self._entries[self._at])
+
+    def action_save(self) -> None:
+        """Keep all of them."""
+        self.post_message(self.TypingWanted(None))
+
+    def on_click(self, event: Click) -> None:
+        """On an arrow: another value; elsewhere: as enter, on the entry that was already chosen."""
+        lines = self._lines()
+        if not 0 <= event.y < len(lines) or (place := lines[event.y][1]) is None:
+            return
+        before, self._at = self._at, place
+        entry, row = self._entries[place], lines[event.y][0].plain
+        if isinstance(entry, Control):
+            left, right = row.find("◂"), row.rfind("▸")
+            if left >= 0 and abs(event.x - left) <= 1:
+                self.action_step(-1)
+            elif right >= 0 and abs(event.x - right) <= 1:
+                self.action_step(1)
+            elif before == place:
+                self._choose(entry)
+        else:
+            self._choose(entry)
+        self.refresh()
+
+    def scroll_to_region_of(self, line: int) -> None:
+        """Keep a line in sight where the panel is higher than the terminal."""
+        if isinstance(self.parent, Widget):
+            self.parent.scroll_to_region(Region(0, self.virtual_region.y + line, 1, 1), animate=False, force=True)
+
+    def _choose(self, entry: Entry) -> None:
+        if isinstance(entry, str):
+            self.post_message(self.PresetWanted(entry))
+        else:
+            self.post_message(self.TypingWanted(entry))
+
+    def _lines(self) -> list[tuple[Text, int | None]]:
+        """Each line, and the place of its entry if it has one."""
+        lines: list[tuple[Text, int | None]] = []
+        heading = ""
+        for place, entry in enumerate(self._entries):
+            wanted = (LIVE if entry.live else LATER) if isinstance(entry, Control) else PRESETS
+            if wanted != heading:
+                if heading:
+                    lines.append((Text(""), None))
+                lines.append((Text(wanted, self._style("heading")), None))
+                heading = wanted
+            lines.append((self._line(entry, chosen=place == self._at), place))
+        entry = self._entries[self._at]
+        lines += [(Text(""), None), (Text(self._about(entry), self._style("about")), None)]
+        return lines
+
+    def _line(self, entry: Entry, *, chosen: bool) -> Text:
+        mark = Text("▸ " if chosen else "  ", self._style("arrow"))
+        width = max(self.content_size.width, LABEL + 12)
+        if not isinstance(entry, Control):
+            line = Text.assemble(mark, (entry or SAVE, self._style("value" if entry else "label")))
+        else:
+            changed = getattr(self._settings, entry.name) != getattr(Settings(), entry.name)
+            value = Text(entry.text(self._settings), self._style("changed" if changed else "value"))
+            if chosen:
+                arrow = self._style("arrow")
+                value = Text.assemble(("◂ ", arrow), value, (" ▸", arrow))
+            line = Text.assemble(mark, (entry.label.ljust(LABEL), self._style("label")), value)
+        line.pad_right(max(width - line.cell_len, 0))
+        if chosen:
+            line.stylize(Style(bold=True))
+        return line
+
+    @staticmethod
+    def _about(entry: Entry) -> str:
+        if isinstance(entry, Control):
+            return entry.means
+        return f"set everything as {entry} has it" if entry else "keep all values above under a name"
+
+    def _style(self, part: str) -> Style:
+        return self.get_component_rich_style(f"control-list--{part}", partial=True)

@@ -1,0 +1,84 @@
+"""Formats figures as text. What each of them means: `app.ui.widgets.definitions`."""
+
+from __future__ import annotations
+
+from specchat.engine import Fate, Metrics, Ready
+
+NOTHING = "–"
+"""Stands for a figure that has nothing to divide by yet."""
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+FATES: dict[Fate, str] = {
+    Fate.ACCEPTED: "drafted, and kept by the target",
+    Fate.REJECTED: "drafted, and refused by the target",
+    Fate.DISCARDED: "drafted behind a rejection, never judged",
+    Fate.CORRECTION: "drawn by the target in place of a rejected token",
+    Fate.BONUS: "drawn by the target after every draft was accepted",
+    Fate.PLAIN: "drawn by the target in a round without a draft",
+}
+
+
+def percent(share: float | None) -> str:
+    """0.714 as 71 %."""
+    return NOTHING if share is None else f"{share * 100:.0f} %"
+
+
+def rate(value: float | None) -> str:
+    """Tokens per second, or τ: three digits that matter."""
+    if value is None:
+        return NOTHING
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def times(factor: float | None) -> str:
+    """1.31 as 1.31×."""
+    return NOTHING if factor is None else f"{factor:.2f}×"
+
+
+def duration(seconds: float | None) -> str:
+    """0.412 as 412 ms, 2.31 as 2.3 s."""
+    if seconds is None:
+        return NOTHING
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
+
+
+def size(count: int) -> str:
+    """Bytes as 0.27 GB or 94 MB."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
+
+
+def clock_time(seconds: float) -> str:
+    """75.3 as 1:15."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def meter(share: float | None, width: int) -> tuple[str, str]:
+    """A line of `width` cells as its full and its empty part."""
+    half_cells = round((share or 0.0) * width * 2)
+    full = "━" * (half_cells // 2) + ("╸" if half_cells % 2 else "")
+    return full, "━" * (width - len(full))
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """The last `width` values as bars, the highest of them as a full one."""
+    shown = values[-width:]
+    top = max(shown, default=0.0) or 1.0
+    return "".join(BARS[max(1, round(value / top * 8))] for value in shown)
+
+
+def summary(metrics: Metrics) -> list[str]:
+    """The figures of a reply, the most telling first, to be cut where the line ends."""
+    if not metrics.rounds:
+        return []
+    parts = [f"{rate(metrics.tokens_per_second)} tok/s"]
+    if metrics.tested:
+        parts.append(f"{percent(metrics.acceptance)} of {metrics.tested} tested accepted")
+        parts.append(f"τ {rate(metrics.mean_emitted_length)}")
+    parts.append(f"{metrics.emitted} tokens")
+    return parts
+
+
+def machine(ready: Ready) -> str:
+    """Device, number format and memory in one line."""
+    return f"{ready.device} · {ready.dtype} · {size(ready.weight_bytes + ready.cache_bytes)}"

@@ -1,0 +1,301 @@
+"""Everything that is recorded about one token: the verdict and the draw behind it, p and q, its round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.events import Resize
+
+from specchat.app.chat.reply import Reply
+from specchat.app.sanitize import escape_controls
+from specchat.app.ui.widgets import definitions as d
+from specchat.app.ui.widgets.card import Card
+from specchat.app.ui.widgets.figures import duration
+from specchat.app.ui.widgets.token_cursor import Spot
+from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
+from specchat.engine import Candidate, Detail, Fate, Round, Token
+
+TOP = 8
+"""Tokens of a list."""
+SLIM = 66
+"""Cells that two cards need beside each other."""
+WHOLE = 0.9999
+"""A list with this sum holds everything: what is not in it has probability 0."""
+NUMBER = 5
+"""Cells of a probability, a space before it included."""
+
+
+class SpotCard(Card):
+    """Something about the token that is looked at."""
+
+    spot: Spot | None = None
+
+    def show(self, spot: Spot | None) -> None:
+        """Show this token."""
+        self.spot = spot
+        self.update()
+
+    def rows(self) -> list[Text]:
+        """What there is to say, or that nothing is looked at."""
+        if self.spot is None:
+            return [Text("no token yet", self.style("label"))]
+        reply = self.spot.reply
+        record, token = reply.token(self.spot.token)
+        return self.about(reply, record, token)
+
+    def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:
+        """What there is to say about a token."""
+        raise NotImplementedError
+
+
+class VerdictCard(SpotCard):
+    """The token, its fate, and why."""
+
+    COMPONENT_CLASSES = Card.COMPONENT_CLASSES | TOKEN_CLASSES
+
+    def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:  # noqa: ARG002 as the base class has it
+        """The draw on a line from 0 to 1: what lies left of min(1, p/q) accepts."""
+        fate = self.get_component_rich_style(f"token--{token.fate.value}", partial=True)
+        identity = f"id {token.id}"
+        name = _cut(shown(token.text), self.inner - len(identity) - 5)
+        gap = " " * max(self.inner - cell_len(name) - len(identity) - 2, 1)
+        lines = [
+            Text.assemble(self.label("“"), (name, fate), self.label("”"), gap, self.label(identity)),
+            Text(token.fate.value, fate),
+            *self.sentence(fate_verdict(record, token)),
+        ]
+        if token.place < record.tested:
+            p, q, u = (values[token.place] for values in (record.p, record.q, record.u))
+            chance = chance_of(p, q)
+            lines += [
+                Text(),
+                Text.assemble(self.label("p "), number(p), self.label("   q "), number(q)),
+                Text.assemble(self.label(f"{d.CHANCE.label} "), number(chance), self.label("   u "), number(u)),
+                self._draw(chance, u),
+            ]
+        return [*lines, *self._beside(record, token)]
+
+    def _beside(self, record: Round, token: Token) -> list[Text]:
+        """The other tokens that were offered for this position and refused, each with its draw."""
+        if not record.refused or token.place >= record.tested or not record.refused[token.place]:
+            return []
+        when = "refused before it" if token.fate is Fate.ACCEPTED else "refused after it"
+        lines = [Text(), Text.assemble(self.label(when))]
+        for other in record.refused[token.place]:
+            draw = f"u {number(other.u, 2)} ≥ {number(chance_of(other.p, other.q), 2)}"
+            name = _cut(shown(other.text), self.inner - len(draw) - 3)
+            gap = " " * max(self.inner - cell_len(name) - len(draw) - 2, 1)
+            style = self.get_component_rich_style(f"token--{Fate.REJECTED.value}", partial=True)
+            lines.append(Text.assemble(self.label("“"), (name, style), self.label("”"), gap, self.label(draw)))
+        return lines
+
+    def _draw(self, chance: float, u: float) -> Text:
+        room = self.inner - 4
+        line = Text.assemble(self.label("0 "), self.meter(chance, room), self.label(" 1"))
+        place = 2 + min(int(u * room), room - 1)
+        return Text.assemble(line[:place], ("◆", self.style("figure")), line[place + 1 :])
+
+
+class ChancesCard(SpotCard):
+    """Target and draft side by side, the most likely tokens first; and the residual where one was drawn from."""
+
+    def __init__(self, title: str, *, replaying: bool, **options: Any) -> None:
+        super().__init__(title, **options)
+        self._replaying = replaying
+
+    def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:
+        """The lists, or why there are none."""
+        detail = detail_of(record, token)
+        if detail is None:
+            return self.sentence(_missing(reply, token, replaying=self._replaying))
+        both = bool(detail.draft)
+        width = (self.inner - 1) // 3
+        bar = (self.inner - width - 2 * NUMBER - 2) // 2 if both else self.inner - width - NUMBER - 1
+        lines = [self._heads(detail, width + 1, bar + NUMBER + 1)]
+        target, draft = TopProbabilities(detail.target), TopProbabilities(detail.draft)
+        for candidate in _together(detail):
+            mark = "▸" if candidate.id == token.id else " "
+            line = Text.assemble(mark, self._named(candidate, width - 1), " ")
+            line.append_text(self._bar(target.of(candidate.id), bar, "target"))
+            if both:
+                line.append(" ").append_text(self._bar(draft.of(candidate.id), bar, "draft"))
+            lines.append(line)
+        residual = _residual(record, token)
+        if residual:
+            lines += [
+                Text(),
+                Text.assemble((d.RESIDUAL.label, self.style("figure")), self.label(" norm(max(0, p − q))")),
+            ]
+            room = self.inner - width - NUMBER - 1
+            for candidate in residual[: TOP // 2]:
+                mark = "▸" if candidate.id == record.last else " "
+                name = self._named(candidate, width - 1)
+                lines.append(Text.assemble(mark, name, " ", self._bar(candidate.probability, room, "residual")))
+        if detail.target and detail.target[0].probability < 1 and _greedy(reply):
+            lines += self.sentence("greedy: p is all on the likeliest token; the bars are the softmax at temperature 1")
+        return lines
+
+    def _heads(self, detail: Detail, indent: int, width: int) -> Text:
+        heads = Text.assemble(" " * indent, (f"p  H {detail.target_entropy:.2f}".ljust(width), self.style("target")))
+        if detail.draft:
+            heads.append(f"q  H {detail.draft_entropy:.2f}", self.style("draft"))
+        return heads
+
+    def _named(self, candidate: Candidate, width: int) -> str:
+        return set_cell_size(_cut(shown(candidate.text), width), width)
+
+    def _bar(self, probability: float | None, width: int, part: str) -> Text:
+        if probability is None:  # not among the top-k of this side
+            return Text("·".rjust(width + NUMBER), self.style("empty"))
+        return Text.assemble(self.meter(probability, width, part), number(probability, 2).rjust(NUMBER))
+
+
+class TopProbabilities:
+    """The probabilities of a top-k list."""
+
+    def __init__(self, candidates: tuple[Candidate, ...]) -> None:
+        self._known = {candidate.id: candidate.probability for candidate in candidates}
+        self._whole = sum(self._known.values()) > WHOLE
+
+    def of(self, token: int) -> float | None:
+        """None where the token is not in the list and the list is not the whole distribution."""
+        return self._known.get(token, 0.0 if self._whole else None)
+
+
+class PlaceCard(SpotCard):
+    """Round, position, times."""
+
+    def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:
+        """Where the token stands, and how long its round took."""
+        drafted = len(record.drafted)
+        place = f"{token.place + 1} of {drafted} drafted" if token.place < drafted else f"behind {drafted} drafted"
+        emitted = token.place <= record.accepted and token.fate not in (Fate.REJECTED, Fate.DISCARDED)
+        position = record.position + min(token.place, record.accepted)
+        began = reply.rounds[0].at - reply.rounds[0].seconds
+        rows = [
+            self.row(d.ROUND, f"{record.number} · {place}"),
+            self.row(d.POSITION, f"{position}" if emitted or token.fate is Fate.CORRECTION else f"would be {position}"),
+            self.row(d.DRAFTER, f"{record.drafter} · γ {record.gamma}"),
+        ]
+        if token.place < record.tested:
+            rows.append(self.row(d.BETA, number(record.beta[token.place])))
+        return [
+            *rows,
+            self.row(d.DRAFT, duration(record.draft_s)),
+            self.row(d.VERIFY, duration(record.verify_s)),
+            self.row(d.REST, f"{duration(record.rest_s)} · batch of {record.rows}"),
+            self.row(d.ENDED, f"{duration(record.at - began)} into the reply"),
+        ]
+
+
+class Inspector(Container):
+    """The cards of one token; a column on a wide screen, beside each other on a narrow one."""
+
+    def __init__(self, *, replaying: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self._cards: tuple[SpotCard, ...] = (
+            VerdictCard("token", id="verdict"),
+            ChancesCard("target p and draft q", replaying=replaying, id="chances"),
+            PlaceCard("round", id="place"),
+        )
+
+    def compose(self) -> ComposeResult:
+        """The cards."""
+        yield from self._cards
+
+    def on_resize(self, event: Resize) -> None:
+        """Where two cards do not fit beside each other, they stand below one another."""
+        self.set_class(event.size.width < SLIM, "-slim")
+
+    def show(self, spot: Spot | None) -> None:
+        """Show this token, or that there is none."""
+        for card in self._cards:
+            card.show(spot)
+
+
+def shown(text: str) -> str:
+    """A token's text with signs for what would not be seen."""
+    seen = escape_controls(text).replace("\n", "↵").replace("\t", "⇥")
+    stripped = seen.lstrip(" ")
+    return "␣" * (len(seen) - len(stripped)) + stripped if stripped else "␣" * len(seen) or "∅"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """0.0512 as .051, and what is too small to be seen as such; 0 and 1 are exact."""
+    if value in (0, 1):
+        return f"{value:.0f}"
+    if 0 < value < 0.5 * 10**-digits:
+        return f"<.{'1'.rjust(digits, '0')}"
+    text = f"{value:.{digits}f}"
+    return text.removeprefix("0")
+
+
+def chance_of(p: float, q: float) -> float:
+    """min(1, p/q)."""
+    return 1.0 if p >= q else p / q
+
+
+def fate_verdict(record: Round, token: Token) -> str:
+    """The fate of a token and why, in words."""
+    i = token.place
+    match token.fate:
+        case Fate.ACCEPTED | Fate.REJECTED:
+            p, q, u = record.p[i], record.q[i], record.u[i]
+            below = u * q < p
+            if token.fate is Fate.ACCEPTED and not below:
+                return f"kept by lenience: u {number(u)} is not below min(1, p/q) = {number(chance_of(p, q))}"
+            sign, word = ("<", "kept") if below else ("≥", "refused")
+            return f"u {number(u)} {sign} {number(chance_of(p, q))} = min(1, p/q): {word} by the target"
+        case Fate.DISCARDED:
+            return "drafted behind a rejection: never judged, so it has no p and no u"
+        case Fate.CORRECTION:
+            refused = shown(record.pieces[record.accepted])
+            return f"drawn from the residual in place of “{refused}”"
+        case Fate.BONUS:
+            return "every drafted token was kept: one more, drawn from p"
+        case Fate.PLAIN:
+            return "nothing was drafted: drawn from p"
+
+
+def detail_of(record: Round, token: Token) -> Detail | None:
+    """The top-k of a token's position, if it was recorded."""
+    if token.place < record.tested:
+        return record.detail[token.place] if record.detail else None
+    return record.detail[-1] if record.detail and token.place == len(record.drafted) else None
+
+
+def _residual(record: Round, token: Token) -> tuple[Candidate, ...]:
+    """What the correction was drawn from; it concerns the rejected token as well."""
+    concerned = token.fate in (Fate.REJECTED, Fate.CORRECTION) and record.last is not None
+    return record.detail[-1].residual if concerned and record.detail else ()
+
+
+def _missing(reply: Reply, token: Token, *, replaying: bool) -> str:
+    if token.fate is Fate.DISCARDED:
+        return "never judged: the target's view of it was not asked for"
+    if replaying:
+        return "not recorded in this trace"
+    if reply.running:
+        return "not recorded for this round: rounds from now on are, as long as the inspector is open"
+    return "not recorded for this reply: top-k lists are recorded while the inspector is open"
+
+
+def _together(detail: Detail) -> list[Candidate]:
+    """Tokens of both lists: the target's likeliest, then those that only the draft thought of."""
+    listed = {candidate.id for candidate in detail.target}
+    others = [candidate for candidate in detail.draft if candidate.id not in listed]
+    room = max(TOP - min(len(others), TOP // 3), 1)
+    return [*detail.target[:room], *others[: TOP - min(room, len(detail.target))]]
+
+
+def _greedy(reply: Reply) -> bool:
+    """Whether every p so far is one-hot."""
+    return all(p in (0, 1) for record in reply.rounds for p in record.p)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"

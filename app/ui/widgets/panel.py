@@ -1,0 +1,183 @@
+"""The speculation panel: cards for acceptance, speed and speedup, and the set-up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.events import Click
+
+from specchat.app.chat.reply import Reply
+from specchat.app.ui.widgets import definitions as d
+from specchat.app.ui.widgets.card import Card
+from specchat.app.ui.widgets.figures import NOTHING, duration, percent, rate, size, sparkline, times
+from specchat.engine import Metrics, Ready, Speedup, gamma_text
+
+POSITIONS = 6
+"""Bars beyond this draft position are left out."""
+SURE = 20
+"""Rounds before a speedup is called one, or none."""
+SLOWER = 0.97
+"""A measured speedup below this is worth a warning."""
+
+
+class ReplyCard(Card):
+    """Figures of one reply."""
+
+    def __init__(self, title: str, **options: Any) -> None:
+        super().__init__(title, **options)
+        self.reply = Reply()
+
+    def show(self, reply: Reply) -> None:
+        """Show the figures of this reply; called again when they have changed."""
+        self.reply = reply
+        self.update()
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the figures are read from."""
+        return self.reply.metrics
+
+
+class AcceptanceCard(ReplyCard):
+    """Accepted / tested, in all and by draft position, τ, α and γ."""
+
+    def rows(self) -> list[Text]:
+        """The figures of the reply."""
+        s = self.metrics
+        lines = [
+            self.headline(percent(s.acceptance), d.ACCEPTANCE),
+            self.meter(s.acceptance, self.inner),
+            Text(f"{s.accepted} of {s.tested} · {s.wasted} wasted", self.style("label")),
+            self.headline(f"τ {rate(s.mean_emitted_length)}", "tokens per target pass"),
+            Text(f"{s.emitted} tokens in {s.rounds} rounds", self.style("label")),
+            Text(),
+            Text(d.POSITIONS.label.ljust(self.inner - 6) + "tested", self.style("label")),
+        ]
+        for number, share in enumerate(s.per_position[:POSITIONS], start=1):
+            tested = f"{percent(share):>5} {s.position_tested[number - 1]:>5}"
+            bar = self.meter(share, self.inner - 2 - len(tested) - 1)
+            lines.append(Text.assemble(self.label(f"{number} "), bar, " ", tested))
+        if not s.per_position:
+            lines.append(Text(NOTHING, self.style("empty")))
+        asked = [float(record.gamma) for record in self.reply.rounds[-(self.inner - 6) :]]
+        latest = f"{self.reply.rounds[-1].gamma:>3} " if asked else f"{NOTHING:>3} "
+        spark = sparkline(asked, self.inner - 6)
+        lines.append(Text.assemble(self.label(d.GAMMA.label), latest, " ", (spark, self.style("draft"))))
+        return lines
+
+
+class Speed(ReplyCard):
+    """Tokens per second, and what drafting gained: predicted, measured, and what lies between."""
+
+    def rows(self) -> list[Text]:
+        """The figures of the reply."""
+        s = self.metrics
+        over = f"{rate(s.tokens_per_second)} tok/s" if s.rounds else NOTHING
+        return [
+            self.headline(rate(s.recent_tokens_per_second), d.NOW),
+            Text(sparkline(self.reply.speeds, self.inner) or " ", self.style("spark")),
+            self.row(d.REPLY, over),
+            self.row(d.FIRST, duration(s.time_to_first_token_s)),
+            *self._gain(self.reply.gain),
+        ]
+
+    def _gain(self, gain: Speedup | None) -> list[Text]:
+        alpha = self.metrics.alpha
+        known = NOTHING if alpha is None else f"{alpha:.2f}"
+        if gain is None:
+            return [
+                self.row(d.ALPHA, f"{known}   c {NOTHING}"),
+                self.row(d.PREDICTED, "not measured yet", "label"),
+                self.row(d.MEASURED, "not measured yet", "label"),
+            ]
+        return [
+            self.row(d.ALPHA, f"{known}   c {gain.c:.3f}"),
+            self.row(d.PREDICTED, times(gain.predicted)),
+            self.row(d.MEASURED, times(gain.measured), "figure"),
+            self.row(d.UNEVEN, _change(gain.acceptance), "label"),
+            self.row(d.WIDER, _change(gain.passes), "label"),
+            self.row(d.OVERHEAD, _change(gain.overhead), "label"),
+            *self._warning(gain),
+        ]
+
+    def _warning(self, gain: Speedup) -> list[Text]:
+        if gain.measured >= SLOWER or self.reply.counted_rounds < SURE:
+            return []
+        return self.sentence(f"▲ slower than no drafts would be: {times(gain.measured)}", "warning")
+
+
+class SetUpCard(ReplyCard):
+    """The models, the machine, the prompt, and what the interface costs."""
+
+    def __init__(self, title: str, **options: Any) -> None:
+        super().__init__(title, **options)
+        self.ready: Ready | None = None
+        self.gpu = ""
+        self.interface: float | None = None
+
+    def rows(self) -> list[Text]:
+        """The set-up of the reply."""
+        s, ready = self.metrics, self.ready
+        gamma = f"{self.reply.drafter} · γ {gamma_text(self.reply.gamma)}" if self.reply.drafter != "none" else "none"
+        prompt = f"{s.prompt_tokens} tok, {s.reused_tokens} reused" if s.prompt_tokens else NOTHING
+        rows = [self.row(d.DRAFTER, gamma or NOTHING)]
+        if ready is None:
+            rows.append(self.row(d.TARGET, NOTHING))
+        else:
+            rows += [
+                self.row(d.TARGET, ready.target),
+                *([self.row(d.DRAFT_MODEL, ready.draft)] if ready.draft else []),
+                self.row(d.DEVICE, f"{ready.device_name or ready.device} · {ready.dtype}"),
+                self.row(d.MEMORY, f"{size(ready.weight_bytes)} + {size(ready.cache_bytes)}"),
+                *([self.row(d.GPU, self.gpu)] if self.gpu else []),
+            ]
+        rows.append(self.row(d.PROMPT, prompt))
+        if self.interface is not None:
+            rows.append(self.row(d.INTERFACE, f"{percent(self.interface)} of a core"))
+        return rows
+
+
+class Panel(Container):
+    """All cards; a column on a wide screen, a page on a narrow one. A click explains the figures."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._set_up = SetUpCard("set-up", id="set-up")
+        self._cards: tuple[ReplyCard, ...] = (
+            AcceptanceCard("acceptance", id="acceptance"),
+            Speed("speed", id="speed"),
+            self._set_up,
+        )
+
+    def compose(self) -> ComposeResult:
+        """The cards, most telling first."""
+        yield from self._cards
+
+    def show(self, reply: Reply) -> None:
+        """Show the figures of this reply; called again when they have changed."""
+        for card in self._cards:
+            card.show(reply)
+
+    def show_machine(self, ready: Ready) -> None:
+        """Show what was loaded, and where."""
+        self._set_up.ready = ready
+        self._set_up.update()
+
+    def show_load(self, gpu: str, interface: float | None) -> None:
+        """Show how busy the GPU is (empty: there is none), and what the interface takes of one core."""
+        self._set_up.gpu, self._set_up.interface = gpu, interface
+        self._set_up.update()
+
+    async def on_click(self, event: Click) -> None:
+        """What the figures mean."""
+        event.stop()
+        await self.run_action("app.definitions")
+
+
+def _change(factor: float) -> str:
+    """0.92 as −8 %."""
+    share = round((factor - 1) * 100)
+    return f"{'−' if share < 0 else '+'}{abs(share)} %" if share else "±0 %"

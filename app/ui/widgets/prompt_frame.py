@@ -1,0 +1,48 @@
+"""The frame around the composer: the chat's title above, the state of the engine below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.containers import Vertical
+from textual.content import Content
+
+from specchat.app.chat.conversation import Conversation
+from specchat.app.sanitize import escape_controls
+from specchat.engine import Loading
+
+ENGINE_STOPPED = "the engine has stopped"
+
+
+class PromptFrame(Vertical):
+    """Follows the conversation and the loading of the models; in a replay, it has the name of the trace."""
+
+    def __init__(self, trace: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._trace = trace
+        self._state: Loading | str = Loading("import", "starting", None, 0.0)
+        self._failed = False
+
+    def show_loading(self, state: Loading | str, *, failed: bool) -> None:
+        """How far loading has got, or how it ended; `show` says it."""
+        self._state, self._failed = state, failed
+
+    def show(self, conversation: Conversation) -> None:
+        """Follow this conversation."""
+        if self._trace is not None:
+            self.border_title = Content(escape_controls(self._trace))  # text, not markup
+            return
+        title = escape_controls(conversation.title)
+        self.border_title = Content(title[:60] if title.strip() else "new chat")
+        if self._failed:
+            self.border_subtitle = ENGINE_STOPPED
+        elif conversation.running:
+            self.border_subtitle = "answering · esc stops"
+        else:
+            self.border_subtitle = Content(loading_text(self._state) if isinstance(self._state, Loading) else "")
+
+
+def loading_text(loading: Loading) -> str:
+    """What is being loaded, and how much of it has been."""
+    share = "" if loading.fraction is None else f" {loading.fraction * 100:.0f} %"
+    return f"{escape_controls(loading.text)}{share}"

@@ -1,0 +1,49 @@
+"""The notes below a reply: how far it has got, how it ended, and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from specchat.app.chat.reply import ENDINGS, Reply, Stage
+from specchat.app.ui.widgets.figures import summary
+from specchat.app.ui.widgets.token_lines import TokenLines
+from specchat.engine import Fate, FinishReason
+
+
+def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
+    """The lines below a reply at a width in cells; true for those that tell of a failure."""
+    return list(_wrapped(_notes(reply), width))
+
+
+def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
+    """Each note as the parts of a line, and whether it tells of a failure."""
+    figures = summary(reply.metrics) if reply.rounds else []
+    match reply.stage:
+        case Stage.WAITING:
+            yield ["◌ waiting for a free slot"], False
+        case Stage.READING:
+            done, total = reply.prefilled
+            yield [f"◌ reading the prompt, {done} of {total} tokens"], False
+        case Stage.ANSWERING:
+            yield figures, False
+        case Stage.INTERRUPTED:
+            yield ["◌ interrupted", *figures], False
+        case Stage.ENDED if reply.reason is FinishReason.ERROR:
+            yield [f"✗ {reply.message or ENDINGS[FinishReason.ERROR]}"], True
+            if figures:
+                yield figures, False
+        case Stage.ENDED:
+            reason = reply.reason or FinishReason.EOS
+            sign = "■" if reason is FinishReason.CANCELLED else "✓"
+            yield [f"{sign} {ENDINGS[reason]}", *figures], False
+
+
+def _wrapped(notes: Iterable[tuple[list[str], bool]], width: int) -> Iterator[tuple[str, bool]]:
+    """Figures that do not fit are left out, last ones first; a sentence is wrapped."""
+    for parts, failed in notes:
+        while len(parts) > 1 and len(" · ".join(parts)) > width:
+            parts = parts[:-1]
+        lines = TokenLines(width)
+        lines.append([(" · ".join(parts), Fate.PLAIN)], 0)
+        for line in lines.lines:
+            yield "".join(piece.text for piece in line), failed

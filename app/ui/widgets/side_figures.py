@@ -1,0 +1,116 @@
+"""Formats the figures of two lanes as text, and defines each of them."""
+
+from __future__ import annotations
+
+from specchat.app.chat.reply import Reply, Stage
+from specchat.app.ui.widgets.figures import NOTHING, percent, rate, times
+from specchat.engine import CLOCKS, Comparison, LaneReady, LaneTally, Order
+from specchat.engine.tools.compare import SAMPLED
+
+Pair = tuple[str, str]
+"""What it is, and what it amounts to."""
+
+SIDE_DEFINITIONS: tuple[Pair, ...] = (
+    ("the clock", CLOCKS),
+    ("time", "the lane's clock from the prompt's submission to the reply's end; reading the prompt is part of it."),
+    ("tok/s", "tokens of the reply / the lane's time from the start of its first round to the end of its last."),
+    ("measured", "time per token at the left / time per token at the right, over the rounds of this reply."),
+    ("predicted", "Leviathan et al. 2023, Theorem 3.8, with the measured α and c over the draft lengths that were run;"
+     " it needs one lane without drafts, whose passes c is measured against."),
+    ("saved", "target passes that one token per pass would have needed more."),
+    ("work", "arithmetic per token / that of one token per pass, counted; beside it what Theorem 3.11 gives for α."),
+    ("identical", "greedy texts token for token. Where they part, the gap is by how many logits the target prefers its"
+     " first choice to its second there, asked once more without drafts: a small one is a matter of rounding."),
+    ("sampled", SAMPLED),
+    ("exact", "every pass of the target has one shape and attends over an extent that follows from the position alone,"
+     " in both lanes, so that no token's bits depend on what rides along; checked when the models are loaded."),
+)  # fmt: skip
+
+
+def seconds(value: float) -> str:
+    """A lane's clock: it only grows, so it has a fixed form."""
+    return f"{value:.2f} s"
+
+
+def status(reply: Reply | None, tally: LaneTally, waits: bool) -> list[str]:
+    """One line below a lane, the most telling part first; later parts may be cut off.
+
+    Args:
+        waits: whether the other lane goes first.
+    """
+    if reply is None:
+        return ["no prompt yet"]
+    if reply.stage is Stage.WAITING:
+        return ["waits for the other lane" if waits else "waiting"]
+    s = tally.metrics
+    parts = [f"◷ {seconds(tally.seconds)}", f"{rate(tally.tokens_per_second)} tok/s", f"{len(tally.tokens)} tokens"]
+    if s.tested:
+        parts += [f"τ {rate(s.mean_emitted_length)}", f"{percent(s.acceptance)} accepted"]
+    return parts
+
+
+def texts(
+    comparison: Comparison, gap: float | None, *, greedy: bool, same_prompt: bool = True
+) -> tuple[str, bool | None]:
+    """Whether both lanes said the same, as a sentence, and as a truth; None where that is not the question."""
+    if not comparison.same_target:
+        return "not compared: the lanes have different targets", None
+    if not same_prompt:
+        return "not compared: an earlier text differs, so the lanes were not asked the same", None
+    if not greedy:
+        return "sampled with the same seed: the distributions are equal, not the tokens", None
+    if comparison.identical:
+        return f"✓ identical, token for token ({len(comparison.left.tokens)} tokens)", True
+    close = "" if gap is None else f"; the target's two likeliest are {gap:.3f} logits apart there"
+    return f"✗ they part at token {(comparison.difference or 0) + 1}{close}", False
+
+
+def verdict(comparison: Comparison, *, comparable: bool) -> str:
+    """The most telling figures in a few words."""
+    same = "" if not comparable else " · identical" if comparison.identical else " · texts differ"
+    return f"{times(comparison.measured)} measured{same}"
+
+
+def timing(comparison: Comparison, labels: tuple[str, ...]) -> list[Pair]:
+    """Time and speed of both lanes."""
+    left, right = comparison.left, comparison.right
+    return [
+        ("", f"{labels[0][:12]:<12}  {labels[1][:14]}"),
+        ("time", f"{seconds(left.seconds):<12}  {seconds(right.seconds)}"),
+        ("tok/s", f"{rate(left.tokens_per_second):<12}  {rate(right.tokens_per_second)}"),
+        ("passes", f"{left.passes:<12}  {right.passes}"),
+    ]
+
+
+def gains(comparison: Comparison) -> list[Pair]:
+    """What the right lane's drafts were worth, and what they cost."""
+    lane = comparison.right if comparison.right.drafts or not comparison.left.drafts else comparison.left
+    passes = lane.passes + lane.passes_saved
+    saved = (
+        f"{lane.passes_saved} of {passes} target passes ({percent(lane.passes_saved / passes)})" if passes else NOTHING
+    )
+    work = f"{times(lane.work)} per token" + (
+        f", {times(lane.predicted_work)} by Theorem 3.11" if lane.predicted_work is not None else ""
+    )
+    return [
+        ("measured", f"{times(comparison.measured)} speedup, {times(comparison.measured_in_all)} reading included"),
+        ("predicted", f"{times(comparison.predicted)} by Theorem 3.8"),
+        ("saved", saved),
+        ("work", work),
+    ]
+
+
+def exactness(readies: tuple[LaneReady, ...]) -> str:
+    """What exact mode gives here and costs; empty where it is off."""
+    if not readies or readies[0].exact is None:
+        return ""
+    if not all(lane.exact for lane in readies):
+        return "exact mode cannot be given on this device: texts may differ where two tokens are close"
+    return f"exact: a fixed-shape pass costs {readies[0].exact_cost or 0:.2f} of a pass over one token"
+
+
+def order_text(order: Order) -> str:
+    """How the lanes share the device, in a few words."""
+    if order is Order.SEQUENTIAL:
+        return "one after the other · each clock counts its own lane only"
+    return "the lane behind has the next round · each clock counts its own lane only"

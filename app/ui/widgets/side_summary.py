@@ -1,0 +1,57 @@
+"""Summary of both lanes' last replies: every figure, and whether the texts are the same."""
+
+from __future__ import annotations
+
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+from textual.widgets import Static
+
+from specchat.app.side_by_side.duet import Duet
+from specchat.app.ui.widgets.side_figures import Pair, exactness, gains, texts, timing
+from specchat.engine import CLOCKS
+
+HINT = "with --exact no token's bits depend on what rides along, and rounding cannot part the texts"
+
+
+class SideSummary(Static):
+    """Two groups of figures beside each other, on a narrow screen one below the other."""
+
+    COMPONENT_CLASSES = {"side-summary--label", "side-summary--same", "side-summary--differ"}  # noqa: RUF012
+    TWO_GROUPS = 84
+    """Cells from which on the groups stand beside each other."""
+
+    def show(self, duet: Duet) -> None:
+        """The figures of the last replies."""
+        comparison = duet.comparison
+        first, second = timing(comparison, duet.labels), gains(comparison)
+        table = Table.grid(padding=(0, 3))
+        if self.app.size.width - 6 >= self.TWO_GROUPS:
+            table.add_row(self._group(first), self._group(second))
+        else:
+            table.add_row(self._group([*first, *second]))
+        sentence, same = texts(comparison, duet.gap, greedy=duet.greedy, same_prompt=duet.same_prompt)
+        style = "label" if same is None else "same" if same else "differ"
+        whole = Table.grid()
+        whole.add_row(table)
+        whole.add_row(Text.assemble(("texts".ljust(11), self._style("label")), (sentence, self._style(style))))
+        note = exactness(duet.readies()) or ("" if same is not False else HINT)
+        if note:
+            whole.add_row(Text(note, self._style("label")))
+        self.update(whole)
+
+    def explain(self, duet: Duet) -> None:
+        """Before the first prompt: how the clocks count."""
+        note = exactness(duet.readies())
+        self.update(Text(f"{CLOCKS}\n{note}" if note else CLOCKS, self._style("label")))
+
+    def _group(self, rows: list[Pair]) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style=self._style("label"), width=9, no_wrap=True)
+        table.add_column()
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+    def _style(self, part: str) -> Style:
+        return self.get_component_rich_style(f"side-summary--{part}", partial=True)

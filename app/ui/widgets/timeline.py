@@ -1,0 +1,278 @@
+"""Round after round on a line of time, one lane for each reply that runs: what was drafted, and where time went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.events import Click, MouseScrollDown, MouseScrollUp
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.widget import Widget
+
+from specchat.app.chat.reply import Reply
+from specchat.app.ui.timeline_layout import SCALES_MS, TimelineLayout, TimelineSlot
+from specchat.app.ui.widgets.figures import duration
+from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
+from specchat.engine import Fate, Round
+
+LINES = 2
+"""Lines of a lane: the fates of the tokens, and the times."""
+MOST_LANES = 4
+"""Lanes in sight at once; the others are scrolled to."""
+WHEEL = 8
+"""Columns that the mouse wheel scrolls at once."""
+SIGNS = {
+    Fate.ACCEPTED: "●",
+    Fate.REJECTED: "✕",
+    Fate.DISCARDED: "·",
+    Fate.CORRECTION: "◆",
+    Fate.BONUS: "+",
+    Fate.PLAIN: "○",
+}
+DRAFT, VERIFY, REST = "▓", "█", "░"
+_PARTS = ("draft", "verify", "rest", "lane", "picked", "empty")
+
+
+class Timeline(ScrollView, can_focus=True):
+    """Timeline: lanes of rounds. Follows the newest round until the user picks one or scrolls away."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in _PARTS}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "pick(-1)", "round before", show=False),
+        Binding("right", "pick(1)", "round after", show=False),
+        Binding("up", "lane(-1)", "lane above", show=False),
+        Binding("down", "lane(1)", "lane below", show=False),
+        Binding("home", "pick_end(0)", "first round", show=False),
+        Binding("end", "pick_end(-1)", "last round", show=False),
+        Binding("z", "zoom(-1)", "longer bars", show=False),
+        Binding("Z,shift+z", "zoom(1)", "shorter bars", show=False),
+    ]
+    ALLOW_SELECT = False
+
+    @dataclass
+    class Picked(Message):
+        """The user picked a round, by its index in the reply."""
+
+        reply: Reply
+        index: int
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._lanes = TimelineLayout([])
+        self._picked: tuple[int, int] | None = None
+        """Lane and index."""
+        self._following = True
+        self._styles: dict[str, Style] = {}
+        self.border_title = "rounds"
+
+    def show(self, replies: Sequence[Reply]) -> None:
+        """Show the lanes of these replies; called again when they have grown."""
+        if replies != self._lanes.replies:
+            self._lanes = TimelineLayout(replies)
+            self._picked, self._following = None, True
+            changed = True
+            self.styles.height = 2 + LINES * min(max(len(replies), 1), MOST_LANES)
+        else:
+            changed = self._lanes.update()
+        if changed:
+            self._resize()
+            self.refresh()
+            self._describe()
+
+    def pick(self, reply: Reply | None, index: int = 0) -> None:
+        """Mark a round and bring it into sight; None marks none, and the newest is followed again."""
+        lane = next((i for i, each in enumerate(self._lanes.replies) if each is reply), None)
+        if lane is None or index >= self._lanes.count(lane):
+            self._picked, self._following = None, reply is None or self._following
+            self._resize()
+        else:
+            self._picked, self._following = (lane, index), False
+            slot = self._lanes.slot(lane, index)
+            left, room = self.scroll_offset.x, self._room
+            if not left <= slot.left <= slot.right <= left + room:
+                self.scroll_to(x=max(slot.left - room // 2, 0), animate=False, immediate=True, force=True)
+            top, height = self.scroll_offset.y, self.scrollable_content_region.height
+            if not top <= lane * LINES < top + height:
+                self.scroll_to(y=lane * LINES, animate=False, immediate=True, force=True)
+        self.refresh()
+        self._describe()
+
+    def render_line(self, y: int) -> Strip:
+        """One line of a lane: its number, then the columns in sight."""
+        lane, line = divmod(y + self.scroll_offset.y, LINES)
+        width = self.scrollable_content_region.width
+        base = self.rich_style
+        if lane >= len(self._lanes.replies):
+            return Strip([Segment(" " * width, base)])
+        left = self.scroll_offset.x
+        segments = [Segment(self._gutter(lane, line), self._style("lane"))]
+        column = left
+        right = left + self._room
+        for index in self._lanes.visible(lane, left, right):
+            slot = self._lanes.slot(lane, index)
+            record = self._lanes.replies[lane].rounds[index]
+            own = list(self._tokens(record, slot) if line == 0 else self._times(record, slot))
+            begin, end = slot.left, slot.right
+            if self._picked == (lane, index):
+                own = [Segment("▐", self._style("picked")), *own, Segment("▌", self._style("picked"))]
+                begin, end = begin - 1, end + 1
+            if begin > column:
+                segments.append(Segment(" " * (begin - column), base))
+            segments += Strip(own).crop(max(column - begin, 0))
+            column = max(end, column)
+        return Strip(segments).adjust_cell_length(width, base)
+
+    def notify_style_update(self) -> None:
+        """Another theme."""
+        super().notify_style_update()
+        self._styles.clear()
+
+    def on_resize(self) -> None:
+        """Keep the newest in sight."""
+        self._resize()
+
+    def watch_scroll_x(self, old_value: float, new_value: float) -> None:
+        """Follow the newest round if the user scrolls to the end; stop if away from it."""
+        super().watch_scroll_x(old_value, new_value)
+        if self._picked is None and new_value != old_value:
+            self._following = new_value >= self.max_scroll_x
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        """The wheel goes along the time."""
+        self._wheel(event, WHEEL)
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        """The wheel goes along the time."""
+        self._wheel(event, -WHEEL)
+
+    def on_click(self, event: Click) -> None:
+        """Pick the round under the pointer."""
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return
+        lane = (offset.y + self.scroll_offset.y) // LINES
+        if lane < len(self._lanes.replies):
+            self._tell(lane, self._lanes.round_at(lane, offset.x - self._margin + self.scroll_offset.x))
+
+    def action_pick(self, step: int) -> None:
+        """The round before or after."""
+        lane, index = self._picked or (0, self._lanes.count(0) if self._lanes.replies else 0)
+        if self._lanes.replies and self._lanes.count(lane):
+            self._tell(lane, min(max(index + step, 0), self._lanes.count(lane) - 1))
+
+    def action_pick_end(self, index: int) -> None:
+        """The first or the last round."""
+        lane = self._picked[0] if self._picked else 0
+        if self._lanes.replies and self._lanes.count(lane):
+            self._tell(lane, range(self._lanes.count(lane))[index])
+
+    def action_lane(self, step: int) -> None:
+        """The round of the same time in the lane above or below."""
+        if not self._lanes.replies:
+            return
+        lane, index = self._picked or (0, self._lanes.count(0) - 1)
+        other = lane + step
+        if 0 <= other < len(self._lanes.replies) and self._lanes.count(lane):
+            self._tell(other, self._lanes.round_at(other, self._lanes.slot(lane, index).left))
+
+    def action_zoom(self, step: int) -> None:
+        """Longer or shorter bars."""
+        if self._lanes.scale is not None:
+            scale = min(max(self._lanes.scale + step, 0), len(SCALES_MS) - 1)
+            self._lanes = TimelineLayout(self._lanes.replies, scale)
+            picked = self._picked
+            self._resize()
+            if picked is not None:
+                self.pick(self._lanes.replies[picked[0]], picked[1])
+            self.refresh()
+            self._describe()
+
+    def _wheel(self, event: MouseScrollDown | MouseScrollUp, columns: int) -> None:
+        event.prevent_default()
+        event.stop()
+        self.scroll_to(x=self.scroll_offset.x + columns, animate=False, immediate=True, force=True)
+
+    def _tell(self, lane: int, index: int | None) -> None:
+        if index is not None:
+            self.post_message(self.Picked(self._lanes.replies[lane], index))
+
+    @property
+    def _margin(self) -> int:
+        """Cells for the number of the lane, where there are several."""
+        return 2 if len(self._lanes.replies) > 1 else 0
+
+    @property
+    def _room(self) -> int:
+        return max(self.scrollable_content_region.width - self._margin, 1)
+
+    def _gutter(self, lane: int, line: int) -> str:
+        return (f"{lane + 1} " if line == 0 else "  ")[: self._margin]
+
+    def _tokens(self, record: Round, slot: TimelineSlot) -> Iterator[Segment]:
+        """A sign for each token; counts where there is no room for signs."""
+        width = slot.right - slot.left
+        tokens = list(record.tokens())
+        if len(tokens) >= width:
+            last = "" if record.last_fate is None else SIGNS[record.last_fate]
+            text = f"{record.accepted}{last}"
+            wasted = f"−{record.wasted}"
+            text += wasted if record.wasted and len(text + wasted) < width else ""
+            yield Segment(text[:width].ljust(width), self._style(f"token--{Fate.ACCEPTED.value}"))
+            return
+        for token in tokens:
+            # The sign says what the lines through and under it would; with them it could not be read.
+            style = self._style(f"token--{token.fate.value}") + Style(strike=False, underline=False)
+            yield Segment(SIGNS[token.fate], style)
+        yield Segment(" " * (width - len(tokens)), self.rich_style)
+
+    def _times(self, record: Round, slot: TimelineSlot) -> Iterator[Segment]:
+        """The bar, split by time. A part that is there but too short for a cell is a thin line."""
+        width = slot.right - slot.left
+        share = width / (record.seconds or 1.0)
+        draft = round(record.draft_s * share)
+        rest = min(round(record.rest_s * share), width - draft)
+        verify = width - draft - rest
+        if draft == 0 and record.drafted and verify:
+            yield Segment("▏", Style(color=self._style("draft").color, bgcolor=self._style("verify").color))
+            verify -= 1
+        for sign, part, cells in ((DRAFT, "draft", draft), (VERIFY, "verify", verify), (REST, "rest", rest)):
+            if cells:
+                yield Segment(sign * cells, self._style(part))
+
+    def _resize(self) -> None:
+        size, room = Size(self._lanes.width + self._margin, LINES * len(self._lanes.replies)), self.container_size
+        before = self.virtual_size
+        if size.height == before.height and (before.width > room.width) is (size.width > room.width):
+            # Setting it would lay the whole screen out anew; here nothing comes or goes by it.
+            self.set_reactive(Widget.virtual_size, size)
+            self._scroll_update(size)
+        else:
+            self.virtual_size = size
+        if self._following:
+            self.scroll_to(x=self.max_scroll_x, animate=False, immediate=True, force=True)
+
+    def _describe(self) -> None:
+        """The frame says what is picked, or what the parts are."""
+        if self._picked is None:
+            legend = f"{DRAFT} draft  {VERIFY} verify  {REST} rest"
+            self.border_subtitle = f"{legend}  cell {self._lanes.ms:g} ms" if self._lanes.slots else legend
+            return
+        lane, index = self._picked
+        record = self._lanes.replies[lane].rounds[index]
+        self.border_subtitle = (
+            f"round {record.number}: {record.accepted} accepted, {record.wasted} wasted · "
+            f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"
+        )
+
+    def _style(self, part: str) -> Style:
+        if part not in self._styles:
+            name = part if part.startswith("token--") else f"timeline--{part}"
+            self._styles[part] = self.get_component_rich_style(name)
+        return self._styles[part]

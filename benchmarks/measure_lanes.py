@@ -1,0 +1,75 @@
+"""Whether two lanes get what each would get alone, as a table.
+
+Run from the repository: python -m benchmarks.measure_lanes
+
+Tokens per second of the default model without drafts and with head and n-gram: beside each other, one after the other,
+and alone without a second lane. All take turns, so that each has the same of whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from statistics import median
+from typing import Any
+
+from benchmarks.interface.running import PROGRAM, load_of_machine
+
+PROMPT = "Write a short story about a clockmaker and a talking bird."
+TOKENS = "96"
+SET_UPS = {"left": "none", "right": "combined"}
+GAMMA = "4"
+WAYS = ("interleaved", "sequential", "alone")
+
+
+def main() -> None:
+    """Measure, and print the medians and the medians of the turns' ratios to running alone."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=5)
+    turns = parser.parse_args().turns
+    print(f"{turns} turns, {load_of_machine()}")
+    rates: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for _ in range(turns):
+        for order in WAYS[:2]:
+            for lane, rate in beside(order).items():
+                rates[order, lane].append(rate)
+        for lane, drafter in SET_UPS.items():
+            rates["alone", lane].append(alone(drafter))
+    for lane, drafter in SET_UPS.items():
+        print(drafter)
+        for way in WAYS:
+            own = rates[way, lane]
+            ratio = median(a / b for a, b in zip(own, rates["alone", lane], strict=True))
+            print(
+                f"  {way:<12} {median(own):6.1f} tokens/s, {min(own):.1f} to {max(own):.1f}   {ratio - 1:+.1%} to alone"
+            )
+
+
+def beside(order: str) -> dict[str, float]:
+    """Tokens per second of each lane."""
+    right = f"{SET_UPS['right']}:gamma={GAMMA}"
+    found = specchat("compare", PROMPT, "--right", right, "--order", order, "--repeat", "1", "--max-tokens", TOKENS)
+    row = found["rows"][0]
+    return {lane: row[lane]["tokens_per_second"]["median"] for lane in SET_UPS}
+
+
+def alone(drafter: str) -> float:
+    """Tokens per second of one set-up in an engine of its own."""
+    options = ("--drafter", drafter) if drafter == "none" else ("--drafter", drafter, "--gamma", GAMMA)
+    rate: float = specchat("ask", PROMPT, *options, "--max-tokens", TOKENS)["tokens_per_second"]
+    return rate
+
+
+def specchat(*arguments: str) -> Any:
+    """What a command prints as JSON."""
+    command = [sys.executable, *PROGRAM, *arguments, "--json"]
+    return json.loads(
+        subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""The shared library of the kernels, loaded once per process."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
+from enum import IntFlag
+from functools import lru_cache
+from pathlib import Path
+
+from specchat.engine.errors import EngineError
+from specchat.engine.kernels.build import LIBRARY
+
+_ABI = 1
+
+
+class KernelError(EngineError):
+    """What the kernels cannot do; the message is one sentence."""
+
+
+class Variant(IntFlag):
+    """Instruction sets that the kernels are compiled for."""
+
+    SCALAR = 1
+    AVX2 = 2
+    AVX512 = 4
+    NEON = 8
+
+
+class CMatrix(Structure):
+    """`sk_matrix` of api.h."""
+
+    _fields_ = (
+        ("format", c_int32),
+        ("reserved", c_int32),
+        ("rows", c_int64),
+        ("columns", c_int64),
+        ("data", c_void_p),
+    )
+
+
+class CLayer(Structure):
+    """`sk_layer` of api.h."""
+
+    _fields_ = (
+        *((name, CMatrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+        *((name, c_void_p) for name in ("query_bias", "key_bias", "value_bias", "output_bias")),
+        *((name, c_void_p) for name in ("attention_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm")),
+        *((name, c_void_p) for name in ("query_norm", "key_norm")),
+        ("window", c_int32),
+        ("rope", c_int32),
+    )
+
+
+class CRope(Structure):
+    """`sk_rope` of api.h."""
+
+    _fields_ = (("cosines", c_void_p), ("sines", c_void_p), ("positions", c_int32), ("pairs", c_int32))
+
+
+class CModel(Structure):
+    """`sk_model` of api.h."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("layer_count", "hidden", "heads", "key_heads", "head_size", "intermediate")),
+        *((name, c_int32) for name in ("vocabulary", "activation", "rope_count")),
+        *((name, c_float) for name in ("epsilon", "attention_scale", "attention_cap", "logit_cap", "embedding_scale")),
+        ("embedding", CMatrix),
+        ("output", CMatrix),
+        ("final_norm", c_void_p),
+        ("layers", POINTER(CLayer)),
+        ("ropes", POINTER(CRope)),
+    )
+
+
+class CBatch(Structure):
+    """`sk_batch` of api.h."""
+
+    _fields_ = (
+        ("tokens", c_int64),
+        *((name, c_void_p) for name in ("ids", "slots", "positions", "columns", "prefixes")),
+        *((name, c_void_p) for name in ("ancestor_offsets", "ancestors")),
+        ("judged_count", c_int64),
+        *((name, c_void_p) for name in ("judged", "logits")),
+        ("tap_count", c_int64),
+        *((name, c_void_p) for name in ("taps", "tapped")),
+        ("threads", c_int32),
+        ("reserved", c_int32),
+    )
+
+
+class Library:
+    """The functions of api.h, with their types; those that fail raise `KernelError`.
+
+    Args:
+        path: the shared library.
+
+    Raises:
+        OSError: it cannot be loaded.
+        KernelError: it is of another version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._c = c = ctypes.CDLL(str(path))
+        for name, result, arguments in (
+            ("sk_abi", c_int32, []),
+            ("sk_error", c_char_p, []),
+            ("sk_variants", c_int32, []),
+            ("sk_use", c_int32, [c_int32]),
+            ("sk_variant", c_char_p, []),
+            ("sk_packed_bytes", c_int64, [c_int32, c_int64, c_int64]),
+            ("sk_pack", c_int32, [c_int32, c_int64, c_int64, *[c_void_p] * 6]),
+            ("sk_unpack", c_int32, [POINTER(CMatrix), c_void_p, c_int64, c_void_p]),
+            ("sk_linear", c_int32, [POINTER(CMatrix), c_void_p, c_void_p, c_int64, c_void_p, c_int32]),
+            ("sk_decoder_new", c_void_p, [POINTER(CModel)]),
+            ("sk_decoder_free", None, [c_void_p]),
+            ("sk_decoder_attach", c_int32, [c_void_p, c_int32, c_int32, c_void_p, c_void_p]),
+            ("sk_decoder_pass", c_int32, [c_void_p, POINTER(CBatch)]),
+        ):
+            if not hasattr(c, name):
+                raise KernelError(f"{path.name} is not this version's: run `make setup` again")
+            function = getattr(c, name)
+            function.restype, function.argtypes = result, arguments
+        if c.sk_abi() != _ABI:
+            raise KernelError(f"{path.name} is of version {c.sk_abi()} and not {_ABI}: run `make setup` again")
+
+    @property
+    def variants(self) -> Variant:
+        """Those that this processor can run."""
+        return Variant(self._c.sk_variants())
+
+    @property
+    def variant(self) -> str:
+        """The instruction set in use, for people."""
+        return str(self._c.sk_variant().decode())
+
+    def use(self, variant: Variant | None) -> None:
+        """Compute with this instruction set in the whole process; None for the fastest. The bits are the same."""
+        self._check(self._c.sk_use(-1 if variant is None else int(variant)))
+
+    def packed_bytes(self, kind: int, rows: int, columns: int) -> int:
+        """Size of a packed matrix."""
+        size = int(self._c.sk_packed_bytes(kind, rows, columns))
+        self._check(size > 0)
+        return size
+
+    def pack(self, kind: int, rows: int, columns: int, *arrays: int | None) -> None:
+        """`sk_pack` with addresses."""
+        self._check(self._c.sk_pack(kind, rows, columns, *arrays))
+
+    def unpack(self, matrix: CMatrix, rows: int, count: int, out: int) -> None:
+        """`sk_unpack` with addresses."""
+        self._check(self._c.sk_unpack(ctypes.byref(matrix), rows, count, out))
+
+    def linear(self, matrix: CMatrix, bias: int | None, x: int, tokens: int, y: int, threads: int) -> None:
+        """`sk_linear` with addresses."""
+        self._check(self._c.sk_linear(ctypes.byref(matrix), bias, x, tokens, y, threads))
+
+    def new_decoder(self, model: CModel) -> int:
+        """`sk_decoder_new`; to be freed by `free_decoder`."""
+        decoder = self._c.sk_decoder_new(ctypes.byref(model))
+        self._check(decoder)
+        return int(decoder)
+
+    def free_decoder(self, decoder: int) -> None:
+        """`sk_decoder_free`."""
+        self._c.sk_decoder_free(decoder)
+
+    def attach(self, decoder: int, slots: int, columns: int, keys: list[int], values: list[int]) -> None:
+        """`sk_decoder_attach` with the addresses of every layer's keys and values."""
+        addresses = [(c_void_p * len(each))(*each) for each in (keys, values)]
+        self._check(self._c.sk_decoder_attach(decoder, slots, columns, *addresses))
+
+    def run(self, decoder: int, batch: CBatch) -> None:
+        """`sk_decoder_pass`."""
+        self._check(self._c.sk_decoder_pass(decoder, ctypes.byref(batch)))
+
+    def _check(self, succeeded: object) -> None:
+        if not succeeded:
+            raise KernelError(self._c.sk_error().decode())
+
+
+@lru_cache(maxsize=1)
+def _loaded() -> tuple[Library | None, str | None]:
+    if not LIBRARY.exists():
+        return None, "the quantised kernels are not built (no C++ compiler at installation): run `make setup` again"
+    try:
+        return Library(LIBRARY), None
+    except KernelError as error:
+        return None, f"the quantised kernels cannot be used ({error})"
+    except OSError as error:
+        return None, f"the quantised kernels cannot be loaded ({error})"
+
+
+def missing() -> str | None:
+    """Why there are no kernels, as one sentence; None where there are."""
+    return _loaded()[1]
+
+
+def library() -> Library:
+    """The kernels.
+
+    Raises:
+        KernelError: there are none here.
+    """
+    loaded, why = _loaded()
+    if loaded is None:
+        raise KernelError(why or "the quantised kernels are missing")
+    return loaded

@@ -1,0 +1,136 @@
+#include "api.h"
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "activations.h"
+#include "decoder.h"
+#include "packing.h"
+#include "thread_pool.h"
+#include "variants.h"
+
+namespace {
+
+thread_local std::string last_error;
+
+int32_t refuse(std::string why) {
+    last_error = std::move(why);
+    return 0;
+}
+
+// Runs `body`, which says what is wrong or nothing; out of memory is an error like any other.
+template <typename Body>
+int32_t guarded(Body body) {
+    try {
+        const std::string fault = body();
+        return fault.empty() ? 1 : refuse(fault);
+    } catch (const std::bad_alloc&) {
+        return refuse("there is not enough memory");
+    } catch (const std::exception& error) {
+        return refuse(error.what());
+    }
+}
+
+std::string cannot_pack(int32_t format, int64_t rows, int64_t columns) {
+    if (!sk::is_known(format)) return "weights of format " + std::to_string(format) + " are not known";
+    if (rows < 1 || columns < 1) return "a matrix without values cannot be packed";
+    const int64_t group = sk::columns_per_scale_block(format);
+    if (columns % group)
+        return "rows of " + std::to_string(columns) + " weights cannot be divided into groups of " +
+               std::to_string(group);
+    return "";
+}
+
+}  // namespace
+
+struct sk_decoder {
+    sk::Decoder decoder;
+};
+
+int32_t sk_abi(void) { return SK_ABI; }
+const char* sk_error(void) { return last_error.c_str(); }
+int32_t sk_variants(void) { return sk::available_variants(); }
+const char* sk_variant(void) { return sk::kernels().name; }
+
+int32_t sk_use(int32_t variant) {
+    return sk::use_variant(variant) ? 1 : refuse("this processor cannot run that variant of the kernels");
+}
+
+int64_t sk_packed_bytes(int32_t format, int64_t rows, int64_t columns) {
+    const std::string fault = cannot_pack(format, rows, columns);
+    if (fault.empty()) return sk::panels(rows) * sk::panel_bytes(format, columns);
+    refuse(fault);
+    return -1;
+}
+
+int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes, const uint16_t* scale,
+                const uint16_t* minimum, const void* sub_scale, const uint8_t* sub_minimum, void* packed) {
+    const std::string fault = cannot_pack(format, rows, columns);
+    if (!fault.empty()) return refuse(fault);
+    sk::pack(format, rows, columns, {codes, scale, minimum, sub_scale, sub_minimum}, static_cast<uint8_t*>(packed));
+    return 1;
+}
+
+int32_t sk_unpack(const sk_matrix* matrix, const int64_t* rows, int64_t count, float* out) {
+    for (int64_t i = 0; i < count; i++) {
+        if (rows[i] < 0 || rows[i] >= matrix->rows) return refuse("there is no row " + std::to_string(rows[i]));
+        sk::unpack_row(*matrix, rows[i], out + i * matrix->columns);
+    }
+    return 1;
+}
+
+int32_t sk_linear(const sk_matrix* matrix, const float* bias, const float* x, int64_t tokens, float* y,
+                  int32_t threads) {
+    return guarded([&]() -> std::string {
+        const std::string fault = cannot_pack(matrix->format, matrix->rows, matrix->columns);
+        if (!fault.empty()) return fault;
+        sk::ThreadPool& pool = sk::ThreadPool::instance();
+        std::lock_guard<std::mutex> lock(pool.mutex);
+        pool.start(threads);
+        const sk::Kernels& kernels = sk::kernels();
+        static sk::Activations& activations = *new sk::Activations;  // shared, as the pool is
+        activations.reserve(tokens, matrix->columns);
+        for (int64_t t = 0; t < tokens; t++) {
+            std::copy(x + t * matrix->columns, x + (t + 1) * matrix->columns, activations.token(t));
+            if (sk::is_quantized(matrix->format)) activations.quantize(kernels, t);
+        }
+        const sk::Inputs inputs = activations.inputs();
+        const int64_t total = sk::panels(matrix->rows);
+        const int64_t share = std::max<int64_t>(1, std::min<int64_t>(64, total / (pool.threads() * 6)));
+        auto piece = [&](int64_t i, int) {
+            const int64_t first = i * share;
+            kernels.linear(*matrix, inputs, first, std::min(total, first + share), 0, tokens, bias, false,
+                           y + first * sk::kPanel, matrix->rows);
+        };
+        pool.each((total + share - 1) / share, piece);
+        return "";
+    });
+}
+
+sk_decoder* sk_decoder_new(const sk_model* model) {
+    try {
+        return new sk_decoder{sk::Decoder(*model)};
+    } catch (const std::bad_alloc&) {
+        refuse("there is not enough memory");
+        return nullptr;
+    }
+}
+
+void sk_decoder_free(sk_decoder* decoder) { delete decoder; }
+
+int32_t sk_decoder_attach(sk_decoder* decoder, int32_t slots, int32_t columns, uint16_t* const* keys,
+                          uint16_t* const* values) {
+    return guarded([&]() -> std::string {
+        decoder->decoder.attach(slots, columns, keys, values);
+        return "";
+    });
+}
+
+int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch) {
+    return guarded([&]() -> std::string {
+        std::string fault = decoder->decoder.fault(*batch);
+        if (fault.empty()) decoder->decoder.pass(*batch);
+        return fault;
+    });
+}

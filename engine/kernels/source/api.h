@@ -1,0 +1,105 @@
+// Plain C interface of the quantised CPU kernels. Loaded with ctypes: every change of a struct or a signature raises
+// SK_ABI, which the Python side compares.
+//
+// Functions that can fail return 0 and leave one sentence in sk_error() (per thread); they return 1 otherwise.
+#pragma once
+#include <stdint.h>
+
+#define SK_ABI 1
+#if defined(_WIN32)
+#define SK_EXPORT extern "C" __declspec(dllexport)
+#else
+#define SK_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
+
+// How a matrix is stored; layout.h says it byte by byte.
+enum sk_format : int32_t {
+    SK_Q4 = 0,          // 4-bit codes, float16 scale and minimum per 32
+    SK_Q4_SUPER = 1,    // 4-bit codes, 6-bit scale and minimum per 32, float16 factors of both per 256
+    SK_Q8 = 2,          // signed 8-bit codes, float16 scale per 32
+    SK_Q8_MINIMUM = 3,  // signed 8-bit codes, float16 scale and minimum per 32
+    SK_Q8_SUPER = 4,    // signed 8-bit codes, scales as in SK_Q4_SUPER
+    SK_Q8_SUPER16 = 5,  // signed 8-bit codes, signed 8-bit scale per 16, float16 factor per 256
+    SK_BF16 = 6,
+    SK_F16 = 7,
+    SK_F32 = 8,
+};
+
+enum sk_variant_id : int32_t { SK_SCALAR = 1, SK_AVX2 = 2, SK_AVX512 = 4, SK_NEON = 8 };
+enum sk_activation : int32_t { SK_SILU = 0, SK_GELU_TANH = 1 };
+
+// W [rows, columns] of y = x Wᵀ, packed.
+struct sk_matrix {
+    int32_t format;
+    int32_t reserved;
+    int64_t rows;
+    int64_t columns;
+    const void* data;
+};
+
+// One decoder layer. Norm weights and biases are float32; those that a model has not are null.
+struct sk_layer {
+    sk_matrix query, key, value, output, gate, up, down;
+    const float *query_bias, *key_bias, *value_bias, *output_bias;
+    const float* attention_norm;      // [hidden], before attention
+    const float* attention_out_norm;  // [hidden], on what attention puts out, before it is added
+    const float* mlp_norm;            // [hidden], before the MLP
+    const float* mlp_out_norm;        // [hidden], on what the MLP puts out, before it is added
+    const float *query_norm, *key_norm;  // [head_size], on every head before the rotary embedding
+    int32_t window;  // positions that a token sees, itself included; 0 for all
+    int32_t rope;    // which rotary table
+};
+
+struct sk_rope {
+    const float *cosines, *sines;  // [positions, pairs]; dimension d turns with d + pairs
+    int32_t positions, pairs;
+};
+
+struct sk_model {
+    int32_t layer_count, hidden, heads, key_heads, head_size, intermediate, vocabulary, activation, rope_count;
+    float epsilon, attention_scale;
+    float attention_cap, logit_cap;  // c of c·tanh(x/c) on scores and logits; 0 for none
+    float embedding_scale;
+    sk_matrix embedding, output;
+    const float* final_norm;
+    const sk_layer* layers;
+    const sk_rope* ropes;
+};
+
+// One pass over n tokens, flat; those of one slot stand next to each other. Token i sees the columns 0 to
+// prefixes[i] - 1 of its slot, which hold those positions, then the tokens ancestors[ancestor_offsets[i]] to
+// ancestors[ancestor_offsets[i + 1] - 1] of this pass, in the order of their positions, then itself.
+struct sk_batch {
+    int64_t tokens;
+    const int64_t* ids;
+    const int32_t *slots, *positions, *columns, *prefixes;
+    const int32_t *ancestor_offsets, *ancestors;
+    int64_t judged_count;
+    const int32_t* judged;  // tokens whose logits are wanted
+    float* logits;          // [judged_count, vocabulary]
+    int64_t tap_count;
+    const int32_t* taps;    // depths of hidden states: 0 the embeddings, layer_count what the final norm puts out
+    float* tapped;          // [tokens, tap_count, hidden]
+    int32_t threads;
+    int32_t reserved;
+};
+
+struct sk_decoder;
+
+SK_EXPORT int32_t sk_abi(void);
+SK_EXPORT const char* sk_error(void);
+SK_EXPORT int32_t sk_variants(void);            // mask of sk_variant_id that this processor can run
+SK_EXPORT int32_t sk_use(int32_t variant);      // for the whole process; -1 for the fastest
+SK_EXPORT const char* sk_variant(void);         // name of the one in use
+SK_EXPORT int64_t sk_packed_bytes(int32_t format, int64_t rows, int64_t columns);  // -1: cannot be packed
+SK_EXPORT int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes, const uint16_t* scale,
+                          const uint16_t* minimum, const void* sub_scale, const uint8_t* sub_minimum, void* packed);
+SK_EXPORT int32_t sk_unpack(const sk_matrix* matrix, const int64_t* rows, int64_t count, float* out);
+SK_EXPORT int32_t sk_linear(const sk_matrix* matrix, const float* bias, const float* x, int64_t tokens, float* y,
+                            int32_t threads);
+SK_EXPORT sk_decoder* sk_decoder_new(const sk_model* model);
+SK_EXPORT void sk_decoder_free(sk_decoder* decoder);
+// float16 [slots, key_heads, columns, head_size] of every layer, owned by the caller
+SK_EXPORT int32_t sk_decoder_attach(sk_decoder* decoder, int32_t slots, int32_t columns, uint16_t* const* keys,
+                                    uint16_t* const* values);
+SK_EXPORT int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch);

@@ -1,0 +1,289 @@
+#include "decoder.h"
+
+#include <string.h>
+
+#include <algorithm>
+
+#include "packing.h"
+#include "variants.h"
+
+namespace sk {
+
+namespace {
+
+// Up to this many tokens what is done to each of them apart is done by the caller alone: waking up costs more.
+constexpr int64_t kFewTokens = 2;
+bool wants_codes(const sk_matrix& matrix) { return is_quantized(matrix.format); }
+
+}  // namespace
+
+Decoder::Decoder(const sk_model& model)
+    : model_(model),
+      layers_(model.layers, model.layers + model.layer_count),
+      ropes_(model.ropes, model.ropes + model.rope_count) {
+    model_.layers = layers_.data();
+    model_.ropes = ropes_.data();
+}
+
+void Decoder::attach(int32_t slots, int32_t columns, uint16_t* const* keys, uint16_t* const* values) {
+    slots_ = slots;
+    columns_ = columns;
+    keys_.assign(keys, keys + model_.layer_count);
+    values_.assign(values, values + model_.layer_count);
+}
+
+void Decoder::pass(const sk_batch& batch) {
+    if (batch.tokens == 0) return;
+    std::lock_guard<std::mutex> lock(pool_.mutex);
+    pool_.start(batch.threads);
+    kernels_ = &kernels();
+    tokens_ = batch.tokens;
+    plan(batch);
+    embed(batch);
+    tap(batch, 0, states_.get());
+    for (int32_t i = 0; i < model_.layer_count; i++) {
+        layer(layers_[size_t(i)], i, batch);
+        if (i + 1 < model_.layer_count) tap(batch, i + 1, states_.get());
+    }
+    judge(batch);
+}
+
+// body(token), on all threads where there are many tokens.
+template <typename Body>
+void Decoder::each_token(int64_t count, Body body) {
+    if (count <= kFewTokens) {
+        for (int64_t t = 0; t < count; t++) body(t);
+        return;
+    }
+    const int64_t share = std::max<int64_t>(1, count / (pool_.threads() * kPiecesPerThread));
+    auto piece = [&](int64_t i, int) {
+        for (int64_t t = i * share; t < std::min(count, (i + 1) * share); t++) body(t);
+    };
+    pool_.each((count + share - 1) / share, piece);
+}
+
+int64_t Decoder::panels_per_piece(int64_t panels) const {
+    return std::max<int64_t>(1, panels / (pool_.threads() * kPiecesPerThread));
+}
+
+void Decoder::embed(const sk_batch& batch) {
+    each_token(tokens_, [&](int64_t t) {
+        float* state = states_.get() + t * model_.hidden;
+        unpack_row(model_.embedding, batch.ids[t], state);
+        if (model_.embedding_scale != 1.0f) kernels_->scale(state, model_.hidden, model_.embedding_scale);
+    });
+}
+
+void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch) {
+    const bool codes = wants_codes(layer.query) || wants_codes(layer.key) || wants_codes(layer.value);
+    each_token(tokens_, [&](int64_t t) {
+        kernels_->norm(states_.get() + t * model_.hidden, layer.attention_norm, model_.epsilon, model_.hidden,
+                       normed_.token(t));
+        if (codes) normed_.quantize(*kernels_, t);
+    });
+    project(layer);
+    rotate_and_store(layer, index, batch);
+    attend(layer, index, batch);
+    attention_out(layer);
+    mlp(layer);
+}
+
+// Queries, keys and values of all tokens.
+void Decoder::project(const sk_layer& layer) {
+    struct Part {
+        const sk_matrix& matrix;
+        const float* bias;
+        float* out;
+    };
+    const Part parts[] = {{layer.query, layer.query_bias, queries_.get()},
+                          {layer.key, layer.key_bias, keys_new_.get()},
+                          {layer.value, layer.value_bias, values_new_.get()}};
+    int64_t total = 0;
+    for (const Part& part : parts) total += panels(part.matrix.rows);
+    const int64_t share = panels_per_piece(total);
+    const Inputs inputs = normed_.inputs();
+    auto piece = [&](int64_t i, int) {
+        int64_t first = i * share, last = std::min(total, first + share);
+        for (const Part& part : parts) {
+            const int64_t own = panels(part.matrix.rows), to = std::min(last, own);
+            if (first < to)
+                kernels_->linear(part.matrix, inputs, first, to, 0, tokens_,
+                                 part.bias ? part.bias : nullptr, false, part.out + first * kPanel, part.matrix.rows);
+            first = std::max<int64_t>(first - own, 0);
+            last -= own;
+            if (last <= 0) break;
+        }
+    };
+    pool_.each((total + share - 1) / share, piece);
+}
+
+// Norms and turns queries and keys, and writes keys and values into the cache.
+void Decoder::rotate_and_store(const sk_layer& layer, int32_t index, const sk_batch& batch) {
+    const int64_t size = model_.head_size;
+    const sk_rope& rope = ropes_[size_t(layer.rope)];
+    each_token(tokens_, [&](int64_t t) {
+        const float* cosines = rope.cosines + batch.positions[t] * int64_t(rope.pairs);
+        const float* sines = rope.sines + batch.positions[t] * int64_t(rope.pairs);
+        for (int64_t h = 0; h < model_.heads; h++) {
+            float* query = queries_.get() + (t * model_.heads + h) * size;
+            if (layer.query_norm) kernels_->norm(query, layer.query_norm, model_.epsilon, size, query);
+            kernels_->rotate(query, cosines, sines, rope.pairs);
+            kernels_->scale(query, size, model_.attention_scale);
+        }
+        for (int64_t h = 0; h < model_.key_heads; h++) {
+            float* key = keys_new_.get() + (t * model_.key_heads + h) * size;
+            if (layer.key_norm) kernels_->norm(key, layer.key_norm, model_.epsilon, size, key);
+            kernels_->rotate(key, cosines, sines, rope.pairs);
+            const int64_t place = ((batch.slots[t] * int64_t(model_.key_heads) + h) * columns_ + batch.columns[t]) * size;
+            kernels_->halve(key, size, keys_[size_t(index)] + place);
+            kernels_->halve(values_new_.get() + (t * model_.key_heads + h) * size, size, values_[size_t(index)] + place);
+        }
+    });
+}
+
+void Decoder::attend(const sk_layer& layer, int32_t index, const sk_batch& batch) {
+    const int64_t size = model_.head_size, heads = model_.heads / model_.key_heads;
+    const int64_t head_stride = most_blocks_ * state_size(size);
+    auto piece = [&](int64_t i, int thread) {
+        const AttentionPiece& work = pieces_[size_t(i)];
+        const Row& row = rows_[size_t(work.row)];
+        const int64_t plane = (batch.slots[row.first] * int64_t(model_.key_heads) + work.key_head) * columns_ * size;
+        const int64_t query = work.first * model_.heads + work.key_head * heads;
+        Attention task{};
+        task.keys = keys_[size_t(index)] + plane;
+        task.values = values_[size_t(index)] + plane;
+        task.queries = queries_.get() + query * size;
+        task.query_stride = model_.heads * size;
+        task.heads = heads;
+        task.head_size = size;
+        task.first = work.first;
+        task.count = work.count;
+        task.row_first = row.first;
+        task.row_count = row.count;
+        task.positions = batch.positions;
+        task.columns = batch.columns;
+        task.prefixes = batch.prefixes;
+        task.ancestor_offsets = batch.ancestor_offsets;
+        task.ancestors = batch.ancestors;
+        task.window = layer.window;
+        task.cap = model_.attention_cap;
+        task.first_block = work.first_block;
+        task.last_block = work.last_block;
+        task.scratch = scratch_[size_t(thread)].get();
+        task.out = attended_.token(work.first) + work.key_head * heads * size;
+        task.out_stride = model_.heads * size;
+        if (split_keys_) {
+            task.states = partial_.get() + query * head_stride;
+            task.state_token_stride = model_.heads * head_stride;
+            task.state_head_stride = head_stride;
+        }
+        kernels_->attend(task);
+    };
+    pool_.each(int64_t(pieces_.size()), piece);
+}
+
+void Decoder::attention_out(const sk_layer& layer) {
+    const int64_t size = model_.head_size, head_stride = most_blocks_ * state_size(size);
+    if (split_keys_ || wants_codes(layer.output))
+        each_token(tokens_, [&](int64_t t) {
+            if (split_keys_)
+                for (int64_t h = 0; h < model_.heads; h++)
+                    kernels_->merge(partial_.get() + (t * model_.heads + h) * head_stride, most_blocks_, size,
+                                    attended_.token(t) + h * size);
+            if (wants_codes(layer.output)) attended_.quantize(*kernels_, t);
+        });
+    add_projection(layer.output, layer.output_bias, attended_, layer.attention_out_norm);
+}
+
+// states += norm(matrix · from + bias), the norm where there is one.
+void Decoder::add_projection(const sk_matrix& matrix, const float* bias, const Activations& from,
+                             const float* out_norm) {
+    const int64_t total = panels(matrix.rows), share = panels_per_piece(total);
+    const Inputs inputs = from.inputs();
+    float* out = out_norm ? branch_.get() : states_.get();
+    auto piece = [&](int64_t i, int) {
+        const int64_t first = i * share;
+        kernels_->linear(matrix, inputs, first, std::min(total, first + share), 0, tokens_, bias, !out_norm,
+                         out + first * kPanel, matrix.rows);
+    };
+    pool_.each((total + share - 1) / share, piece);
+    if (!out_norm) return;
+    each_token(tokens_, [&](int64_t t) {
+        float* branch = branch_.get() + t * model_.hidden;
+        kernels_->norm(branch, out_norm, model_.epsilon, model_.hidden, branch);
+        kernels_->add(states_.get() + t * model_.hidden, branch, model_.hidden);
+    });
+}
+
+void Decoder::mlp(const sk_layer& layer) {
+    const bool codes = wants_codes(layer.gate) || wants_codes(layer.up);
+    each_token(tokens_, [&](int64_t t) {
+        kernels_->norm(states_.get() + t * model_.hidden, layer.mlp_norm, model_.epsilon, model_.hidden,
+                       normed_.token(t));
+        if (codes) normed_.quantize(*kernels_, t);
+    });
+    // A piece makes whole groups of the next layer's input, so that it can quantise them at once.
+    const int64_t total = (model_.intermediate + kGroup - 1) / kGroup, share = panels_per_piece(total);
+    const Inputs inputs = normed_.inputs();
+    auto piece = [&](int64_t i, int thread) {
+        float* gates = scratch_[size_t(thread)].get();
+        float* up = gates + kMlpTokens * kGroup;
+        for (int64_t g = i * share; g < std::min(total, (i + 1) * share); g++) {
+            const int64_t first = g * 2, last = std::min(first + 2, panels(model_.intermediate));
+            const int64_t width = std::min<int64_t>(kGroup, model_.intermediate - g * kGroup);
+            for (int64_t t = 0; t < tokens_; t += kMlpTokens) {
+                const int64_t end = std::min(tokens_, t + kMlpTokens);
+                kernels_->linear(layer.gate, inputs, first, last, t, end, nullptr, false, gates, kGroup);
+                kernels_->linear(layer.up, inputs, first, last, t, end, nullptr, false, up, kGroup);
+                for (int64_t k = t; k < end; k++) {
+                    kernels_->gate(model_.activation, gates + (k - t) * kGroup, up + (k - t) * kGroup, width,
+                                   hidden_.token(k) + g * kGroup);
+                    if (wants_codes(layer.down)) hidden_.quantize(*kernels_, k, g * kGroup, (g + 1) * kGroup);
+                }
+            }
+        }
+    };
+    pool_.each((total + share - 1) / share, piece);
+    add_projection(layer.down, nullptr, hidden_, layer.mlp_out_norm);
+}
+
+void Decoder::tap(const sk_batch& batch, int32_t depth, const float* states) {
+    for (int64_t i = 0; i < batch.tap_count; i++)
+        if (batch.taps[i] == depth)
+            for (int64_t t = 0; t < tokens_; t++)
+                memcpy(batch.tapped + (t * batch.tap_count + i) * model_.hidden, states + t * model_.hidden,
+                       size_t(model_.hidden) * sizeof(float));
+}
+
+// The final norm for the taps that ask for it, and logits of the judged tokens.
+void Decoder::judge(const sk_batch& batch) {
+    const bool tapped = std::count(batch.taps, batch.taps + batch.tap_count, model_.layer_count) > 0;
+    if (tapped) {
+        each_token(tokens_, [&](int64_t t) {
+            kernels_->norm(states_.get() + t * model_.hidden, model_.final_norm, model_.epsilon, model_.hidden,
+                           normed_.token(t));
+        });
+        tap(batch, model_.layer_count, normed_.token(0));
+    }
+    if (batch.judged_count == 0) return;
+    each_token(batch.judged_count, [&](int64_t i) {
+        kernels_->norm(states_.get() + batch.judged[i] * model_.hidden, model_.final_norm, model_.epsilon,
+                       model_.hidden, judged_.token(i));
+        if (wants_codes(model_.output)) judged_.quantize(*kernels_, i);
+    });
+    const int64_t total = panels(model_.vocabulary);
+    const int64_t share = std::min<int64_t>(64, panels_per_piece(total));
+    const Inputs inputs = judged_.inputs();
+    auto piece = [&](int64_t i, int) {
+        const int64_t first = i * share, last = std::min(total, first + share);
+        kernels_->linear(model_.output, inputs, first, last, 0, batch.judged_count, nullptr, false,
+                         batch.logits + first * kPanel, model_.vocabulary);
+        if (model_.logit_cap == 0.0f) return;
+        const int64_t width = std::min<int64_t>(model_.vocabulary, last * kPanel) - first * kPanel;
+        for (int64_t j = 0; j < batch.judged_count; j++)
+            kernels_->cap(batch.logits + j * model_.vocabulary + first * kPanel, width, model_.logit_cap);
+    };
+    pool_.each((total + share - 1) / share, piece);
+}
+
+}  // namespace sk

@@ -1,0 +1,78 @@
+// A whole decoder: all layers of a pass in one call.
+#pragma once
+#include <stdint.h>
+
+#include <string>
+#include <vector>
+
+#include "activations.h"
+#include "api.h"
+#include "kernels.h"
+#include "thread_pool.h"
+
+namespace sk {
+
+// Tokens of a row that one piece of attention takes, and of a pass that one piece of the MLP takes at a time.
+constexpr int64_t kAttentionTokens = 16, kMlpTokens = 64;
+// Pieces per thread and job: enough that nobody waits long for the last one, few enough that taking them costs nothing.
+constexpr int64_t kPiecesPerThread = 6;
+
+// Tokens of a pass that lie in one slot, next to each other.
+struct Row {
+    int64_t first, count;
+    int64_t blocks;  // of keys, up to its last position
+};
+
+// Some tokens of a row, one key head, some blocks of keys.
+struct AttentionPiece {
+    int64_t row, first, count, key_head, first_block, last_block;
+};
+
+class Decoder {
+   public:
+    // Copies what `model` points to, but neither weights, norms nor tables.
+    explicit Decoder(const sk_model& model);
+
+    void attach(int32_t slots, int32_t columns, uint16_t* const* keys, uint16_t* const* values);
+
+    // What is wrong with the batch, or nothing.
+    std::string fault(const sk_batch& batch) const;
+
+    // Runs a batch without a fault; one pass at a time in a process.
+    void pass(const sk_batch& batch);
+
+   private:
+    void plan(const sk_batch& batch);
+    void embed(const sk_batch& batch);
+    void layer(const sk_layer& layer, int32_t index, const sk_batch& batch);
+    void project(const sk_layer& layer);
+    void rotate_and_store(const sk_layer& layer, int32_t index, const sk_batch& batch);
+    void attend(const sk_layer& layer, int32_t index, const sk_batch& batch);
+    void attention_out(const sk_layer& layer);
+    void mlp(const sk_layer& layer);
+    void add_projection(const sk_matrix& matrix, const float* bias, const Activations& from, const float* out_norm);
+    void tap(const sk_batch& batch, int32_t depth, const float* states);
+    void judge(const sk_batch& batch);
+    template <typename Body>
+    void each_token(int64_t count, Body body);
+    int64_t panels_per_piece(int64_t panels) const;
+
+    sk_model model_;
+    std::vector<sk_layer> layers_;
+    std::vector<sk_rope> ropes_;
+    std::vector<uint16_t*> keys_, values_;
+    int64_t slots_ = 0, columns_ = 0;
+
+    const Kernels* kernels_ = nullptr;
+    ThreadPool& pool_ = ThreadPool::instance();
+    int64_t tokens_ = 0;
+    std::vector<Row> rows_;
+    std::vector<AttentionPiece> pieces_;
+    bool split_keys_ = false;
+    int64_t most_blocks_ = 0, most_row_ = 0;
+    Buffer<float> states_, queries_, keys_new_, values_new_, branch_, partial_;
+    Activations normed_, attended_, hidden_, judged_;
+    std::vector<Buffer<float>> scratch_;
+};
+
+}  // namespace sk

@@ -1,0 +1,95 @@
+// What a batch asks of the decoder: whether it can be run, and how its work is divided.
+#include <algorithm>
+
+#include "decoder.h"
+
+namespace sk {
+
+namespace {
+
+// Passes over more tokens have pieces enough without dividing the keys of a token.
+constexpr int64_t kMostSplitTokens = 64;
+
+}  // namespace
+
+std::string Decoder::fault(const sk_batch& batch) const {
+    const auto at = [](const char* what, int64_t token) { return what + std::string(" of token ") + std::to_string(token); };
+    if (keys_.empty()) return "the decoder has no cache: attach one first";
+    std::vector<bool> seen(size_t(slots_), false);
+    for (int64_t t = 0; t < batch.tokens; t++) {
+        const int32_t position = batch.positions[t], slot = batch.slots[t];
+        const int32_t from = batch.ancestor_offsets[t], to = batch.ancestor_offsets[t + 1];
+        if (batch.ids[t] < 0 || batch.ids[t] >= model_.vocabulary) return at("the id", t) + " is not in the vocabulary";
+        if (slot < 0 || slot >= slots_) return at("the slot", t) + " is not in the cache";
+        if (batch.columns[t] < 0 || batch.columns[t] >= columns_) return at("the column", t) + " is not in the cache";
+        if (batch.prefixes[t] < 0 || batch.prefixes[t] > columns_) return at("the prefix", t) + " is not in the cache";
+        if (to < from || position != batch.prefixes[t] + (to - from))
+            return at("the position", t) + " is not its prefix and its ancestors";
+        for (const sk_rope& rope : ropes_)
+            if (position >= rope.positions) return at("the position", t) + " is beyond the rotary table";
+        if (t == 0 || slot != batch.slots[t - 1]) {
+            if (seen[size_t(slot)]) return "the tokens of slot " + std::to_string(slot) + " are not next to each other";
+            seen[size_t(slot)] = true;
+        }
+        for (int32_t i = from; i < to; i++) {
+            const int32_t who = batch.ancestors[i];
+            if (who < 0 || who >= t || batch.slots[who] != slot) return at("an ancestor", t) + " does not come before it";
+        }
+    }
+    for (int64_t i = 0; i < batch.judged_count; i++)
+        if (batch.judged[i] < 0 || batch.judged[i] >= batch.tokens) return "a judged token is not in the pass";
+    for (int64_t i = 0; i < batch.tap_count; i++)
+        if (batch.taps[i] < 0 || batch.taps[i] > model_.layer_count) return "a tapped depth is not in the model";
+    return "";
+}
+
+// Rows, pieces of attention, and room for everything.
+void Decoder::plan(const sk_batch& batch) {
+    rows_.clear();
+    pieces_.clear();
+    most_blocks_ = most_row_ = 0;
+    for (int64_t t = 0; t < tokens_; t++) {
+        if (t == 0 || batch.slots[t] != batch.slots[t - 1]) rows_.push_back({t, 0, 0});
+        Row& row = rows_.back();
+        row.count++;
+        row.blocks = std::max(row.blocks, batch.positions[t] / kKeyBlock + 1);
+        most_blocks_ = std::max(most_blocks_, row.blocks);
+        most_row_ = std::max(most_row_, row.count);
+    }
+    int64_t groups = 0;
+    for (const Row& row : rows_) groups += (row.count + kAttentionTokens - 1) / kAttentionTokens;
+    split_keys_ = most_blocks_ > 1 && tokens_ <= kMostSplitTokens &&
+                  groups * model_.key_heads < pool_.threads() * kPiecesPerThread;
+    for (size_t r = 0; r < rows_.size(); r++)
+        for (int64_t head = 0; head < model_.key_heads; head++)
+            for (int64_t t = 0; t < rows_[r].count; t += kAttentionTokens) {
+                const int64_t count = std::min(kAttentionTokens, rows_[r].count - t), first = rows_[r].first + t;
+                if (!split_keys_) {
+                    int64_t last = 0;
+                    for (int64_t i = first; i < first + count; i++)
+                        last = std::max(last, batch.positions[i] / kKeyBlock + 1);
+                    pieces_.push_back({int64_t(r), first, count, head, 0, last});
+                    continue;
+                }
+                for (int64_t b = 0; b < most_blocks_; b++)
+                    pieces_.push_back({int64_t(r), first, count, head, b, b + 1});
+            }
+
+    const int64_t hidden = model_.hidden, size = model_.head_size;
+    states_.reserve(tokens_ * hidden);
+    branch_.reserve(tokens_ * hidden + kPanel);
+    queries_.reserve(tokens_ * model_.heads * size);
+    keys_new_.reserve(tokens_ * model_.key_heads * size);
+    values_new_.reserve(tokens_ * model_.key_heads * size);
+    normed_.reserve(tokens_, hidden);
+    attended_.reserve(tokens_, model_.heads * size);
+    hidden_.reserve(tokens_, model_.intermediate);
+    judged_.reserve(std::max<int64_t>(batch.judged_count, 1), hidden);
+    if (split_keys_) partial_.reserve(tokens_ * model_.heads * most_blocks_ * state_size(size));
+    while (int(scratch_.size()) < pool_.threads()) scratch_.emplace_back();
+    const int64_t attention =
+        attention_scratch(std::min(tokens_, kAttentionTokens), most_row_, model_.heads / model_.key_heads, size);
+    for (Buffer<float>& scratch : scratch_) scratch.reserve(std::max(attention, 2 * kMlpTokens * kGroup));
+}
+
+}  // namespace sk

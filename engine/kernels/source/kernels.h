@@ -1,0 +1,85 @@
+// The operations that every instruction set implements, with the same bits: `kernels.inc` holds them once, written with
+// the sixteen-lane vectors of vector_*.h, and variant_*.cpp compiles it for each.
+#pragma once
+#include <stdint.h>
+
+#include "api.h"
+#include "layout.h"
+
+namespace sk {
+
+// Activations of some tokens, [tokens, columns]: as floats, and quantised per token and group of 32 columns.
+struct Inputs {
+    const float* floats;
+    const int8_t* codes;
+    const float* scales;    // [tokens, columns / 32]
+    const float* sums;      // [tokens, columns / 32]: scale times the total of the codes
+    const int32_t* totals;  // [tokens, columns / 16]: totals of the codes
+    int64_t columns;
+};
+
+constexpr int64_t kKeyBlock = 128;
+
+// What one piece of work on attention is about: some neighbouring tokens of a slot, one key head, some blocks of keys.
+struct Attention {
+    const uint16_t *keys, *values;  // float16 [columns, head_size] of this slot and key head
+    const float* queries;           // of the first token and query head, rotated and scaled
+    int64_t query_stride;           // floats from one token to the next
+    int64_t heads;                  // query heads that share the key head
+    int64_t head_size;
+    int64_t first, count;           // tokens of the pass
+    int64_t row_first, row_count;   // all tokens of the pass in this slot
+    const int32_t *positions, *columns, *prefixes;
+    const int32_t *ancestor_offsets, *ancestors;
+    int64_t window;                 // 0 for none
+    float cap;                      // of the scores; 0 for none
+    int64_t first_block, last_block;  // blocks of kKeyBlock positions, the last one exclusive
+    float* scratch;                 // attention_scratch(...) floats
+    // Where the outcome goes: finished, or a state per block to be merged.
+    float* out;                     // [token][query head, head_size] from the first token and head on
+    int64_t out_stride;
+    float* states;                  // [token][head][block][state_size]; null where the outcome is finished here
+    int64_t state_token_stride, state_head_stride;
+};
+
+constexpr int64_t kLargestHead = 512;
+
+// A softmax under way: [largest score, sum of exponentials, 14 unused, weighted values [head_size]].
+static constexpr int64_t state_size(int64_t head_size) { return 16 + head_size; }
+
+// Keys and values of a block and of the pass's own tokens as floats, scores and states of every query.
+static constexpr int64_t attention_scratch(int64_t tokens, int64_t row_tokens, int64_t heads, int64_t head_size) {
+    return 2 * kKeyBlock * head_size + 2 * row_tokens * head_size + heads * kKeyBlock +
+           (tokens + 1) * heads * state_size(head_size);
+}
+
+struct Kernels {
+    const char* name;
+    // y [tokens, ...]: panels `first` to `last` - 1 of W applied to tokens `from` to `to` - 1; y is where the first
+    // panel's first row of token `from` goes. With `add` the outcome is added to what y holds.
+    void (*linear)(const sk_matrix& w, const Inputs& x, int64_t first, int64_t last, int64_t from, int64_t to,
+                   const float* bias, bool add, float* y, int64_t stride);
+    // One token's activations, or a part of them: columns is a multiple of 32.
+    void (*quantize)(const float* x, int64_t columns, int8_t* codes, float* scales, float* sums, int32_t* totals);
+    // y = x / sqrt(mean(x²) + epsilon) · weight; size is a multiple of 16, y may be x.
+    void (*norm)(const float* x, const float* weight, float epsilon, int64_t size, float* y);
+    void (*add)(float* x, const float* y, int64_t size);
+    // y = activation(gate) · up; sizes are rounded up to 16 in all three.
+    void (*gate)(int32_t activation, const float* gate, const float* up, int64_t size, float* y);
+    // x = cap · tanh(x / cap)
+    void (*cap)(float* x, int64_t size, float cap);
+    void (*rotate)(float* x, const float* cosines, const float* sines, int64_t pairs);
+    void (*scale)(float* x, int64_t size, float factor);
+    void (*halve)(const float* x, int64_t size, uint16_t* y);
+    void (*attend)(const Attention& work);
+    // The states of consecutive blocks of one query [blocks][state_size], those without keys having sum 0, to its
+    // outcome [head_size].
+    void (*merge)(const float* states, int64_t blocks, int64_t head_size, float* out);
+};
+
+const Kernels& scalar_kernels();
+const Kernels* avx2_kernels();    // null where this build has none
+const Kernels* avx512_kernels();
+const Kernels* neon_kernels();
+
+}  // namespace sk

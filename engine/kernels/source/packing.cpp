@@ -1,0 +1,103 @@
+#include "packing.h"
+
+#include <string.h>
+
+#include "half.h"
+#include "layout.h"
+
+namespace sk {
+
+namespace {
+
+// Where the code of a column lies within its panel, in bytes.
+inline int64_t code_offset(int32_t format, int64_t column, int64_t n) {
+    const int64_t b = column / kGroup, k = column % kGroup;
+    return codes_at(format, b) + (is_4_bit(format) ? k / 8 : k / 4) * 64 + n * 4 + k % 4;
+}
+
+void put_half(uint8_t* block, int64_t offset, int64_t n, uint16_t value) { memcpy(block + offset + 2 * n, &value, 2); }
+
+uint16_t get_half(const uint8_t* block, int64_t offset, int64_t n) {
+    uint16_t value;
+    memcpy(&value, block + offset + 2 * n, 2);
+    return value;
+}
+
+void pack_scales(int32_t format, int64_t row, int64_t n, int64_t columns, const PlainMatrix& plain, uint8_t* panel) {
+    const int64_t blocks = columns / columns_per_scale_block(format), groups = columns_per_scale_block(format) / kGroup;
+    for (int64_t b = 0; b < blocks; b++) {
+        uint8_t* block = panel + scales_at(format, b * groups);
+        put_half(block, 0, n, plain.scale[row * blocks + b]);
+        if (has_minimum(format)) put_half(block, 32, n, plain.minimum[row * blocks + b]);
+        if (format == SK_Q4_SUPER || format == SK_Q8_SUPER)
+            for (int64_t i = 0; i < 8; i++) {
+                block[64 + 16 * i + n] = ((const uint8_t*)plain.sub_scale)[(row * blocks + b) * 8 + i];
+                block[192 + 16 * i + n] = plain.sub_minimum[(row * blocks + b) * 8 + i];
+            }
+        if (format == SK_Q8_SUPER16)
+            for (int64_t i = 0; i < 16; i++)
+                block[32 + 16 * i + n] = ((const uint8_t*)plain.sub_scale)[(row * blocks + b) * 16 + i];
+    }
+}
+
+}  // namespace
+
+void pack(int32_t format, int64_t rows, int64_t columns, const PlainMatrix& plain, uint8_t* packed) {
+    const int64_t size = panel_bytes(format, columns);
+    memset(packed, 0, size_t(size * panels(rows)));
+    const int64_t bytes = format == SK_F32 ? 4 : 2;
+    for (int64_t row = 0; row < rows; row++) {
+        uint8_t* panel = packed + row / kPanel * size;
+        const int64_t n = row % kPanel;
+        const uint8_t* codes = (const uint8_t*)plain.codes + row * columns * (is_quantized(format) ? 1 : bytes);
+        if (!is_quantized(format)) {
+            for (int64_t k = 0; k < columns; k++)
+                memcpy(panel + (k * kPanel + n) * bytes, codes + k * bytes, size_t(bytes));
+            continue;
+        }
+        for (int64_t k = 0; k < columns; k++) {
+            uint8_t& place = panel[code_offset(format, k, n)];
+            if (is_4_bit(format))
+                place = uint8_t(place | (codes[k] & 15) << (k % 8 < 4 ? 0 : 4));
+            else
+                place = codes[k];
+        }
+        pack_scales(format, row, n, columns, plain, panel);
+    }
+}
+
+void unpack_row(const sk_matrix& matrix, int64_t row, float* out) {
+    const int32_t format = matrix.format;
+    const int64_t columns = matrix.columns, n = row % kPanel;
+    const uint8_t* panel = (const uint8_t*)matrix.data + row / kPanel * panel_bytes(format, columns);
+    if (!is_quantized(format)) {
+        for (int64_t k = 0; k < columns; k++) {
+            const int64_t i = k * kPanel + n;
+            out[k] = format == SK_BF16  ? from_bfloat(((const uint16_t*)panel)[i])
+                     : format == SK_F16 ? from_half(((const uint16_t*)panel)[i])
+                                        : ((const float*)panel)[i];
+        }
+        return;
+    }
+    const int64_t group = format == SK_Q8_SUPER16 ? 16 : kGroup;
+    for (int64_t g = 0; g < columns / group; g++) {
+        const uint8_t* block = panel + scales_at(format, g * group / kGroup);
+        float scale, minimum = 0.0f;
+        if (format == SK_Q8_SUPER16) {
+            scale = from_half(get_half(block, 0, n)) * float(int8_t(block[32 + g % 16 * 16 + n]));
+        } else if (format == SK_Q4_SUPER || format == SK_Q8_SUPER) {
+            scale = from_half(get_half(block, 0, n)) * float(block[64 + g % 8 * 16 + n]);
+            minimum = -(from_half(get_half(block, 32, n)) * float(block[192 + g % 8 * 16 + n]));
+        } else {
+            scale = from_half(get_half(block, 0, n));
+            if (format != SK_Q8) minimum = from_half(get_half(block, 32, n));
+        }
+        for (int64_t k = g * group; k < (g + 1) * group; k++) {
+            const uint8_t byte = panel[code_offset(format, k, n)];
+            const int code = is_4_bit(format) ? (k % 8 < 4 ? byte & 15 : byte >> 4) : int8_t(byte);
+            out[k] = float(code) * scale + minimum;
+        }
+    }
+}
+
+}  // namespace sk

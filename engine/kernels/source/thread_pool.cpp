@@ -1,0 +1,111 @@
+#include "thread_pool.h"
+
+#include <chrono>
+
+namespace sk {
+
+namespace {
+
+// A pass has a job every few microseconds; what lasts longer is a pause between passes, or a thread that another
+// process keeps from running and that may run here if this one sleeps.
+constexpr auto kSpin = std::chrono::microseconds(60);
+
+inline void pause_briefly() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// Spins until `done` or until it has taken too long; says which.
+template <typename Condition>
+bool spin_until(Condition done) {
+    for (int i = 0; i < 64; i++) {
+        if (done()) return true;
+        pause_briefly();
+    }
+    const auto limit = std::chrono::steady_clock::now() + kSpin;
+    while (std::chrono::steady_clock::now() < limit)
+        for (int i = 0; i < 32; i++) {
+            if (done()) return true;
+            pause_briefly();
+        }
+    return done();
+}
+
+}  // namespace
+
+ThreadPool& ThreadPool::instance() {
+    // Never destroyed: at the end of the process threads may still be asleep in it.
+    static ThreadPool* pool = new ThreadPool;
+    return *pool;
+}
+
+void ThreadPool::start(int threads) {
+    while (int(workers_.size()) + 1 < threads) {
+        const int number = int(workers_.size()) + 1;
+        workers_.emplace_back([this, number] { work_as(number); });
+        workers_.back().detach();
+    }
+    active_.store(threads < 1 ? 1 : threads);
+}
+
+void ThreadPool::run(int64_t count, Work work, void* context) {
+    if (count <= 0) return;
+    if (count == 1 || active_.load(std::memory_order_relaxed) == 1) {
+        for (int64_t piece = 0; piece < count; piece++) work(context, piece, 0);
+        return;
+    }
+    work_ = work;
+    context_ = context;
+    count_ = count;
+    unfinished_.store(count, std::memory_order_relaxed);
+    ticket_.store(uint64_t(++job_) << 32 | uint64_t(count));
+    if (sleeping_.load()) wake_workers();
+    while (take_piece(0)) {
+    }
+    const auto done = [this] { return unfinished_.load() == 0; };
+    if (spin_until(done)) return;
+    std::unique_lock<std::mutex> lock(sleep_);
+    caller_sleeps_.store(true);
+    all_done_.wait(lock, done);
+    caller_sleeps_.store(false);
+}
+
+bool ThreadPool::take_piece(int thread) {
+    uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    while (ticket & 0xffffffffu) {
+        if (!ticket_.compare_exchange_weak(ticket, ticket - 1)) continue;
+        // The job cannot be over before this piece is done, so what it says still holds.
+        work_(context_, count_ - int64_t(ticket & 0xffffffffu), thread);
+        if (unfinished_.fetch_sub(1) == 1 && caller_sleeps_.load()) {
+            std::lock_guard<std::mutex> lock(sleep_);
+            all_done_.notify_all();
+        }
+        return true;
+    }
+    return false;
+}
+
+void ThreadPool::work_as(int number) {
+    for (;;) {
+        const auto wanted = [this, number] {
+            return (ticket_.load() & 0xffffffffu) && number < active_.load();
+        };
+        if (!spin_until(wanted)) {
+            std::unique_lock<std::mutex> lock(sleep_);
+            sleeping_.fetch_add(1);
+            work_there_.wait(lock, wanted);
+            sleeping_.fetch_sub(1);
+        }
+        take_piece(number);
+    }
+}
+
+void ThreadPool::wake_workers() {
+    std::lock_guard<std::mutex> lock(sleep_);
+    work_there_.notify_all();
+}
+
+}  // namespace sk

@@ -1,0 +1,58 @@
+// Threads that work through pieces of a job together with whoever calls.
+#pragma once
+#include <stdint.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace sk {
+
+// Pieces are handed out one by one, and a job is over when all of them are done, not when all threads have
+// arrived: a thread that another process keeps from running holds up the piece it has, and nothing else.
+//
+// One caller at a time (see `mutex`). Threads wait for work spinning for a few microseconds, then asleep.
+class ThreadPool {
+   public:
+    static ThreadPool& instance();
+
+    // To be held while `start` and `run` are used.
+    std::mutex mutex;
+
+    // How many threads take part in what follows, the caller included; worker w of them has number w.
+    void start(int threads);
+
+    // Calls work(context, piece, thread) for every piece from 0 to count - 1.
+    using Work = void (*)(void* context, int64_t piece, int thread);
+    void run(int64_t count, Work work, void* context);
+
+    template <typename Body>
+    void each(int64_t count, Body& body) {
+        run(count, [](void* it, int64_t piece, int thread) { (*static_cast<Body*>(it))(piece, thread); }, &body);
+    }
+
+    int threads() const { return active_; }
+
+   private:
+    void work_as(int number);
+    bool take_piece(int thread);
+    void wake_workers();
+
+    // Upper half: number of the job; lower half: its pieces not handed out yet.
+    alignas(64) std::atomic<uint64_t> ticket_{0};
+    alignas(64) std::atomic<int64_t> unfinished_{0};
+    alignas(64) std::atomic<int> sleeping_{0};
+    std::atomic<int> active_{1};
+    std::atomic<bool> caller_sleeps_{false};
+    uint32_t job_ = 0;
+    Work work_ = nullptr;
+    void* context_ = nullptr;
+    int64_t count_ = 0;
+    std::vector<std::thread> workers_;
+    std::mutex sleep_;
+    std::condition_variable work_there_, all_done_;
+};
+
+}  // namespace sk

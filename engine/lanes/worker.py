@@ -1,0 +1,179 @@
+"""Worker of an engine with lanes: one thread that gives one lane a turn at a time."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from specchat.engine.commands import Cancel, Close, Command, Submit
+from specchat.engine.config import EngineConfig
+from specchat.engine.events import FinishReason, Ready
+from specchat.engine.lanes.clock import LaneClock, Order, next_lane
+from specchat.engine.outbox import Outbox
+from specchat.engine.sequence.scheduler import Placement, Scheduler
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.worker.assembly import Assemble, Assembly
+from specchat.engine.worker.worker import Worker
+
+
+class LaneScheduler(Scheduler[Submit]):
+    """Scheduler that reuses only whole prefill chunks of an earlier prompt, never its reply.
+
+    How much of a reply is cached depends on how it was decoded; a prompt is prefilled the same way in all lanes.
+
+    Args:
+        slots: slots of the KV cache.
+        chunk: tokens per prefill chunk.
+    """
+
+    def __init__(self, slots: int, chunk: int) -> None:
+        super().__init__(slots)
+        self._chunk = chunk
+
+    def place(self, prompt: list[int]) -> Placement:
+        """As the base class, rounded down to whole chunks."""
+        found = super().place(prompt)
+        return replace(found, length=found.length - found.length % self._chunk)
+
+    def lend(self, row: SequenceState) -> None:
+        """None: every lane prefills its own prompt."""
+
+    def retire(self, row: SequenceState, *, keep: bool = True) -> None:
+        """As the base class, without the reply."""
+        super().retire(row, keep=keep)
+        slot = self._slots[row.slot]
+        slot.tokens = slot.tokens[: row.prompt_length - row.continued - 1]
+
+
+class LaneWorker(Worker):
+    """One lane: a worker with KV cache, drafters, latency model and clock of its own."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        outbox: Outbox,
+        readies: list[Ready],
+        on_end: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.clock = LaneClock()
+        self.began = 0.0
+        """Clock reading when the lane was last idle and a request was submitted."""
+        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        super().__init__(config, self._inbox, outbox, self.clock, lambda ready, _: readies.append(ready), on_end)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is running or waiting."""
+        return bool(self._scheduler.rows or self._scheduler.waiting)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds worked since the lane was last idle."""
+        return self.clock() - self.began
+
+    def load(self, assemble: Assemble) -> Assembly:
+        """Load the models; create KV caches and drafters."""
+        made = self._load(assemble)
+        self._scheduler = LaneScheduler(made.target.cache.slots, self._config.prefill_chunk)
+        return made
+
+    def take(self, command: Submit | Cancel) -> None:
+        """Process one command; a request's time counts from here."""
+        if isinstance(command, Submit):
+            if not self.busy:
+                self.began = self.clock()
+            command = replace(command, at=self.clock())
+        self._inbox.put(command)
+        self._take_commands()
+
+    def turn(self) -> None:
+        """Admit waiting requests, then run one prefill chunk or one round."""
+        with self.clock.running():
+            self._admit()
+            try:
+                if all(self._is_ready(row) for row in self._scheduler.rows):
+                    self._round()
+                else:
+                    self._prefill()
+                if self._target.device.type == "cuda":  # work queued by this lane must not count on the other's clock
+                    torch.cuda.synchronize(self._target.device)
+            except torch.OutOfMemoryError:
+                self._make_room()
+
+    def end(self) -> None:
+        """Cancel all requests."""
+        self._end_all(FinishReason.CANCELLED, "")
+
+
+class LanesWorker:
+    """State of the engine thread with lanes; the counterpart of `Worker`.
+
+    Args:
+        configs: one per lane.
+        commands: from other threads.
+        outbox: for events that concern the engine as a whole.
+        order: called before every turn.
+        on_ready: called once, with the `Ready` and the assembly of every lane.
+        on_end: called with lane and id of each request before it is told that it has ended.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[EngineConfig],
+        commands: queue.SimpleQueue[Command],
+        outbox: Outbox,
+        order: Callable[[], Order],
+        on_ready: Callable[[Sequence[Ready], Sequence[Assembly]], None],
+        on_end: Callable[[int, str], None],
+    ) -> None:
+        self._commands = commands
+        self._order = order
+        self._on_ready = on_ready
+        self._readies: list[Ready] = []
+        self._lanes = [
+            LaneWorker(config, outbox, self._readies, partial(on_end, lane)) for lane, config in enumerate(configs)
+        ]
+        self._closed = False
+
+    def run(self, assemble: Assemble) -> None:
+        """Load the lanes with `assemble`, then serve until closed.
+
+        Raises:
+            EngineError: the models of a lane cannot be loaded.
+        """
+        made = [lane.load(assemble) for lane in self._lanes]
+        self._on_ready(self._readies, made)
+        while not self._closed:
+            self._take_commands()
+            busy = [i for i, lane in enumerate(self._lanes) if lane.busy]
+            if busy:
+                self._lanes[next_lane(self._order(), busy, [lane.seconds for lane in self._lanes])].turn()
+        for lane in self._lanes:
+            lane.end()
+
+    def fail(self, message: str) -> None:
+        """Finish all open requests with an error, before the thread ends."""
+        for lane in self._lanes:
+            lane.fail(message)
+
+    def _take_commands(self) -> None:
+        """Process queued commands; blocks for one if no lane is busy."""
+        idle = not any(lane.busy for lane in self._lanes)
+        while True:
+            try:
+                command = self._commands.get(block=idle)
+            except queue.Empty:
+                return
+            idle = False
+            match command:
+                case Submit():
+                    self._lanes[command.lane].take(command)
+                case Cancel():
+                    for lane in self._lanes:
+                        lane.take(command)
+                case Close():
+                    self._closed = True

@@ -1,0 +1,21 @@
+"""From a name to a network: presets, the hub, wheels, GGUF files, checks, loading.
+
+Importing this package loads neither torch nor transformers; `engine.models.load` does.
+"""
+
+from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS, Preset
+from specchat.engine.models.disk import folder_bytes
+from specchat.engine.models.hub import cached_snapshot
+from specchat.engine.models.resolve import resolve as resolve_model
+from specchat.engine.models.store import ModelStore, StoredModel
+
+__all__ = [
+    "DEFAULT_PRESET",
+    "PRESETS",
+    "ModelStore",
+    "Preset",
+    "StoredModel",
+    "cached_snapshot",
+    "folder_bytes",
+    "resolve_model",
+]

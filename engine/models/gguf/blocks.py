@@ -1,0 +1,234 @@
+"""The quantised blocks of a GGUF file as canonical arrays, without loss.
+
+Layouts: ggml's block structures (https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). A block of 32 or 256
+neighbouring columns is a few scales with the codes, several to a byte; here all blocks of a tensor are taken apart at
+once, on the memory-mapped file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specchat.engine.errors import EngineError
+from specchat.engine.kernels.packed_matrix import Format
+from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
+from specchat.engine.models.matrix_arrays import MatrixArrays
+
+Bytes = NDArray[np.uint8]
+Array = NDArray[Any]
+
+
+class GgmlType(IntEnum):
+    """Tensor types that can be read, by ggml's numbers."""
+
+    F32 = 0
+    F16 = 1
+    Q4_0 = 2
+    Q4_1 = 3
+    Q5_0 = 6
+    Q5_1 = 7
+    Q8_0 = 8
+    Q3_K = 11
+    Q4_K = 12
+    Q5_K = 13
+    Q6_K = 14
+    BF16 = 30
+
+
+def read_matrix(
+    header: GgufHeader, tensor: GgufTensor, chosen: NDArray[np.int64] | slice = slice(None)
+) -> MatrixArrays:
+    """A tensor of two dimensions.
+
+    Args:
+        header: of the file.
+        tensor: of the same.
+        chosen: rows, in this order; all as they are in the file if not given.
+
+    Raises:
+        EngineError: its type is not one of `GgmlType`, blocks do not divide its rows, or a scale is not a number.
+    """
+    kind = readable_type(header, tensor)
+    columns, rows = tensor.shape
+    if kind in _BLOCKS and columns % (block := _BLOCKS[kind][2]):
+        raise EngineError(
+            f"{header.path} is damaged: the rows of {tensor.name} have {columns} weights, which blocks of {block} do "
+            "not divide; fetch the file again"
+        )
+    raw = np.memmap(header.path, np.uint8, "r", tensor.offset, tensor.bytes)
+    rows_of_bytes = raw.reshape(rows, -1)[chosen]
+    if kind in _PLAIN:
+        form, dtype = _PLAIN[kind]
+        return MatrixArrays(form, rows_of_bytes.view(dtype))
+    unpack, form, _, block_bytes = _BLOCKS[kind]
+    parts = unpack(rows_of_bytes.reshape(-1, block_bytes))
+    arrays = MatrixArrays(form, **{name: part.reshape(len(rows_of_bytes), -1) for name, part in parts.items()})
+    for scales in (arrays.scale, arrays.minimum):
+        if scales is not None and not np.isfinite(scales).all():
+            raise EngineError(
+                f"{header.path} is damaged ({tensor.name} holds values that are not numbers): fetch the file again"
+            )
+    return arrays
+
+
+def dequantized_rows(header: GgufHeader, tensor: GgufTensor, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Some rows as the gguf package, and so transformers, makes them: zeros have its signs too."""
+    from gguf import GGMLQuantizationType, quants
+
+    raw = np.memmap(header.path, np.uint8, "r", tensor.offset, tensor.bytes).reshape(tensor.shape[1], -1)[chosen]
+    kind = GGMLQuantizationType(tensor.type)
+    plain = {GGMLQuantizationType.F32: "<f4", GGMLQuantizationType.F16: "<f2"}.get(kind)
+    values: NDArray[np.float32] = raw.view(plain).astype(np.float32) if plain else quants.dequantize(raw, kind)
+    return values
+
+
+def read_vector(header: GgufHeader, tensor: GgufTensor) -> NDArray[np.float32]:
+    """A tensor of one dimension, such as a norm's weights or a bias.
+
+    Raises:
+        EngineError: it is not stored as plain numbers.
+    """
+    kind = readable_type(header, tensor)
+    if kind not in _PLAIN:
+        raise EngineError(f"{header.path} has {tensor.name} as {kind.name}: plain numbers are expected there")
+    form, dtype = _PLAIN[kind]
+    raw = np.memmap(header.path, np.uint8, "r", tensor.offset, tensor.bytes)
+    values: NDArray[np.float32] = MatrixArrays(form, raw.view(dtype)[None]).values()[0]
+    return values
+
+
+def readable_type(header: GgufHeader, tensor: GgufTensor) -> GgmlType:
+    """The type of a tensor.
+
+    Raises:
+        EngineError: it cannot be read here.
+    """
+    try:
+        return GgmlType(tensor.type)
+    except ValueError:
+        from gguf import GGMLQuantizationType
+
+        name = GGMLQuantizationType(tensor.type).name
+        raise EngineError(
+            f"{header.path} has {tensor.name} as {name}, which cannot be kept quantised: the types that can are "
+            f"{', '.join(kind.name for kind in GgmlType)}"
+        ) from None
+
+
+def _q4_0(blocks: Bytes) -> dict[str, Array]:
+    # d (q - 8) as a scale and a minimum: -8 d is exact in float16.
+    scale = _half(blocks, 0)
+    return {"codes": _nibbles(blocks[:, 2:18]), "scale": scale, "minimum": scale * np.float16(-8)}
+
+
+def _q4_1(blocks: Bytes) -> dict[str, Array]:
+    return {"codes": _nibbles(blocks[:, 4:20]), "scale": _half(blocks, 0), "minimum": _half(blocks, 2)}
+
+
+def _q5_0(blocks: Bytes) -> dict[str, Array]:
+    codes = _nibbles(blocks[:, 6:22]) | _bits(blocks[:, 2:6]) << 4
+    return {"codes": codes.view(np.int8) - np.int8(16), "scale": _half(blocks, 0)}
+
+
+def _q5_1(blocks: Bytes) -> dict[str, Array]:
+    codes = _nibbles(blocks[:, 8:24]) | _bits(blocks[:, 4:8]) << 4
+    return {"codes": codes.view(np.int8), "scale": _half(blocks, 0), "minimum": _half(blocks, 2)}
+
+
+def _q8_0(blocks: Bytes) -> dict[str, Array]:
+    return {"codes": blocks[:, 2:34].view(np.int8), "scale": _half(blocks, 0)}
+
+
+def _q3_k(blocks: Bytes) -> dict[str, Array]:
+    # 32 bytes of high bits, 64 of low pairs, 12 of sixteen 6-bit scales, d.
+    high, low = blocks[:, :32], blocks[:, 32:96].reshape(-1, 2, 1, 32)
+    pairs = (low >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3).reshape(-1, 256)
+    set_bits = (high[:, None] >> np.arange(8, dtype=np.uint8)[:, None] & 1).reshape(-1, 256)
+    packed = blocks[:, 96:108]
+    low_scales = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
+    high_scales = (packed[:, None, 8:] >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3).reshape(-1, 16)
+    return {
+        "codes": (pairs | set_bits << 2).view(np.int8) - np.int8(4),
+        "scale": _half(blocks, 108),
+        "sub_scale": (low_scales | high_scales << 4).view(np.int8) - np.int8(32),
+    }
+
+
+def _q4_k(blocks: Bytes) -> dict[str, Array]:
+    codes = _halves_of_pairs(blocks[:, 16:144])
+    return {"codes": codes, **_k_scales(blocks)}
+
+
+def _q5_k(blocks: Bytes) -> dict[str, Array]:
+    high = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1).reshape(-1, 256)
+    codes = _halves_of_pairs(blocks[:, 48:176]) | high << 4
+    return {"codes": codes.view(np.int8), **_k_scales(blocks)}
+
+
+def _q6_k(blocks: Bytes) -> dict[str, Array]:
+    # 128 bytes of low nibbles and 64 of high pairs, each for two halves of 128 columns; sixteen scales; d.
+    low = blocks[:, :128].reshape(-1, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None] & 15
+    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
+    codes = low.reshape(-1, 256) | high.reshape(-1, 256) << 4
+    return {
+        "codes": codes.view(np.int8) - np.int8(32),
+        "scale": _half(blocks, 208),
+        "sub_scale": blocks[:, 192:208].view(np.int8),
+    }
+
+
+def _k_scales(blocks: Bytes) -> dict[str, Array]:
+    """d, dmin and the eight 6-bit scales and minima that follow them in Q4_K and Q5_K."""
+    first, second, third = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
+    return {
+        "scale": _half(blocks, 0),
+        "minimum": _half(blocks, 2),
+        "sub_scale": np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=1),
+        "sub_minimum": np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=1),
+    }
+
+
+def _half(blocks: Bytes, at: int) -> Array:
+    """The float16 at a byte of each block [blocks, 1]."""
+    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16)
+
+
+def _nibbles(packed: Bytes) -> Bytes:
+    """[blocks, 32] from 16 bytes: the low halves, then the high ones."""
+    return np.concatenate([packed & 15, packed >> 4], axis=1)
+
+
+def _halves_of_pairs(packed: Bytes) -> Bytes:
+    """[blocks, 256] from 128 bytes: of each 32 bytes the low halves, then the high ones."""
+    groups = packed.reshape(-1, 4, 1, 32)
+    return np.concatenate([groups & 15, groups >> 4], axis=2).reshape(-1, 256)
+
+
+def _bits(packed: Bytes) -> Bytes:
+    """[blocks, 32], one bit each, from 4 bytes."""
+    bits: Bytes = np.unpackbits(packed, axis=1, bitorder="little")
+    return bits
+
+
+_PLAIN: dict[GgmlType, tuple[Format, np.dtype[Any]]] = {
+    GgmlType.F32: (Format.F32, np.dtype("<f4")),
+    GgmlType.F16: (Format.F16, np.dtype("<f2")),
+    GgmlType.BF16: (Format.BF16, np.dtype("<u2")),
+}
+_BLOCKS: dict[GgmlType, tuple[Callable[[Bytes], dict[str, Array]], Format, int, int]] = {
+    GgmlType.Q4_0: (_q4_0, Format.Q4, 32, 18),
+    GgmlType.Q4_1: (_q4_1, Format.Q4, 32, 20),
+    GgmlType.Q5_0: (_q5_0, Format.Q8, 32, 22),
+    GgmlType.Q5_1: (_q5_1, Format.Q8_MINIMUM, 32, 24),
+    GgmlType.Q8_0: (_q8_0, Format.Q8, 32, 34),
+    GgmlType.Q3_K: (_q3_k, Format.Q8_SUPER16, 256, 110),
+    GgmlType.Q4_K: (_q4_k, Format.Q4_SUPER, 256, 144),
+    GgmlType.Q5_K: (_q5_k, Format.Q8_SUPER, 256, 176),
+    GgmlType.Q6_K: (_q6_k, Format.Q8_SUPER16, 256, 210),
+}
+"""How a block is taken apart, what it becomes, its columns and bytes."""

@@ -1,0 +1,177 @@
+"""Conversion of a GGUF file to a model folder of bfloat16 safetensors, config and tokenizer."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from specchat.engine.errors import EngineError, first_line
+from specchat.engine.models.disk import disk_errors, require_space
+from specchat.engine.models.gguf.header import GgufHeader
+from specchat.engine.models.gguf.rope import rope_parameters
+from specchat.engine.models.quiet import Counted, silence_transformers, transformers_bars
+from specchat.engine.progress import Progress
+from specchat.engine.runner.device import require_memory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+_DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
+"""Values of tokenizer.ggml.pre whose text is split at every digit, then as GPT-2 does (llama.cpp, llama-vocab.cpp)."""
+_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_READ, _WEIGHTS, _WRITE = 0.0, 0.6, 0.9
+"""Where the three parts of a conversion begin, as fractions of its time."""
+
+
+def convert_gguf(file: Path, folder: Path, progress: Progress) -> None:
+    """Convert a GGUF file into a model folder that transformers loads; `folder` must exist and be empty.
+
+    Raises:
+        EngineError: the file is damaged or of a kind that cannot be converted, or memory or disk is too small.
+    """
+    from transformers import AutoConfig, PreTrainedTokenizerFast
+
+    header = GgufHeader.read(file)
+    _check_kind(header)
+    size = header.parameters * torch.bfloat16.itemsize
+    require_space(folder, size, f"converting {file.name}")
+    # All tensors as read and the network they go into exist at the same time.
+    require_memory(torch.device("cpu"), 2 * size, f"converting {file.name}")
+    silence_transformers()
+
+    def report(start: float, end: float, fraction: float) -> None:
+        progress("convert", f"Converting {file.name}", start + (end - start) * fraction)
+
+    report(_READ, _WEIGHTS, 0.0)
+    source: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
+    try:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(file.parent, **source)
+        report(_READ, _WEIGHTS, 0.2)
+        with _instrumented(functools.partial(report, _WEIGHTS, _WRITE)):
+            config = AutoConfig.from_pretrained(file.parent, **source)
+            _complete_config(header, config)
+            report(_WEIGHTS, _WRITE, 0.0)
+            model = _read_network(file, config)
+    except EngineError:
+        raise
+    except Exception as error:
+        raise EngineError(
+            f"{file} ({header.architecture}) cannot be converted ({first_line(error)}): "
+            "it may be damaged, or of a kind transformers cannot read"
+        ) from error
+    report(_WRITE, 1.0, 0.0)
+    with disk_errors(folder, f"converting {file.name}"):
+        _write(model, tokenizer, header, folder)
+    report(_WRITE, 1.0, 1.0)
+
+
+def _check_kind(header: GgufHeader) -> None:
+    metadata = header.metadata
+    if metadata.get("general.type", "model") != "model" or header.architecture in ("clip", "mmproj"):
+        kind = metadata.get("general.type", header.architecture)
+        raise EngineError(f"{header.path} holds a part of a model ({kind}): give the file of the language model itself")
+    if metadata.get("split.count", 1) > 1:
+        raise EngineError(
+            f"{header.path} is one of {metadata['split.count']} parts: join them with llama-gguf-split first"
+        )
+    if not metadata.get("tokenizer.ggml.tokens"):
+        raise EngineError(f"{header.path} has no tokenizer: choose a GGUF file of a whole model")
+
+
+def _complete_config(header: GgufHeader, config: PreTrainedConfig) -> None:
+    rope = rope_parameters(header, config)
+    if rope is not None:
+        config.rope_parameters = rope
+    vars(config).pop("_model_name_or_path", None)  # the file's general.name, which is no path
+
+
+def _read_network(file: Path, config: PreTrainedConfig) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM, GgufConfig
+
+    auto: Any = AutoModelForCausalLM
+    model, report = auto.from_pretrained(
+        file.parent,
+        config=config,
+        gguf_file=file.name,
+        dtype=torch.bfloat16,
+        local_files_only=True,
+        output_loading_info=True,
+        quantization_config=GgufConfig(dequantize=True),
+    )
+    lacking = sorted(report["missing_keys"])
+    if lacking:
+        raise EngineError(f"{file} lacks weights ({lacking[0]}): fetch the file again")
+    for name, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise EngineError(f"{file} is damaged ({name} holds values that are not numbers): fetch the file again")
+    network: PreTrainedModel = model
+    return network
+
+
+def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, header: GgufHeader, folder: Path) -> None:
+    from transformers import GenerationConfig
+
+    # The weights are plain bfloat16 by now; only these two marks make save_pretrained refuse them as GGUF.
+    vars(model)["hf_quantizer"] = None
+    vars(model.config).pop("quantization_config", None)
+    ends = [header.metadata.get(f"tokenizer.ggml.{key}") for key in _END_KEYS]
+    distinct = list(dict.fromkeys(end for end in ends if end is not None))
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=distinct[0] if len(distinct) == 1 else distinct or None,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model.save_pretrained(folder)
+    if header.metadata.get("tokenizer.ggml.pre") in _DIGITS_APART:
+        _split_at_digits(tokenizer)
+    tokenizer.model_max_length = model.config.get_text_config().max_position_embeddings
+    tokenizer.save_pretrained(folder)
+    _strip_load_options(folder / "tokenizer_config.json")
+
+
+def _split_at_digits(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Restore the digit splitting of these vocabularies, which transformers' GGUF reader leaves out."""
+    from tokenizers import pre_tokenizers
+
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+
+
+def _strip_load_options(tokenizer_config: Path) -> None:
+    """Remove the options this tokenizer was loaded with; they are wrong for the next load."""
+    settings = json.loads(tokenizer_config.read_text(encoding="utf-8"))
+    for option in ("is_local", "local_files_only", "name_or_path", "gguf_file", "vocab_file"):
+        settings.pop(option, None)
+    tokenizer_config.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _instrumented(report: Any) -> Iterator[None]:
+    """Report the progress of transformers' GGUF reader and cache what it computes repeatedly.
+
+    Its bar is tqdm itself, so it is replaced by name. It opens the file twice, parsing every token of the vocabulary,
+    and builds the same table of names once per module: together half of a small model's conversion.
+    """
+    import gguf
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    def bar(items: Any, **_: Any) -> Counted:
+        return Counted(items, report)
+
+    with ExitStack() as stack:
+        stack.enter_context(transformers_bars(lambda _: None))
+        for module, name, substitute in (
+            (reader, "tqdm", bar),
+            (gguf, "GGUFReader", functools.cache(gguf.GGUFReader)),
+            (gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map)),
+        ):
+            stack.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, substitute)
+        yield

@@ -1,0 +1,153 @@
+"""Header of a GGUF file: metadata, and type, shape and place of each tensor; no tensor is loaded.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3, little endian).
+Not gguf.GGUFReader: it makes an array of every vocabulary entry, 3 s for 49152 tokens where this takes 0.07 s.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specchat.engine.errors import EngineError
+
+_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_STRING, _ARRAY = 8, 9
+_MAX_DIMENSIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """One tensor of a GGUF file. `shape` has the fastest-varying dimension first, as in the format."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    offset: int
+    """Bytes from the start of the file."""
+    bytes: int
+
+    @property
+    def elements(self) -> int:
+        """Count of numbers in it."""
+        count = 1
+        for length in self.shape:
+            count *= length
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """Metadata and tensor table of a GGUF file."""
+
+    path: Path
+    metadata: dict[str, Any] = field(repr=False)
+    """Key to value; arrays are lists."""
+    tensors: dict[str, GgufTensor] = field(repr=False)
+
+    @property
+    def architecture(self) -> str:
+        """llama.cpp's name of the architecture, such as llama or qwen3."""
+        return str(self.metadata["general.architecture"])
+
+    @property
+    def parameters(self) -> int:
+        """Total numbers in all tensors."""
+        return sum(tensor.elements for tensor in self.tensors.values())
+
+    @classmethod
+    def read(cls, path: Path) -> GgufHeader:
+        """Read the header and check that the file is long enough for its tensors.
+
+        Raises:
+            EngineError: the file is missing, not GGUF, of an unknown version, damaged or cut short.
+        """
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                if content[:4] != b"GGUF":
+                    raise EngineError(f"{path} is not a GGUF file: it does not start with the letters GGUF")
+                header = cls(path, *_Reader(content, path).header())
+        except FileNotFoundError as error:
+            raise EngineError(f"there is no file {path}: check the path") from error
+        except OSError as error:
+            raise EngineError(f"{path} cannot be read ({error.strerror}): check the path") from error
+        except (struct.error, ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:
+            # An empty file cannot be mapped (ValueError); one cut inside its header runs out of bytes.
+            raise EngineError(f"{path} is damaged or cut short inside its header: fetch it again") from error
+        end = max((tensor.offset + tensor.bytes for tensor in header.tensors.values()), default=0)
+        if size < end:
+            raise EngineError(
+                f"{path} is cut short: it has {size} bytes where its header asks for {end}; fetch it again"
+            )
+        return header
+
+
+class _Reader:
+    """Parser of a header's bytes, from front to back."""
+
+    def __init__(self, content: mmap.mmap, path: Path) -> None:
+        self._content = content
+        self._path = path
+        self._at = 4
+
+    def header(self) -> tuple[dict[str, Any], dict[str, GgufTensor]]:
+        version = self._scalar("<I")
+        if version not in (2, 3):
+            raise EngineError(f"{self._path} has GGUF version {version}: versions 2 and 3 can be read")
+        tensor_count, pair_count = self._scalar("<Q"), self._scalar("<Q")
+        metadata: dict[str, Any] = {}
+        for _ in range(pair_count):
+            key = self._string()
+            metadata[key] = self._value(self._scalar("<I"))
+        infos = [self._tensor_info() for _ in range(tensor_count)]
+        alignment = int(metadata.get("general.alignment", 32))
+        data = -(-self._at // alignment) * alignment
+        metadata["general.architecture"]  # a KeyError here means a damaged header
+        return metadata, {name: self._tensor(name, shape, kind, data + at) for name, shape, kind, at in infos}
+
+    def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
+        name = self._string()
+        dimensions = self._scalar("<I")
+        if dimensions > _MAX_DIMENSIONS:
+            raise ValueError(f"{name} has {dimensions} dimensions")
+        shape = tuple(self._scalar("<Q") for _ in range(dimensions))
+        return name, shape, self._scalar("<I"), self._scalar("<Q")
+
+    def _tensor(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> GgufTensor:
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+        block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+        tensor = GgufTensor(name, shape, kind, offset, 0)
+        return GgufTensor(name, shape, kind, offset, tensor.elements // block * block_bytes)
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._string()
+        if kind == _ARRAY:
+            element, count = self._scalar("<I"), self._scalar("<Q")
+            if element in _SCALARS:
+                return self._scalars(_SCALARS[element], count)
+            return [self._value(element) for _ in range(count)]
+        return self._scalar(_SCALARS[kind])
+
+    def _scalar(self, layout: str) -> Any:
+        (value,) = struct.unpack_from(layout, self._content, self._at)
+        self._at += struct.calcsize(layout)
+        return value
+
+    def _scalars(self, layout: str, count: int) -> list[Any]:
+        values = struct.unpack_from(f"<{count}{layout[1]}", self._content, self._at)
+        self._at += struct.calcsize(f"<{count}{layout[1]}")
+        return list(values)
+
+    def _string(self) -> str:
+        length = self._scalar("<Q")
+        raw = self._content[self._at : self._at + length]
+        if len(raw) != length:
+            raise ValueError("a string runs past the end of the file")
+        self._at += length
+        return raw.decode("utf-8", errors="replace")

@@ -1,0 +1,155 @@
+"""Makes a packed model: weights as the kernels read them, and all that a start needs to know beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specchat.engine.models.architecture import model_config
+from specchat.engine.models.checkpoint import Checkpoint
+from specchat.engine.models.decoder_description import DecoderDescription, describe_decoder
+from specchat.engine.models.disk import disk_errors, require_space
+from specchat.engine.models.fingerprint import fingerprint_of, sampled
+from specchat.engine.models.gguf.header import GgufHeader
+from specchat.engine.models.load import eos_ids, load_tokenizer, stated_context
+from specchat.engine.models.matrix_arrays import MatrixArrays
+from specchat.engine.models.packed.file import PackedWriter
+from specchat.engine.models.packed.names import EMBEDDING, FINAL_NORM, FUSED, MATRICES, NORMS, OUTPUT
+from specchat.engine.models.packed.source import CheckpointSource, GgufSource, WeightSource
+from specchat.engine.models.quiet import silence_transformers
+from specchat.engine.models.tokenizer import FILE, tokenizer_facts
+from specchat.engine.progress import Progress
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedConfig
+
+_ROOM = 1.1
+_BYTES = {"q8": 1.0625, "q4": 0.65}
+"""Per weight, about, for the space that is asked for."""
+
+
+def pack_gguf(file: Path, model: Path, folder: Path, identity: str, progress: Progress) -> None:
+    """Pack a GGUF file with the codes it has.
+
+    Args:
+        file: the GGUF file.
+        model: the folder that the same file was converted to, for its configuration and tokenizer.
+        folder: an empty folder, which becomes the packed model.
+        identity: what tells this source from another.
+
+    Raises:
+        EngineError: a tensor cannot be kept as it is, or the model is not of a family that the decoder computes.
+    """
+    config = _config(model)
+    header = GgufHeader.read(file)
+    require_space(folder, int(sum(tensor.bytes for tensor in header.tensors.values()) * _ROOM), f"packing {file.name}")
+    source = GgufSource(header, (config.num_attention_heads, config.num_key_value_heads))
+    _pack(source, config, model, folder, identity, progress)
+
+
+def pack_checkpoint(model: Path, method: str, folder: Path, identity: str, progress: Progress) -> None:
+    """Quantise and pack the safetensors of a model folder; arguments and errors as `pack_gguf`."""
+    config = _config(model)
+    checkpoint = Checkpoint.open(model)
+    require_space(folder, int(checkpoint.parameters * _BYTES[method] * _ROOM), f"quantising {model.name}")
+    _pack(CheckpointSource(model, method), config, model, folder, identity, progress)
+
+
+def _config(model: Path) -> PreTrainedConfig:
+    silence_transformers()
+    return model_config(Checkpoint.open(model)).get_text_config()
+
+
+def _pack(
+    source: WeightSource, config: PreTrainedConfig, model: Path, folder: Path, identity: str, progress: Progress
+) -> None:
+    described = describe_decoder(config)
+    tokenizer = load_tokenizer(model)
+    writer = PackedWriter(folder)
+    try:
+        with disk_errors(folder, f"packing {model.name}"):
+            parts = list(_parts(described))
+            for number, (name, is_matrix) in enumerate(parts):
+                progress("convert", f"Packing {model.name}", number / len(parts))
+                if is_matrix:
+                    writer.matrix(name, _matrix(source, described, name))
+                elif source.has(name):
+                    writer.vector(name, _vector(source, described, name))
+            tokenizer.backend_tokenizer.save(str(folder / FILE))
+            writer.finish(
+                {
+                    "source": identity,
+                    "format": source.format,
+                    "fingerprint": fingerprint_of(_samples(source, config)),
+                    "decoder": described.to_json(),
+                    "tokenizer": tokenizer_facts(tokenizer),
+                    "eos_ids": sorted(eos_ids(tokenizer, config, _generation(model))),
+                    "context": stated_context(model, config),
+                }
+            )
+    finally:
+        writer.close()
+    progress("convert", f"Packed {model.name}", 1.0)
+
+
+def _generation(model: Path) -> GenerationConfig | None:
+    from transformers import GenerationConfig
+
+    if not (model / "generation_config.json").is_file():
+        return None
+    settings: GenerationConfig = GenerationConfig.from_pretrained(model, local_files_only=True)
+    return settings
+
+
+def _parts(described: DecoderDescription) -> Iterator[tuple[str, bool]]:
+    """Every weight the decoder may have, and whether it is a matrix; biases and norms need not be there."""
+    yield EMBEDDING, True
+    for layer in range(described.layers):
+        start = f"model.layers.{layer}."
+        for part in MATRICES.values():
+            yield f"{start}{part}.weight", True
+            yield f"{start}{part}.bias", False
+        for norm in NORMS:
+            yield f"{start}{norm}.weight", False
+    yield FINAL_NORM, False
+    if not described.tied:
+        yield OUTPUT, True
+
+
+def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> MatrixArrays:
+    """A matrix, or its rows of the fused one where the family has those."""
+    if source.has(name):
+        return source.matrix(name)
+    part = name.split(".")[-2]
+    shape = described.shape
+    queries, keys = shape["heads"] * shape["head_size"], shape["key_heads"] * shape["head_size"]
+    lengths = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+    lengths |= dict.fromkeys(("gate_proj", "up_proj"), shape["intermediate"])
+    for fused, parts in FUSED.items():
+        if part in parts and source.has(name.replace(part, fused)):
+            first = sum(lengths[other] for other in parts[: parts.index(part)])
+            return source.matrix(name.replace(part, fused)).rows(slice(first, first + lengths[part]))
+    return source.matrix(name)  # which says that it is missing
+
+
+def _vector(source: WeightSource, described: DecoderDescription, name: str) -> Any:
+    values = source.vector(name)
+    return values + np.float32(described.norm_offset) if name.endswith("norm.weight") else values
+
+
+def _samples(source: WeightSource, config: PreTrainedConfig) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
+    """What `fingerprint` looks at in transformers' network of this model."""
+    from transformers import AutoModelForCausalLM
+
+    auto: Any = AutoModelForCausalLM
+    with torch.device("meta"):
+        state = auto.from_config(config).state_dict()
+    for name, weight in state.items():
+        stored = EMBEDDING if name == OUTPUT and not source.has(OUTPUT) else name
+        places = np.arange(weight.numel())[sampled(weight.numel())]
+        yield name, tuple(weight.shape), source.sample(stored, places)

@@ -1,0 +1,152 @@
+"""A packed model on disk: all matrices in one file that is mapped into memory, and an index of where they lie."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specchat.engine.errors import EngineError
+from specchat.engine.kernels.packed_matrix import Format, PackedMatrix, pack, packed_bytes
+from specchat.engine.models.matrix_arrays import MatrixArrays
+
+INDEX, WEIGHTS = "packed.json", "weights.packed"
+VERSION = 1
+"""Of the index and of the packed layout (`engine.kernels`) together: another one is built anew."""
+_ALIGNMENT = 64
+
+
+class PackedFileError(EngineError):
+    """A packed model that cannot be used: it is to be built again."""
+
+
+class PackedWriter:
+    """Writes matrices and vectors one after the other; `finish` writes the index, which makes the model complete.
+
+    Args:
+        folder: an empty folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = (folder / WEIGHTS).open("wb")
+        self._matrices: dict[str, dict[str, Any]] = {}
+        self._vectors: dict[str, dict[str, int]] = {}
+
+    def matrix(self, name: str, arrays: MatrixArrays) -> None:
+        """Add a matrix."""
+        packed = pack(arrays.format, arrays.codes, arrays.scale, arrays.minimum, arrays.sub_scale, arrays.sub_minimum)
+        rows, columns = arrays.shape
+        place = {"format": arrays.format.name, "rows": rows, "columns": columns, "offset": self._align()}
+        self._matrices[name] = place
+        self._file.write(packed.data.data)
+
+    def vector(self, name: str, values: NDArray[np.float32]) -> None:
+        """Add a norm's weights or a bias."""
+        self._vectors[name] = {"length": len(values), "offset": self._align()}
+        self._file.write(np.ascontiguousarray(values, "<f4").data)
+
+    def finish(self, about: dict[str, Any]) -> None:
+        """Close the file and write the index with what else there is to say about the model."""
+        size = self._align()
+        self._file.close()
+        index = {"version": VERSION, "bytes": size, "matrices": self._matrices, "vectors": self._vectors, **about}
+        (self._folder / INDEX).write_text(json.dumps(index) + "\n", encoding="utf-8")
+
+    def close(self) -> None:
+        """Close the file after an error."""
+        self._file.close()
+
+    def _align(self) -> int:
+        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
+        return self._file.tell()
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeights:
+    """Matrices and vectors of a packed model, mapped into memory: pages are read when they are first used."""
+
+    about: dict[str, Any]
+    """The index."""
+    _bytes: NDArray[np.uint8]
+
+    @classmethod
+    def open(cls, folder: Path) -> PackedWeights:
+        """Map the weights of a folder.
+
+        Raises:
+            PackedFileError: the index or the file is missing, of another version, cut short or damaged.
+        """
+        about = read_index(folder)
+        file = folder / WEIGHTS
+        try:
+            with file.open("rb") as opened:
+                mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise PackedFileError(f"{file} cannot be read ({error}): it has to be made again") from error
+        if len(mapped) != about["bytes"]:
+            raise PackedFileError(
+                f"{file} is cut short or damaged: it has {len(mapped)} bytes and not {about['bytes']}"
+            )
+        weights = cls(about, np.frombuffer(mapped, np.uint8))
+        weights._check(file)
+        return weights
+
+    @property
+    def bytes(self) -> int:
+        """Length of the file."""
+        return self._bytes.nbytes
+
+    def matrix(self, name: str) -> PackedMatrix:
+        """A matrix, where it lies."""
+        place = self.about["matrices"][name]
+        form, rows, columns, start = Format[place["format"]], place["rows"], place["columns"], place["offset"]
+        return PackedMatrix(form, rows, columns, self._bytes[start : start + packed_bytes(form, rows, columns)])
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """A vector, float32."""
+        place = self.about["vectors"][name]
+        return self._bytes[place["offset"] : place["offset"] + 4 * place["length"]].view("<f4")
+
+    def has(self, name: str) -> bool:
+        """Whether there is a matrix or vector of that name."""
+        return name in self.about["matrices"] or name in self.about["vectors"]
+
+    def _check(self, file: Path) -> None:
+        try:
+            for place in self.about["matrices"].values():
+                size = packed_bytes(Format[place["format"]], place["rows"], place["columns"])
+                self._check_place(place["offset"], size)
+            for place in self.about["vectors"].values():
+                self._check_place(place["offset"], 4 * place["length"])
+        except (KeyError, TypeError, ValueError, EngineError) as error:
+            raise PackedFileError(f"{file.parent / INDEX} is damaged ({error}): it has to be made again") from error
+
+    def _check_place(self, start: int, size: int) -> None:
+        if start % _ALIGNMENT or start < 0 or start + size > self.bytes:
+            raise ValueError(f"{size} bytes at {start} do not lie in the file")
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """The index of a packed model.
+
+    Raises:
+        PackedFileError: it is missing, damaged or of another version.
+    """
+    path = folder / INDEX
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(about, dict):
+            raise ValueError("no JSON object")
+    except (OSError, ValueError) as error:
+        raise PackedFileError(f"{path} cannot be read ({error}): it has to be made again") from error
+    if about.get("version") != VERSION:
+        raise PackedFileError(f"{path} is of version {about.get('version')} and not {VERSION}: it has to be made again")
+    if not all(isinstance(about.get(part), dict) for part in ("matrices", "vectors")) or "bytes" not in about:
+        raise PackedFileError(f"{path} is damaged: it has to be made again")
+    return about

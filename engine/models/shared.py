@@ -1,0 +1,38 @@
+"""Cache of loaded models: engines of one process that run the same model share its weights."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from specchat.engine.models.fingerprint import fingerprint
+from specchat.engine.models.load import LoadedModel, load_model
+from specchat.engine.progress import Progress
+from specchat.engine.runner.memory import trim_heap
+from specchat.engine.runner.prepacked_linear import pack
+
+_models: weakref.WeakValueDictionary[tuple[Path, str, torch.dtype], LoadedModel] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+
+
+def shared_model(
+    folder: Path, device: torch.device, dtype: torch.dtype, progress: Progress, stage: str = "target"
+) -> LoadedModel:
+    """Load a model with prepacked linear layers, or return the loaded one while it is still in use.
+
+    Arguments and errors as `engine.models.load.load_model`. Thread-safe.
+    """
+    key = (folder.resolve(), str(device), dtype)
+    with _lock:
+        model = _models.get(key)
+        if model is None:
+            plain = load_model(folder, device, dtype, progress, stage)
+            fingerprint(plain.model)  # before packing replaces the weights
+            model = replace(plain, weight_bytes=plain.weight_bytes + pack(plain.model))
+            trim_heap()
+            _models[key] = model
+    return model

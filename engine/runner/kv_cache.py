@@ -1,0 +1,141 @@
+"""KV cache: preallocated keys and values of every slot; rolling back shortens a length and moves no data.
+
+The valid length of a slot is kept in `engine.sequence.sequence.SequenceState.cached`. A pass writes at given positions
+and attends to positions up to its own, so entries beyond a sequence's length are masked, and later overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from specchat.engine.runner.to_device import to_device
+
+
+class KVCache:
+    """Tensors [slots, G, columns, D] of keys and of values, one pair per layer.
+
+    Args:
+        shapes: (G, D of keys, G, D of values) of each layer.
+        slots: sequences that fit at once.
+        columns: positions per slot.
+        device: of the tensors.
+        dtype: of keys and values.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[tuple[int, int, int, int]],
+        slots: int,
+        columns: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.slots = slots
+        self.columns = columns
+
+        def blocks(sizes: Iterable[tuple[int, int]]) -> list[Tensor]:
+            # Zeros, not empty: a masked position still multiplies its value by 0, and 0 x NaN is NaN.
+            return [
+                torch.zeros(len(list(alike)), slots, h, columns, d, device=device, dtype=dtype)
+                for (h, d), alike in groupby(sizes)
+            ]
+
+        # Neighbouring layers of one shape share one tensor, so that copying a slot takes one operation for all.
+        keys, values = blocks((h, d) for h, d, _, _ in shapes), blocks((h, d) for _, _, h, d in shapes)
+        self._blocks = [*keys, *values]
+        self.keys = [layer for block in keys for layer in block]
+        self.values = [layer for block in values for layer in block]
+        self._spare = torch.empty(max(block[0, 0].numel() for block in self._blocks), device=device, dtype=dtype)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all slots."""
+        return sum(block.nbytes for block in self._blocks)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` positions of slot `source` to slot `target`."""
+        for block in self._blocks:
+            block[:, target, :, :length] = block[:, source, :, :length]
+
+    def exchange(self, one: int, other: int, length: int) -> None:
+        """Let two slots change the first `length` positions."""
+        for layer in (*self.keys, *self.values):
+            exchange(layer[one, :, :length], layer[other, :, :length], self._spare)
+
+    def clear(self, slot: int) -> None:
+        """Zero a slot. Needed after a NaN, which a mask does not remove (0 x NaN is NaN)."""
+        for block in self._blocks:
+            block[:, slot] = 0
+
+    @torch.inference_mode()
+    def keep(self, slots: Sequence[int], starts: Sequence[int], path: Tensor) -> None:
+        """Move the accepted branch of a verified tree to consecutive positions.
+
+        Args:
+            slots: [B], the slot of each row.
+            starts: [B], the first position that each row's pass wrote, which stays.
+            path: [B, γ], int64, on the device: offset from `starts` at which each of the next γ positions was written.
+        """
+        slot, start = to_device([slots, starts], path.device)[:, :, None]
+        to = start + torch.arange(1, path.shape[1] + 1, device=path.device)
+        for block in self._blocks:
+            block[:, slot, :, to] = block[:, slot, :, start + path]
+
+
+def exchange(one: Tensor, other: Tensor, spare: Tensor) -> None:
+    """Exchange two tensors of one shape, by way of a third [n] that is large enough: nothing is allocated."""
+    kept = spare[: one.numel()].view(one.shape)
+    kept.copy_(one)
+    one.copy_(other)
+    other.copy_(kept)
+
+
+class CacheView:
+    """View of the KV cache for one forward pass, passed to transformers as `past_key_values`.
+
+    Args:
+        cache: the KV cache.
+        slots: [B], the slot of each row, on the host.
+        starts: [B], the first position each row writes, on the host.
+        positions: [B, T], positions the pass writes, on the device.
+    """
+
+    is_compileable = False
+
+    def __init__(self, cache: KVCache, slots: Sequence[int], starts: Sequence[int], positions: Tensor) -> None:
+        self._cache = cache
+        self._start = starts[0] if len(starts) == 1 else None
+        self._positions = positions
+        self._length = max(starts) + positions.shape[1]
+        index = to_device(slots, positions.device)
+        self._row_index = index[:, None]
+        # Neighbouring slots are a slice of the cache; scattered ones have to be gathered.
+        together = list(slots) == list(range(slots[0], slots[0] + len(slots)))
+        self._rows: slice | Tensor = slice(slots[0], slots[0] + len(slots)) if together else index
+
+    @property
+    def length(self) -> int:
+        """S: columns the pass attends over."""
+        return self._length
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Write this pass's keys and values [B, G, T, D] of one layer; return the rows' first S columns."""
+        return (
+            self._write(self._cache.keys[layer_idx], key),
+            self._write(self._cache.values[layer_idx], value),
+        )
+
+    def _write(self, stored: Tensor, new: Tensor) -> Tensor:
+        if self._start is not None:
+            stored[self._rows, :, self._start : self._start + new.shape[2]] = new
+        else:
+            stored[self._row_index, :, self._positions] = new.transpose(1, 2)
+        return stored[self._rows, :, : self._length]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
+        """Tokens before this pass; transformers asks only without position_ids, which are always given."""
+        return self._length - self._positions.shape[1]

@@ -1,0 +1,265 @@
+"""Model runner: forward passes of a transformers model over its KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from specchat.engine.errors import EngineError
+from specchat.engine.runner import attention
+from specchat.engine.runner.batch_invariant import BatchInvariantRunner
+from specchat.engine.runner.compile import compile_layers
+from specchat.engine.runner.cuda_graphs import GraphRunner, StaticView
+from specchat.engine.runner.device import require_memory
+from specchat.engine.runner.kv_cache import CacheView, KVCache
+from specchat.engine.runner.longrope import fix_longrope
+from specchat.engine.runner.padding import captured_width, padded_width
+from specchat.engine.runner.to_device import to_device
+from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
+
+
+class ModelRunner:
+    """Runs one model over its own KV cache: tokens at given positions in, logits out.
+
+    Args:
+        model: a causal language model of transformers, in evaluation mode, on its device.
+        slots: sequences the cache holds.
+        context: tokens per slot.
+        overhang: columns beyond the context, for padding of rows that draft less than others of their batch.
+        taps: depths of the hidden states to return with every pass (0 the embeddings, the last one normed).
+        exact: whether passes other than prefill are batch-invariant (`engine.runner.batch_invariant`).
+
+    Raises:
+        EngineError: the cache does not fit into memory, the model cannot run with one, or its weights are in use with
+            other rotary factors.
+    """
+
+    def __init__(
+        self, model: Any, slots: int, context: int, overhang: int, taps: Sequence[int] = (), *, exact: bool = False
+    ) -> None:
+        self.model = model
+        self.taps = tuple(taps)
+        self.config = model.config.get_text_config()
+        self.device: torch.device = model.device
+        self.vocabulary = int(self.config.vocab_size)
+        self.branches = not exact
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
+        self.context = context
+        self._limit = context - 1
+        self.gathers = True
+        self.short_context = fix_longrope(model, context, self)
+        """Context of the short set of rotary factors, where the model has two and runs with the long one."""
+        self._fold = self._use_slot_attention()
+        # The last column never holds a token: padding rows of a CUDA graph write there.
+        self.cache = self._allocate(slots, context + overhang + 1)
+        on_gpu = self.device.type == "cuda"
+        self._usual: GraphRunner | None = None
+        if on_gpu:
+            compiled = not exact and compile_layers(model)
+            self._usual = GraphRunner(self.cache, self._step, capture=True, compiled=compiled)
+        self._static = BatchInvariantRunner(self.cache, self._step, capture=on_gpu) if exact else self._usual
+
+    @torch.inference_mode()
+    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Forward pass over T tokens per row.
+
+        Args:
+            tokens: [B, T], int64, on the device.
+            slots: [B], the slot of each row.
+            starts: [B], the position of each row's first token.
+
+        Returns:
+            Logits [B, T, V].
+        """
+        return self.forward_tapped(tokens, slots, starts)[0]
+
+    @torch.inference_mode()
+    def forward_tapped(
+        self,
+        tokens: Tensor,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        tree_mask: TreeMask | None = None,
+        lengths: Sequence[int] | None = None,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `forward`, with the tapped hidden states [B, T, taps x hidden size] besides the logits.
+
+        With a tree mask the tokens are trees instead of chains: they are written to consecutive columns, and the mask
+        gives their positions and what they attend to; `KVCache.keep` moves the accepted ones to their places. The mask
+        may be padded to the `width` of the pass already.
+        """
+        if self._static is not None:
+            return self._static.forward(tokens, slots, starts, tree_mask)
+        out = self._run(self.model, tokens, slots, starts, tree_mask)
+        return out.logits[:, : tokens.shape[1]], self._tapped(out, tokens.shape[1])
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
+        """Write keys and values of tokens [B, T]; returns their tapped hidden states [B, T, taps x hidden size]."""
+        return self._tapped(self._run(self.model.base_model, tokens, slots, starts), tokens.shape[1])
+
+    def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """As `forward`, in the fastest shape, without batch invariance."""
+        exact, self._static = self._static, self._usual
+        try:
+            return self.forward(tokens, slots, starts)
+        finally:
+            self._static = exact
+
+    def embedding_rows(self, tokens: Tensor) -> Tensor:
+        """Rows [..., d] of the embedding of tokens [...]."""
+        return functional.embedding(tokens, self.model.get_input_embeddings().weight)
+
+    def output_rows(self, tokens: Tensor) -> Tensor:
+        """Rows [n, d] of the output layer of tokens [n]."""
+        if getattr(self.model.config, "tie_word_embeddings", False):  # the plain table is at hand
+            return self.embedding_rows(tokens)
+        weight: Tensor = self.model.get_output_embeddings().weight
+        return weight[tokens]
+
+    @property
+    def hindrances(self) -> list[str]:
+        """Why passes on a GPU are slower than they could be, one clause each; empty if they are not."""
+        not_captured = self._static.not_captured if self._static else None
+        not_compiled = self._usual.not_compiled if self._usual else None
+        return [
+            *([f"its passes cannot all be captured as CUDA graphs ({not_captured})"] if not_captured else []),
+            *([f"its layers cannot be compiled ({not_compiled})"] if not_compiled else []),
+        ]
+
+    def width(self, length: int) -> int:
+        """Tokens per row that a pass over `length` tokens is padded to."""
+        if isinstance(self._static, BatchInvariantRunner):
+            return length
+        return padded_width(length) if self._static is None else captured_width(length)
+
+    def _run(
+        self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
+    ) -> Any:
+        width = padded_width(tokens.shape[1]) if tree_mask is None else tree_mask.depths.shape[1]
+        room = self.cache.columns - max(starts)  # the end of a prompt may be near that of the cache
+        tokens = functional.pad(tokens, (0, min(width, room) - tokens.shape[1]))
+        first = to_device(starts, self.device)
+        columns = first[:, None] + torch.arange(tokens.shape[1], device=self.device)
+        return self._call(model, tokens, columns, CacheView(self.cache, slots, starts, columns), tree_mask)
+
+    def _step(
+        self, tokens: Tensor, columns: Tensor, view: StaticView, tree_mask: TreeMask | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        out = self._call(self.model, tokens, columns, view, tree_mask)
+        return out.logits, self._tapped(out, tokens.shape[1])
+
+    def _tapped(self, out: Any, length: int) -> Tensor | None:
+        return torch.cat([out.hidden_states[i][:, :length] for i in self.taps], dim=-1) if self.taps else None
+
+    def _call(
+        self,
+        model: Any,
+        tokens: Tensor,
+        columns: Tensor,
+        view: CacheView | StaticView,
+        tree_mask: TreeMask | None = None,
+    ) -> Any:
+        """Run the model on tokens [B, T], written to columns [B, T]; for chains these are the positions."""
+        positions = columns if tree_mask is None else columns[:, :1] + tree_mask.depths
+        return model(
+            input_ids=tokens,
+            position_ids=positions.clamp(max=self._limit),
+            attention_mask=self._mask(columns, view.length, tree_mask),
+            past_key_values=view,
+            use_cache=True,
+            output_hidden_states=bool(self.taps),
+        )
+
+    def _mask(
+        self, written: Tensor, length: int, tree_mask: TreeMask | None = None
+    ) -> Tensor | dict[str, Tensor] | None:
+        """Attention mask for S = `length` columns, in the form that the model's attention takes (per layer type if it
+        mixes full and sliding windows)."""
+        columns = torch.arange(length, device=self.device)
+
+        def seen(window: int | None) -> Tensor:
+            if tree_mask is not None:
+                return tree_visibility(
+                    tree_mask.inside, tree_mask.depths, tree_mask.depths, written[:, 0], columns, window
+                )
+            before = columns <= written[:, None, :, None]
+            return before if window is None else before & (columns > written[:, None, :, None] - window)
+
+        window = getattr(self.config, "sliding_window", None)
+        types = set(getattr(self.config, "layer_types", None) or ())
+        if window is None or (types and "sliding_attention" not in types):
+            return self._shaped(seen(None))
+        if not types:
+            return self._shaped(seen(window))
+        return {"full_attention": self._shaped(seen(None)), "sliding_attention": self._shaped(seen(window))}
+
+    def _shaped(self, mask: Tensor) -> Tensor:
+        if self._fold > 0:
+            return mask.repeat(1, 1, self._fold, 1) if self._fold > 1 else mask
+        blocked = torch.zeros(mask.shape, dtype=self.model.dtype, device=self.device)
+        return blocked.masked_fill_(~mask, torch.finfo(self.model.dtype).min)
+
+    def _use_slot_attention(self) -> int:
+        """Switch on `slot_attention` and return H / G; return 0 for models that need their own (eager) attention."""
+        heads = getattr(self.config, "num_attention_heads", 0)
+        groups = getattr(self.config, "num_key_value_heads", None) or heads
+        special = any(getattr(self.config, name, None) for name in ("attn_logit_softcapping", "attention_chunk_size"))
+        if special or not getattr(self.model, "_supports_sdpa", False):
+            self.model.set_attn_implementation("eager")
+            return 0
+        self.model.set_attn_implementation(attention.NAME)
+        return int(heads // groups)
+
+    def _allocate(self, slots: int, columns: int) -> KVCache:
+        shapes = self._shapes()
+        per_token = sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * self.model.dtype.itemsize
+        require_memory(self.device, slots * columns * per_token, f"a cache of {slots} x {columns} tokens")
+        try:
+            return KVCache(shapes, slots, columns, self.device, self.model.dtype)
+        except (RuntimeError, MemoryError):
+            need = slots * columns * per_token / 1e9
+            raise EngineError(
+                f"a cache of {slots} x {columns} tokens needs {need:.1f} GB and does not fit: lower --context"
+            ) from None
+
+    @torch.inference_mode()
+    def _shapes(self) -> list[tuple[int, int, int, int]]:
+        """KV cache shape of each layer (see `KVCache`), observed by feeding one token."""
+        probe = _Probe()
+        token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+        try:
+            self.model.base_model(
+                input_ids=token,
+                position_ids=torch.zeros_like(token),
+                attention_mask=self._mask(torch.zeros_like(token), 1),
+                past_key_values=probe,
+                use_cache=True,
+            )
+        except Exception as error:  # any modelling code may be behind this call
+            kind = getattr(self.config, "model_type", type(self.model).__name__)
+            raise EngineError(
+                f"models of type {kind} cannot be run with a slot cache ({error}): choose another"
+            ) from error
+        return [probe.shapes[i] for i in sorted(probe.shapes)]
+
+
+class _Probe:
+    """Cache stand-in that records the shapes of keys and values."""
+
+    is_compileable = False
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, tuple[int, int, int, int]] = {}
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        self.shapes[layer_idx] = (key.shape[1], key.shape[3], value.shape[1], value.shape[3])
+        return key, value
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
+        return 0

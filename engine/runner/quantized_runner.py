@@ -1,0 +1,196 @@
+"""A decoder on packed weights with a slot cache: a pass is one call of the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specchat.engine.errors import EngineError
+from specchat.engine.kernels.decoder import Chains, Decoder, DecoderShape
+from specchat.engine.kernels.packed_matrix import PackedMatrix
+from specchat.engine.runner.device import require_memory
+from specchat.engine.runner.kv_cache import KVCache
+from specchat.engine.runner.tree import Tree, chain
+from specchat.engine.runner.tree_mask import TreeMask
+
+Ints = NDArray[np.int32]
+CPU = torch.device("cpu")
+
+
+class PackedWeights(Protocol):
+    """A model whose weights are packed."""
+
+    @property
+    def embedding(self) -> PackedMatrix:
+        """[vocabulary, hidden]."""
+
+    @property
+    def output(self) -> PackedMatrix:
+        """[vocabulary, hidden]."""
+
+    @property
+    def shape(self) -> DecoderShape:
+        """Sizes and constants."""
+
+    @property
+    def layers(self) -> int:
+        """How many."""
+
+    def short_context(self, context: int) -> int | None:
+        """Context of the short set of rotary factors, where a decoder for texts of `context` tokens has the long."""
+
+    def decoder(self, context: int, positions: int) -> Decoder:
+        """A decoder on these weights for texts of up to `context` tokens, with room for so many positions."""
+
+
+class QuantizedRunner:
+    """One model on the quantised kernels, and its cache; see `engine.runner.runner.Runner`.
+
+    A token's bits depend on nothing but the tokens it sees, so that every pass is exact in the sense of
+    `EngineConfig.exact`. Passes are not padded.
+
+    Args:
+        model: the weights.
+        slots: rows of the cache.
+        context: tokens per row.
+        overhang: columns beyond the context, for rows that draft less than their batch.
+        taps: hidden states to hand out with every pass, by depth.
+
+    Raises:
+        EngineError: the cache does not fit into memory.
+    """
+
+    device = CPU
+    branches = True
+    gathers = False
+
+    def __init__(self, model: PackedWeights, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
+        columns = context + overhang + 1
+        self.cache = _allocate(model, slots, columns)
+        self._decoder = model.decoder(context, columns)
+        self._embedding, self._output = model.embedding, model.output
+        self.context, self.taps = context, tuple(taps)
+        self.vocabulary = model.shape.vocabulary
+        self.short_context = model.short_context(context)
+        self._decoder.attach(self.cache.keys, self.cache.values)
+
+    @property
+    def hindrances(self) -> list[str]:
+        """None."""
+        return []
+
+    def width(self, length: int) -> int:
+        """A pass costs what its tokens do."""
+        return length
+
+    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Logits [B, T, V], float32."""
+        return self.forward_tapped(tokens, slots, starts)[0]
+
+    forward_as_it_comes = forward
+
+    @torch.inference_mode()
+    def forward_tapped(
+        self,
+        tokens: Tensor,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        tree_mask: TreeMask | None = None,
+        lengths: Sequence[int] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits [B, T, V] and tapped hidden states [B, T, taps x hidden], float32; 0 behind a row's length."""
+        rows, width = tokens.shape
+        counts = [width] * rows if lengths is None else list(lengths)
+        trees = [chain(count - 1) for count in counts] if tree_mask is None else tree_mask.trees
+        flat = tokens if min(counts) == width else torch.cat([row[:n] for row, n in zip(tokens, counts, strict=True)])
+        logits, tapped = self._run(flat, _chains(trees, slots, starts), every=True)
+        return _by_row(logits, counts, width), None if tapped is None else _by_row(tapped, counts, width)
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
+        """Feed tokens [B, T]; their tapped hidden states."""
+        rows, width = tokens.shape
+        tapped = self._run(tokens, Chains.plain(slots, starts, [width] * rows), every=False)[1]
+        return None if tapped is None else tapped.view(rows, width, -1)
+
+    def embedding_rows(self, tokens: Tensor) -> Tensor:
+        """Rows [..., d] of the embedding, float32."""
+        return torch.from_numpy(self._embedding.rows_of(tokens.flatten().numpy())).view(*tokens.shape, -1)
+
+    def output_rows(self, tokens: Tensor) -> Tensor:
+        """Rows [n, d] of the output layer, float32."""
+        return torch.from_numpy(self._output.rows_of(tokens.numpy()))
+
+    def _run(self, tokens: Tensor, chains: Chains, *, every: bool) -> tuple[Tensor, Tensor | None]:
+        """A pass over flat tokens; logits of every one or of none."""
+        flat: NDArray[Any] = tokens.flatten().numpy()
+        judged = np.arange(len(flat) if every else 0, dtype=np.int32)
+        return self._decoder.run(flat, chains, judged, torch.get_num_threads(), self.taps)
+
+
+def _allocate(model: PackedWeights, slots: int, columns: int) -> KVCache:
+    shape = model.shape
+    size = 2 * model.layers * shape.key_heads * shape.head_size * torch.float16.itemsize * slots * columns
+    require_memory(CPU, size, f"a cache of {slots} x {columns} tokens")
+    try:
+        return KVCache([(shape.key_heads, shape.head_size) * 2] * model.layers, slots, columns, CPU, torch.float16)
+    except (RuntimeError, MemoryError):
+        raise EngineError(
+            f"a cache of {slots} x {columns} tokens needs {size / 1e9:.1f} GB and does not fit: lower --context"
+        ) from None
+
+
+def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:
+    """[B, T, n] from the values [sum of counts, n] of rows one after the other."""
+    if min(counts) == width:
+        return values.view(len(counts), width, -1)
+    rows = values.new_empty(len(counts), width, values.shape[-1])
+    ends = np.cumsum(counts).tolist()
+    for row, count, end in zip(rows, counts, ends, strict=True):
+        row[:count] = values[end - count : end]
+        row[count:] = 0
+    return rows
+
+
+def _chains(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) -> Chains:
+    """Where the tokens of trees stand, one after the other; those that do not branch see the cache alone."""
+    lengths = [len(tree) + 1 for tree in trees]
+    plain = Chains.plain(slots, starts, lengths)
+    if all(tree == chain(len(tree)) for tree in trees):
+        return plain
+    positions, prefixes = plain.positions.copy(), plain.prefixes.copy()
+    counts, ancestors = [np.zeros(1, dtype=np.int32)], []
+    ends = np.cumsum([0, *lengths])
+    for tree, start, (first, end) in zip(trees, starts, pairwise(ends.tolist()), strict=True):
+        if tree == chain(len(tree)):
+            counts.append(np.zeros(len(tree) + 1, dtype=np.int32))
+            continue
+        depths, before = _ancestors(tree)
+        positions[first:end] = start + depths
+        prefixes[first:end] = start
+        counts.append(depths)
+        ancestors.append(first + before)
+    offsets = np.cumsum(np.concatenate(counts), dtype=np.int32)
+    return Chains(
+        slots=plain.slots,
+        positions=positions,
+        columns=plain.columns,
+        prefixes=prefixes,
+        ancestor_offsets=offsets,
+        ancestors=np.concatenate(ancestors).astype(np.int32),
+    )
+
+
+@lru_cache
+def _ancestors(tree: Tree) -> tuple[Ints, Ints]:
+    """How many tokens of the pass each one follows, and which, in order, one token's after another's."""
+    before = [[0, *tree.path(token)[:-1]] if token else [] for token in range(len(tree) + 1)]
+    flat = [other for each in before for other in each]
+    return np.array([len(each) for each in before], np.int32), np.array(flat, np.int32)

@@ -1,0 +1,73 @@
+"""What rounds and drafters ask of a model with a cache, whatever computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specchat.engine.runner.kv_cache import KVCache
+from specchat.engine.runner.tree_mask import TreeMask
+
+
+class Runner(Protocol):
+    """One model and its cache: `ModelRunner` on modelling code of transformers, `QuantizedRunner` on our kernels."""
+
+    cache: KVCache
+    context: int
+    """Tokens per row."""
+    device: torch.device
+    vocabulary: int
+    """Width of the logits."""
+    taps: tuple[int, ...]
+    """Depths of the hidden states that are handed out: 0 the embeddings, the last one normed."""
+    gathers: bool
+    """Whether a pass copies the cached keys and values of rows whose slots are not neighbours."""
+    short_context: int | None
+    """Context of the short set of rotary factors, where the model has two and runs with the long one."""
+
+    @property
+    def hindrances(self) -> list[str]:
+        """What keeps passes from being as fast as they could be, a clause each."""
+
+    @property
+    def branches(self) -> bool:
+        """Whether drafts may be trees."""
+
+    def width(self, length: int) -> int:
+        """Tokens per row that a round's pass over `length` of them is padded to, and costs as much as."""
+
+    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Logits [B, T, V] of tokens [B, T], int64, that stand in these slots from these positions on."""
+
+    def forward_tapped(
+        self,
+        tokens: Tensor,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        tree_mask: TreeMask | None = None,
+        lengths: Sequence[int] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `forward`, with the tapped hidden states [B, T, taps x hidden] beside the logits.
+
+        Args:
+            tokens: [B, T], int64, on the device.
+            slots: the slot of each row.
+            starts: the position of each row's first token.
+            tree_mask: of rows that are trees; None where all are chains.
+            lengths: how many of each row's tokens count; what comes out behind them means nothing, and is a number.
+        """
+
+    def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """As `forward`, in the shape that is fastest, whatever that does to the last bits."""
+
+    def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
+        """Feed tokens [B, T] for their keys and values, and their tapped hidden states."""
+
+    def embedding_rows(self, tokens: Tensor) -> Tensor:
+        """Rows [..., d] of the embedding, as they are stored, of tokens [...]."""
+
+    def output_rows(self, tokens: Tensor) -> Tensor:
+        """Rows [n, d] of the output layer, of tokens [n]."""

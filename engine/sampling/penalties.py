@@ -1,0 +1,180 @@
+"""Logit bias, repetition penalty and presence penalty, applied to logits before they are standardised.
+
+At draft position i the context is prompt, reply and the first i drafted tokens, as in decoding one token at a time. The
+tokens of every slot are kept on the device, by slot and column as in the KV cache: a context is a range of columns plus
+the drafted tokens, which are never stored. So no position needs a table of size V, and a rejected draft leaves nothing
+behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specchat.engine.runner.to_device import to_device
+from specchat.engine.sequence.sequence import SequenceState
+
+
+class Penalties:
+    """Token contexts of the slots whose sequences use penalties or a bias, on the device.
+
+    Args:
+        slots: slots of the KV cache.
+        columns: most tokens of prompt and reply together.
+        device: of the logits.
+    """
+
+    def __init__(self, slots: int, columns: int, device: torch.device) -> None:
+        self._device = device
+        self._shape = slots, columns
+        self._owners: list[SequenceState | None] = [None] * slots
+        self._known = [0] * slots
+        self._tokens: Tensor | None = None
+
+    @torch.inference_mode()
+    def of(self, rows: Sequence[SequenceState]) -> Adjustment | None:
+        """Adjustment for these rows in the current round; None if no row asks for any.
+
+        Only tokens added to `SequenceState.tokens` since the last call are copied to the device, so a drafter and the
+        target may both call this in one round.
+        """
+        which = [i for i, row in enumerate(rows) if row.request.sampling.adjusts]
+        if not which:
+            return None
+        mine = [rows[i] for i in which]
+        settings = [row.request.sampling for row in mine]
+        tokens = self._catch_up(mine)
+        slots, prompts, lengths, index = self._put(
+            [[row.slot for row in mine], [row.prompt_length for row in mine], [len(row.tokens) for row in mine], which]
+        )
+        repetition, presence = self._put(
+            [[s.repetition_penalty for s in settings], [s.presence_penalty for s in settings]]
+        )
+        longest = max(len(row.tokens) for row in mine)
+        shortest = min(row.prompt_length for row in mine) - 1
+        everything = tokens[slots, :longest]
+        return Adjustment(
+            rows=None if len(mine) == len(rows) else index,
+            bias=self._bias([s.logit_bias for s in settings]),
+            repetition=_Penalty(everything, torch.zeros_like(lengths), lengths, repetition)
+            if any(s.repetition_penalty != 1 for s in settings)
+            else None,
+            presence=_Penalty(everything[:, shortest:], prompts - shortest, lengths - shortest, presence)
+            if any(s.presence_penalty != 0 for s in settings)
+            else None,
+        )
+
+    def _catch_up(self, rows: Sequence[SequenceState]) -> Tensor:
+        """Token table [slots, columns], int64, updated with all tokens of these rows."""
+        if self._tokens is None:
+            self._tokens = torch.zeros(self._shape, dtype=torch.long, device=self._device)
+        slots: list[int] = []
+        columns: list[int] = []
+        tokens: list[int] = []
+        for row in rows:
+            known = self._known[row.slot] if self._owners[row.slot] is row else 0
+            slots += [row.slot] * (len(row.tokens) - known)
+            columns += range(known, len(row.tokens))
+            tokens += row.tokens[known:]
+            self._owners[row.slot], self._known[row.slot] = row, len(row.tokens)
+        if tokens:
+            slot, column, token = self._put([slots, columns, tokens])
+            self._tokens[slot, column] = token
+        return self._tokens
+
+    def _bias(self, biases: Sequence[Sequence[tuple[int, float]]]) -> tuple[Tensor, Tensor] | None:
+        """Token ids and bias values, [B, n] each, padded with a bias of 0 on token 0; None if no row has any."""
+        most = max(len(bias) for bias in biases)
+        if not most:
+            return None
+        filled = [[*bias, *[(0, 0.0)] * (most - len(bias))] for bias in biases]
+        ids = self._put([[token for token, _ in bias] for bias in filled])
+        return ids, self._put([[float(value) for _, value in bias] for bias in filled])
+
+    def _put(self, numbers: list[list[int]] | list[list[float]]) -> Tensor:
+        return to_device(numbers, self._device)
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """Bias and penalties of one round's rows, applied in float32: bias, repetition penalty, presence penalty.
+
+    The order is that of transformers, which applies sequence bias before the repetition penalty.
+    """
+
+    rows: Tensor | None
+    """[M], int64: rows of the batch that are adjusted; None if all are."""
+    bias: tuple[Tensor, Tensor] | None
+    repetition: _Penalty | None
+    presence: _Penalty | None
+
+    @torch.inference_mode()
+    def apply(self, logits: Tensor, drafted: Tensor, first: int = 0) -> Tensor:
+        """Apply bias and penalties to the target's logits of a round, or to the logits of one draft step.
+
+        Args:
+            logits: [B, T, V], any float dtype, for draft positions `first` to first + T - 1; not changed.
+            drafted: [B, γ], int64, γ ≥ first + T - 1: the tokens drafted so far. A logit's context ends before its own
+                draft position. For the target T = γ + 1 and first = 0; for draft step s, T = 1 and first = γ = s.
+            first: draft position of the first logits.
+
+        Returns:
+            [B, T, V], float32; rows without an adjustment are unchanged.
+        """
+        adjusted = logits.to(torch.float32, copy=True)
+        mine, drafted = (adjusted, drafted) if self.rows is None else (adjusted[self.rows], drafted[self.rows])
+        if self.bias is not None:
+            ids, values = (t[:, None].expand(-1, logits.shape[1], -1) for t in self.bias)
+            mine.scatter_add_(-1, ids, values)
+        if self.repetition is not None:
+            ids, penalty = self.repetition.at(drafted, first, logits.shape[1], off=1.0)
+            score = mine.gather(-1, ids)
+            mine.scatter_(-1, ids, torch.where(score < 0, score * penalty, score / penalty))
+        if self.presence is not None:
+            ids, penalty = self.presence.at(drafted, first, logits.shape[1], off=0.0)
+            mine.scatter_(-1, ids, mine.gather(-1, ids) - penalty)
+        if self.rows is not None:
+            adjusted[self.rows] = mine
+        return adjusted
+
+
+@dataclass(frozen=True, slots=True)
+class _Penalty:
+    """A penalty for each of M rows, and the tokens it applies to."""
+
+    tokens: Tensor
+    """[M, L], int64, L ≥ 1: token table that `starts` and `ends` index."""
+    starts: Tensor
+    """[M], int64: first column of the context."""
+    ends: Tensor
+    """[M], int64: one past the last column of the context before the draft."""
+    values: Tensor
+    """[M], float32: penalties."""
+
+    def at(self, drafted: Tensor, first: int, positions: int, off: float) -> tuple[Tensor, Tensor]:
+        """Context token ids [M, T, n] and penalties [M, T, 1] of T draft positions from `first` on.
+
+        Ids may repeat but all belong to the context, so values computed from an id may be scattered back in any order.
+        Only an empty context has ids that do not belong to it, and its penalty is `off`.
+
+        Args:
+            drafted: [M, γ], int64.
+            first: first draft position.
+            positions: T.
+            off: neutral penalty.
+        """
+        column = torch.arange(self.tokens.shape[1], device=drafted.device)
+        position = torch.arange(first, first + positions, device=drafted.device)
+        committed = (column >= self.starts[:, None]) & (column < self.ends[:, None])
+        before = torch.arange(drafted.shape[1], device=drafted.device) < position[:, None]
+        inside = torch.cat([committed[:, None].expand(-1, positions, -1), before.expand(len(drafted), -1, -1)], -1)
+        tokens = torch.cat([self.tokens, drafted], dim=1)
+        # Entries outside the context are replaced by its first token: a column of the table, or the first drafted.
+        empty = self.starts >= self.ends
+        place = torch.where(empty, column.shape[0], self.starts).clamp_(max=tokens.shape[1] - 1)
+        ids = torch.where(inside, tokens[:, None], tokens.gather(1, place[:, None])[:, None])
+        some = ~empty[:, None] | (position > 0)
+        return ids, torch.where(some, self.values[:, None], off)[..., None]

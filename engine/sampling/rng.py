@@ -1,0 +1,57 @@
+"""Counter-based random numbers: they depend on seed, round and index alone, never on the batch.
+
+Each uniform is a hash of (seed, stream, round, index), by SplitMix64 (Steele, Lea & Flood 2014, "Fast Splittable
+Pseudorandom Number Generators", figure 16). There is no state: draft, acceptance and last-token draws come from
+separate streams, and a round's draws are the same in every batch.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_DRAWS_PER_ROUND = np.uint64(1 << 16)
+
+
+class Stream(IntEnum):
+    """Purpose of a draw; each has its own stream."""
+
+    DRAFT = 1
+    ACCEPT = 2
+    LAST = 3
+
+
+def fresh_seed() -> int:
+    """Random seed for a request without one."""
+    return secrets.randbits(63)
+
+
+def uniforms(seeds: Sequence[int], rounds: Sequence[int], stream: Stream, count: int) -> NDArray[np.float64]:
+    """Uniform draws [B, count] in [0, 1) with 53 random bits, float64, for one round of each row.
+
+    Args:
+        seeds: [B]; any integers.
+        rounds: [B], the number of each row's round.
+        stream: purpose of the draws.
+        count: draws per row, below 65,536.
+    """
+    if count == 0:
+        return np.empty((len(seeds), 0))
+    with np.errstate(over="ignore"):
+        seed = np.array([s & 0xFFFFFFFFFFFFFFFF for s in seeds], dtype=np.uint64)
+        key = _mix(_mix(seed + _GOLDEN) + np.uint64(stream) * _GOLDEN)
+        first = np.array(rounds, dtype=np.uint64) * _DRAWS_PER_ROUND
+        counter = first[:, None] + np.arange(1, count + 1, dtype=np.uint64)
+        bits = (key[:, None] + counter * _GOLDEN).astype(np.uint64)
+        return (_mix(bits) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

@@ -1,0 +1,77 @@
+"""Detokenizer of one reply: token ids in, text out, with stop strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers.decoders import DecodeStream
+
+
+class Detokenizer:
+    """Incremental detokenizer of one reply, which ends before the first stop string to appear.
+
+    The pieces that `add` and `tail` return concatenate to the whole text. A piece is empty while its token completes
+    no character, or while the text could still become a stop string.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers.
+        stop: stop strings, none of them empty.
+    """
+
+    def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._stop = tuple(stop)
+        self._ids: list[int] = []
+        self._streamed = ""
+        self._held = ""
+        self.stopped = False
+        """Whether a stop string was completed; nothing may be added after that."""
+
+    def add(self, token: int) -> str:
+        """Append a token; returns the text it releases, which may be empty or include text held back before."""
+        piece = self._stream.step(self._tokenizer.backend_tokenizer, token) or ""
+        self._ids.append(token)
+        self._streamed += piece
+        return self._release(piece)
+
+    def tail(self) -> str:
+        """Text still held back when the reply ends: half a character, or the beginning of a stop string."""
+        if self.stopped:
+            return ""
+        whole = self._tokenizer.decode(self._ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        rest = whole[len(self._streamed) :] if whole.startswith(self._streamed) else ""
+        return self._release(rest) + ("" if self.stopped else self._held)
+
+    def alternative(self, tokens: Sequence[int], after: int) -> list[str]:
+        """Text per token of `tokens` if they followed the token `after`; the reply is not changed."""
+        pieces: list[str] = []
+        for token in tokens:
+            before, whole = self._decode([after]), self._decode([after, token])
+            piece = whole[len(before) :] if whole.startswith(before) else self._decode([token])
+            pieces.append(piece or self.name(token))
+            after = token
+        return pieces
+
+    def name(self, token: int) -> str:
+        """Text of a token on its own, or its name in the vocabulary if it has no text."""
+        return self._decode([token]) or str(self._tokenizer.convert_ids_to_tokens(token) or "")
+
+    def _release(self, piece: str) -> str:
+        text = self._held + piece
+        ends = [at for at in (text.find(s) for s in self._stop) if at >= 0]
+        if ends:
+            self.stopped = True
+            return text[: min(ends)]
+        keep = max((_overlap(text, s) for s in self._stop), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest proper prefix of `stop` that `text` ends with."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0)

@@ -1,0 +1,45 @@
+"""Prompts: from a request to token ids, through the model's chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from specchat.engine.errors import EngineError
+from specchat.engine.request import Message, Request
+
+
+def encode(request: Request, tokenizer: Any) -> list[int]:
+    """Token ids of a request's prompt.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers.
+
+    Raises:
+        EngineError: the chat template refuses the conversation, or the prompt is empty.
+    """
+    if request.prompt_ids:
+        return list(request.prompt_ids)
+    if request.prompt is not None:
+        ids = tokenizer.encode(request.prompt)
+    elif tokenizer.chat_template:
+        ids = tokenizer.encode(_render(request.messages, tokenizer), add_special_tokens=False)
+    else:
+        ids = tokenizer.encode(plain_template(request.messages))
+    if not ids:
+        raise EngineError("the prompt is empty: ask something")
+    return list(ids)
+
+
+def plain_template(messages: Sequence[Message]) -> str:
+    """Prompt text for a model without a chat template: one labelled line per turn."""
+    lines = [f"{message.role.capitalize()}: {message.content}" for message in messages]
+    return "\n".join([*lines, "Assistant:"])
+
+
+def _render(messages: Sequence[Message], tokenizer: Any) -> str:
+    turns = [{"role": message.role, "content": message.content} for message in messages]
+    try:
+        return str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
+    except Exception as error:  # a template is a program of the model's: it may raise anything
+        raise EngineError(f"the model's chat template refuses this conversation: {error}") from None

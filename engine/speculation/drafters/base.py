@@ -1,0 +1,64 @@
+"""What a drafter is: anything that proposes tokens for the target to judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from specchat.engine.request import DEFAULT_GAMMA
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.proposal import Draft, Offers
+
+
+class Drafter:
+    """One way of drafting, for any number of rows."""
+
+    name: str
+    buckets: Sequence[int] = ()
+    """Grades of confidence it may give its tokens; none if it gives none."""
+    later: Sequence[int] = ()
+    """Those of tokens that are offered beside a likelier one."""
+    steady = DEFAULT_GAMMA
+    """Default γ for requests that may not adapt it (seeded ones)."""
+    always = False
+    """Whether it is asked even for a draft of no length: what it then drafts costs nothing."""
+
+    def admit(self, row: SequenceState) -> None:
+        """A row starts; its tokens are in `row.tokens`. To see the target read more of them, lower `row.cached`."""
+
+    def unread(self, row: SequenceState) -> int:  # noqa: ARG002
+        """Tokens of the row that have to be read before its next round."""
+        return 0
+
+    def read(self, row: SequenceState) -> None:
+        """Read one more chunk of them."""
+
+    def exchange(self, one: int, other: int) -> None:
+        """Two slots of the target's cache change places, with their rows."""
+
+    def lend(self, row: SequenceState, source: int, length: int) -> int:  # noqa: ARG002
+        """Slot `source` of the target's cache holds the row's first `length` tokens; how many of them may be copied."""
+        return length
+
+    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor) -> None:
+        """The target has read T tokens of each row, from `row.cached` on.
+
+        Args:
+            rows: the drafter's own.
+            tapped: the hidden states [B, T, taps x hidden size] that the target was asked to hand out.
+        """
+
+    def offers(self, row: SequenceState) -> Offers | None:  # noqa: ARG002
+        """What it will offer a row, if it knows before it drafts."""
+        return None
+
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
+        """Up to `gammas[i]` tokens that may follow `rows[i].tokens`."""
+        raise NotImplementedError
+
+    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
+        """A round has added `emitted` to `row.tokens`."""
+
+    def release(self, row: SequenceState) -> None:
+        """The row has ended."""

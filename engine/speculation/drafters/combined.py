@@ -1,0 +1,103 @@
+"""Two drafters in one: the text itself where it repeats, the head everywhere else.
+
+A long n-gram match costs nothing and is nearly always right; the head is right more often than a short one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specchat.engine.runner.tree import Tree
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.drafters.base import Drafter
+from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
+from specchat.engine.speculation.drafters.ngram import MAX_ORDER, NGramDrafter
+from specchat.engine.speculation.proposal import Draft, Offers, join
+
+_HEAD = MAX_ORDER + 1
+"""The first bucket of the head."""
+
+
+class CombinedDrafter(Drafter):
+    """Per row and round, one of the two.
+
+    Args:
+        head: drafts where the text does not repeat.
+        ngram: drafts where its first token continues the longest n-gram it looks for, and where the head is not asked.
+        device: of the head.
+    """
+
+    name = "combined"
+    buckets = (*NGramDrafter.buckets, *(_HEAD + bucket for bucket in HeadDrafter.buckets))
+    """Those of the n-gram, then those of the head."""
+    later = tuple(_HEAD + bucket for bucket in HeadDrafter.later)
+    always = True
+
+    def __init__(self, head: HeadDrafter, ngram: NGramDrafter, device: torch.device) -> None:
+        self._head = head
+        self._ngram = ngram
+        self.steady = head.steady
+        self._device = device
+
+    def admit(self, row: SequenceState) -> None:
+        """A row starts with both."""
+        self._head.admit(row)
+        self._ngram.admit(row)
+
+    def unread(self, row: SequenceState) -> int:
+        """As the n-gram: the head reads a window of 256 tokens only."""
+        return self._ngram.unread(row)
+
+    def read(self, row: SequenceState) -> None:
+        """For the n-gram."""
+        self._ngram.read(row)
+
+    def lend(self, row: SequenceState, source: int, length: int) -> int:
+        """As the head can."""
+        return self._head.lend(row, source, length)
+
+    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor) -> None:
+        """For the head."""
+        self._head.absorb(rows, tapped)
+
+    def offers(self, row: SequenceState) -> Offers:
+        """As the head's: what the n-gram drafts costs nothing, so it is not asked for."""
+        of_head = self._head.offers(row)
+
+        def offers(gamma: int) -> tuple[Sequence[int], Tree]:
+            buckets, tree = of_head(gamma)
+            return [_HEAD + bucket for bucket in buckets], tree
+
+        return offers
+
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
+        """The n-gram's draft for the rows where it starts with its longest match, the head's for the others."""
+        repeated = self._ngram.propose(rows, [row.room for row in rows])
+        assert isinstance(repeated.tokens, list)
+        assert repeated.buckets is not None
+        found = repeated.buckets
+        heads = [i for i, gamma in enumerate(gammas) if gamma and not (found[i] and found[i][0] == MAX_ORDER)]
+        texts = [i for i in range(len(rows)) if i not in heads]
+        parts: list[tuple[list[int], Draft]] = []
+        if texts:
+            lengths = [repeated.lengths[i] for i in texts]
+            parts.append((texts, Draft([repeated.tokens[i] for i in texts], lengths, None, [found[i] for i in texts])))
+        if heads:
+            draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads])
+            buckets = [[_HEAD + bucket for bucket in each] for each in draft.buckets or ()]
+            parts.append((heads, replace(draft, buckets=buckets)))
+        whole = join(parts, len(rows), self._device)
+        return replace(whole, steps=max((gammas[i] for i in heads), default=0))
+
+    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
+        """For the n-gram's tables."""
+        self._ngram.observe(row, emitted)
+
+    def release(self, row: SequenceState) -> None:
+        """From both."""
+        self._head.release(row)
+        self._ngram.release(row)

@@ -1,0 +1,141 @@
+"""Draft-model drafter: drafts with a second, smaller model that shares the target's vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specchat.engine.runner.runner import Runner
+from specchat.engine.runner.to_device import to_device
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.rng import Stream, uniforms
+from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, standardise
+from specchat.engine.sequence.scheduler import common_prefix
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.drafters.base import Drafter
+from specchat.engine.speculation.proposal import Draft
+
+_LEAD = 2
+"""Tokens fed in the first draft step: after a full acceptance the last drafted one has not been fed yet."""
+
+
+class ModelDrafter(Drafter):
+    """A draft model with a cache of its own, its slots those of the target.
+
+    A row's prompt enters the draft cache in chunks before the row's first round. The last chunk is read with the first
+    draft, together with those of all rows that start then.
+    Every draft step is one forward pass for all rows; tokens and distributions stay on the device.
+
+    Args:
+        model: the draft model, with as many slots and columns as the target.
+        penalties: shared with the target, so that p and q know the same context.
+        vocabulary: V, the size of the target's distributions; what the draft has beyond it is never drafted.
+        chunk: prompt tokens fed in one pass.
+    """
+
+    name = "model"
+
+    def __init__(self, model: Runner, penalties: Penalties, vocabulary: int, chunk: int) -> None:
+        self._model = model
+        self._penalties = penalties
+        self._vocabulary = vocabulary
+        self._chunk = chunk
+        self._content: list[list[int]] = [[] for _ in range(model.cache.slots)]
+        self._cached: dict[str, int] = {}
+        self._asked: dict[str, int] = {}
+
+    def admit(self, row: SequenceState) -> None:
+        """Note how much of the prompt the slot still holds from an earlier turn."""
+        self._cached[row.request.request_id] = common_prefix(self._content[row.slot], row.tokens)
+
+    def unread(self, row: SequenceState) -> int:
+        """What the draft cache lacks, where that is more than one chunk."""
+        behind = len(row.tokens) - _LEAD - self._cached[row.request.request_id]
+        return behind if behind > self._chunk else 0
+
+    def read(self, row: SequenceState) -> None:
+        """Feed one chunk."""
+        start = self._cached[row.request.request_id]
+        chunk = row.tokens[start : start + self._chunk]
+        self._model.prefill(to_device([chunk], self._model.device), [row.slot], [start])
+        self._cached[row.request.request_id] = start + len(chunk)
+
+    def exchange(self, one: int, other: int) -> None:
+        """In the draft cache as well."""
+        content = self._content
+        length = max(len(content[one]), len(content[other]), *self._cached.values(), 0)
+        self._model.cache.exchange(one, other, length)
+        content[one], content[other] = content[other], content[one]
+
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
+        """`max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
+        lead = min(_LEAD, *(len(row.tokens) for row in rows))
+        self._catch_up(rows, lead)
+        steps = max(gammas)
+        settings = SamplingRows.of([row.request.sampling for row in rows], self._model.device)
+        u = uniforms([r.seed for r in rows], [r.rounds for r in rows], Stream.DRAFT, steps)
+        tokens, q = self._draft(rows, lead, steps, settings, to_device(u, self._model.device))
+        for row, gamma in zip(rows, gammas, strict=True):
+            self._asked[row.request.request_id] = gamma
+        return Draft(tokens, list(gammas), q)
+
+    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
+        """Keep what was accepted: the last drafted token was never fed, so it is not cached even then."""
+        asked = self._asked.pop(row.request.request_id, 0)
+        if asked:
+            before = len(row.tokens) - len(emitted)
+            self._cached[row.request.request_id] = before + min(len(emitted), asked) - 1
+
+    def release(self, row: SequenceState) -> None:
+        """Leave the slot's content to the next turn."""
+        self._content[row.slot] = row.tokens[: self._cached.pop(row.request.request_id)]
+        self._asked.pop(row.request.request_id, None)
+
+    def _catch_up(self, rows: Sequence[SequenceState], lead: int) -> None:
+        """Feed what the draft has not seen, all rows at once, but for the last `lead` tokens of each."""
+        while behind := [r for r in rows if self._cached[r.request.request_id] < len(r.tokens) - lead]:
+            starts = [self._cached[row.request.request_id] for row in behind]
+            ends = [min(s + self._chunk, len(r.tokens) - lead) for s, r in zip(starts, behind, strict=True)]
+            length = max(end - start for start, end in zip(starts, ends, strict=True))
+            # Rows with less to feed start earlier: what is fed again is written again, the same as before.
+            starts = [max(0, end - length) for end in ends]
+            tokens = [r.tokens[s : s + length] for s, r in zip(starts, behind, strict=True)]
+            fed = to_device([t + [0] * (length - len(t)) for t in tokens], self._model.device)
+            self._model.prefill(fed, [row.slot for row in behind], starts)
+            for row, end in zip(behind, ends, strict=True):
+                self._cached[row.request.request_id] = end
+
+    @torch.inference_mode()
+    def _draft(
+        self, rows: Sequence[SequenceState], lead: int, steps: int, settings: SamplingRows, u: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Tokens [B, steps] and, unless all rows are greedy, their distributions [B, steps, V]."""
+        slots = [row.slot for row in rows]
+        starts = [len(row.tokens) - lead for row in rows]
+        fed = to_device([row.tokens[-lead:] for row in rows], self._model.device)
+        adjustment = self._penalties.of(rows)
+        tokens = torch.empty(len(rows), 0, dtype=torch.long, device=self._model.device)
+        distributions: list[Tensor] = []
+        for step in range(steps):
+            logits = self._fit(self._model.forward(fed, slots, starts)[:, -1:])
+            if adjustment is not None:
+                logits = adjustment.apply(logits, tokens, first=step)
+            if settings.all_greedy:
+                token = most_likely(logits)[:, 0]
+            else:
+                q = standardise(logits, settings)[:, 0]
+                distributions.append(q)
+                token = draw(q, u[:, step])
+            starts = [start + fed.shape[1] for start in starts]
+            fed = token[:, None]
+            tokens = torch.cat([tokens, fed], dim=1)
+        return tokens, torch.stack(distributions, 1) if distributions else None
+
+    def _fit(self, logits: Tensor) -> Tensor:
+        """Logits over the target's vocabulary: padding tails differ between models of one family."""
+        missing = self._vocabulary - logits.shape[-1]
+        if missing <= 0:
+            return logits[..., : self._vocabulary]
+        return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)

@@ -1,0 +1,32 @@
+"""How a head's weights lie in memory: as its target's do, since the draft is the bottleneck of a fast target."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from specchat.engine.kernels.quantized_linear import QuantizedLinear
+from specchat.engine.models.packed.linear import can_quantize, quantize_network, quantized_linear
+from specchat.engine.runner.prepacked_linear import pack, prepacked_linear
+from specchat.engine.speculation.drafters.head.network import DraftHead
+
+
+def pack_head(head: DraftHead, *, quantized: bool) -> int:
+    """Put the linear layers into the layout, and with `quantized` the number type, that is fastest.
+
+    Returns:
+        Bytes of all weights.
+    """
+    if quantized:
+        quantize_network(head)
+    size = sum(weight.nbytes for weight in head.parameters())
+    size += sum(layer.bytes for layer in head.modules() if isinstance(layer, QuantizedLinear))
+    pack(head)
+    return size
+
+
+def score_layer(head: DraftHead, weight: Tensor) -> tuple[nn.Module, int]:
+    """The layer that scores the head's vocabulary, from the target's output rows [V', d], and its bytes."""
+    if isinstance(head.fuse, QuantizedLinear) and can_quantize(weight):
+        layer = quantized_linear(weight)
+        return layer, layer.bytes
+    return prepacked_linear(weight), weight.nbytes

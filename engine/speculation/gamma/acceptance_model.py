@@ -1,0 +1,145 @@
+"""Acceptance model: how likely each token that a drafter offers is to be accepted.
+
+One `AcceptanceModel` per request, on priors that outlive it. Every token is in a bucket, its drafter's grade of
+confidence, and tokens of one bucket share one unknown acceptance rate: a belief over a few levels of it, updated by
+Bayes' rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import mul
+
+from specchat.engine.request import MAX_GAMMA
+from specchat.engine.runner.tree import Tree
+from specchat.engine.speculation.proposal import Offers
+
+_LEVELS = (0.004, 0.03, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)
+"""Acceptance rates that a belief is spread over."""
+_POWERS = [[level**n for level in _LEVELS] for n in range(MAX_GAMMA + 1)]
+_MISSES = [1 - level for level in _LEVELS]
+EVEN = [1 / len(_LEVELS)] * len(_LEVELS)
+LOW = [miss**6 / sum(each**6 for each in _MISSES) for miss in _MISSES]
+"""What is thought at first of a token that is offered beside a likelier one: 0.06 on average."""
+POSITIONS = 2
+"""Buckets of a drafter that does not say how sure it is: its first token, and any later one."""
+_SHARE = 0.25
+"""Weight of a token at one position as evidence about the other positions."""
+_HAZARD = 0.01
+"""Chance per round that the text has changed and what is believed of a row is void."""
+_OPEN_MIND = 0.15
+"""Share of every prior that no experience takes away, so that a better text is recognised when it comes."""
+_LEARN = 1 / 400
+"""Weight of one round in the prior for later requests; the first rounds weigh more."""
+_NEVER = 0.01
+"""Chance below which no further token is considered."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedDraft:
+    """One row's draft as it was verified, and what was accepted of it."""
+
+    buckets: Sequence[int]
+    accepted: int
+    tree: Tree | None = None
+    path: Sequence[int] = ()
+    """Of a tree: the tokens accepted."""
+
+    def tested(self, keys: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The keys of tokens that were accepted, and of those that something else took the place of."""
+        if self.tree is None:
+            return list(keys[: self.accepted]), list(keys[self.accepted : self.accepted + 1])
+        kept = set(self.path)
+        beside = [child for token in (0, *self.path) for child in self.tree.children[token] if child not in kept]
+        return [keys[token - 1] for token in self.path], [keys[token - 1] for token in beside]
+
+
+class Prior:
+    """What earlier requests have shown about one bucket of one drafter.
+
+    Args:
+        base: what is thought before anything is known.
+    """
+
+    def __init__(self, base: Sequence[float] = EVEN) -> None:
+        self._base = base
+        self._learnt = list(base)
+        self._rounds = 0
+        self.weights = list(base)
+
+    def learn(self, belief: Sequence[float]) -> None:
+        """Move towards the belief of a row that has just been tested."""
+        self._rounds += 1
+        step = max(_LEARN, 1 / (50 + self._rounds))
+        self._learnt = [a + step * (b - a) for a, b in zip(self._learnt, belief, strict=True)]
+        self.weights = [(1 - _OPEN_MIND) * a + _OPEN_MIND * b for a, b in zip(self._learnt, self._base, strict=True)]
+
+
+class AcceptanceModel:
+    """Acceptance model of one request: for each bucket of tokens a belief over their acceptance rate."""
+
+    def __init__(self, drafter: str, priors: dict[int, Prior], by_position: bool, offers: Offers | None = None) -> None:
+        self.drafter = drafter
+        self.offers = offers
+        self.by_position = by_position
+        """The drafter gives no buckets; a token's bucket is its place in the draft."""
+        self._priors = priors
+        self._beliefs = {bucket: prior.weights for bucket, prior in priors.items()}
+        self._means: dict[int, list[float]] = {}
+
+    def survival(self, buckets: Sequence[int], tree: Tree | None = None) -> list[float]:
+        """For each of these tokens the probability that it is accepted: so are all that it follows.
+
+        Tokens of one bucket share one unknown rate, so the mean is over powers of it, not a power of the mean.
+        A chain's list ends early where the probability does.
+
+        Args:
+            buckets: of the tokens.
+            tree: what follows what; None for a chain.
+        """
+        chances, counts = [1.0], [dict[int, int]()]
+        for i, bucket in enumerate(self.keys(buckets)):
+            parent = i if tree is None else tree.parents[i]
+            n = counts[parent].get(bucket, 0)
+            chance = chances[parent] * self._mean_power(bucket, n + 1) / self._mean_power(bucket, n)
+            if chance < _NEVER and tree is None:
+                break
+            chances.append(chance)
+            counts.append(counts[parent] | {bucket: n + 1})
+        return chances[1:]
+
+    def best_case(self, count: int) -> list[float]:
+        """`survival` of a draft not yet made, at its best: all tokens in the most promising bucket."""
+        best = max(self._beliefs, key=lambda bucket: self._mean_power(bucket, 1))
+        return self.survival([best] * count)
+
+    def observe(self, judged: VerifiedDraft) -> None:
+        """Bayes' rule over the tested tokens; what lies behind a rejection, or beyond the draft, tells nothing."""
+        self._means.clear()
+        hits, misses = judged.tested(self.keys(judged.buckets))
+        share = _SHARE if self.by_position else 0.0
+        for bucket, belief in self._beliefs.items():
+            prior = self._priors[bucket]
+            hit, miss = (sum(1.0 if key == bucket else share for key in keys) for keys in (hits, misses))
+            belief = [
+                (b + _HAZARD * (p - b)) * level**hit * lost**miss
+                for b, p, level, lost in zip(belief, prior.weights, _LEVELS, _MISSES, strict=True)
+            ]
+            total = sum(belief)
+            self._beliefs[bucket] = belief = [b / total for b in belief]
+            if bucket in hits or bucket in misses:
+                prior.learn(belief)
+
+    def keys(self, buckets: Sequence[int]) -> Sequence[int]:
+        """Belief key per token: its confidence bucket, or its draft position."""
+        if self.by_position:
+            return [min(i, POSITIONS - 1) for i in range(len(buckets))]
+        return buckets
+
+    def _mean_power(self, bucket: int, n: int) -> float:
+        """E[αⁿ] under the belief, worked out once per round."""
+        means = self._means.setdefault(bucket, [1.0])
+        while len(means) <= n:
+            means.append(sum(map(mul, self._beliefs[bucket], _POWERS[len(means)])))
+        return means[n]

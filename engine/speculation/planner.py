@@ -1,0 +1,251 @@
+"""The drafting side of a round: how long each row's draft is to be, who makes it, and what was learnt from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from specchat.engine.errors import EngineError, unknown_drafter
+from specchat.engine.request import AUTO
+from specchat.engine.runner.runner import Runner
+from specchat.engine.runner.to_device import to_device
+from specchat.engine.runner.tree import Tree
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.drafters.base import Drafter
+from specchat.engine.speculation.drafters.none import NoDrafter
+from specchat.engine.speculation.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
+from specchat.engine.speculation.gamma.controller import GammaController
+from specchat.engine.speculation.gamma.latency_model import LatencyModel
+from specchat.engine.speculation.proposal import Draft, Proposal, merge
+from specchat.engine.speculation.verify.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """What is to be verified in a round, and how it came about."""
+
+    proposal: Proposal
+    gammas: list[int]
+    """Draft length asked for, per row."""
+    adaptive: list[int]
+    """Rows (by index) whose γ is chosen by the controller."""
+    buckets: list[list[int]]
+    """How sure the drafter was of each token to be verified, per adaptive row."""
+    drafter: str | None
+    """The one that drafted; None if none or several did."""
+    steps: int
+    """Draft steps it took."""
+
+
+class Planner:
+    """All drafters of an engine behind one door, with the controller of γ.
+
+    Args:
+        drafters: by name.
+        target: whose passes verify.
+        on_fault: called with a row whose drafter raised; the row goes on without drafts.
+    """
+
+    def __init__(
+        self, drafters: Mapping[str, Drafter], target: Runner, on_fault: Callable[[SequenceState, Exception], None]
+    ) -> None:
+        self.drafters = drafters
+        self._context = target.context
+        self._on_fault = on_fault
+        self._latency = LatencyModel(target.width)
+        self._controller = GammaController(self._latency)
+        self._acceptances: dict[str, AcceptanceModel] = {}
+
+    def named(self, name: str, gamma: int | None) -> str:
+        """The drafter that a request gets: the best one for auto, none where γ is 0.
+
+        Raises:
+            EngineError: there is none of that name.
+        """
+        if name != AUTO and name not in self.drafters:
+            raise EngineError(unknown_drafter(name, self.drafters))
+        if gamma == 0:
+            return NoDrafter.name
+        return next(iter(self.drafters)) if name == AUTO else name
+
+    def admit(self, row: SequenceState) -> None:
+        """A row starts."""
+        drafter = self.drafters[row.drafter]
+        try:
+            drafter.admit(row)
+        except Exception as error:  # a drafter is a plug: whatever it raises, the target goes on alone
+            self._on_fault(row, error)
+            return
+        if row.adaptive:
+            self._acceptances[row.request.request_id] = self._controller.acceptance(
+                drafter.name, drafter.buckets, drafter.later, drafter.offers(row)
+            )
+
+    def release(self, row: SequenceState) -> None:
+        """A row has ended."""
+        with suppress(Exception):  # a drafter that has failed may not know the row
+            self.drafters[row.drafter].release(row)
+        self._acceptances.pop(row.request.request_id, None)
+
+    def give_up(self, row: SequenceState) -> None:
+        """A row goes on without drafts."""
+        self.release(row)
+        row.drafter = NoDrafter.name
+        self.admit(row)
+
+    def change(self, row: SequenceState, drafter: str, gamma: int | None) -> None:
+        """A row drafts otherwise from its next round on."""
+        self.release(row)
+        row.request = replace(row.request, drafter=drafter, gamma=gamma)
+        row.drafter = self.named(drafter, gamma)
+        self.admit(row)
+
+    def plan(self, rows: Sequence[SequenceState], device: torch.device) -> RoundPlan:
+        """Draft for every row, as one batch on the device."""
+        for row in rows:
+            row.room = row.draft_room(self._context)
+        gammas = [self._usual(row) for row in rows]
+        adaptive = [i for i, row in enumerate(rows) if row.adaptive]
+        acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
+        if adaptive:
+            chosen = self._controller.choose(acceptances, [gammas[i] for i in adaptive], len(rows))
+            for i, gamma in zip(adaptive, chosen, strict=True):
+                gammas[i] = gamma
+        drafts = self._propose(rows, gammas)
+        steps = _steps(drafts, gammas, len(rows))
+        buckets: list[list[int]] = [[] for _ in adaptive]
+        adaptive = [i for i in adaptive if rows[i].adaptive]  # a drafter may just have failed
+        if adaptive:
+            acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
+            proposed, trees = _by_row(drafts, len(rows))
+            kept = self._controller.trim(
+                acceptances,
+                [steps[i] for i in adaptive],
+                [proposed[i] for i in adaptive],
+                len(rows),
+                [trees[i] for i in adaptive],
+            )
+            lengths = dict(zip(adaptive, kept, strict=True))
+            drafts = [(mine, draft.shortened([lengths.get(i) for i in mine])) for mine, draft in drafts]
+            buckets = [proposed[i][: lengths[i]] for i in adaptive]
+        for mine, draft in drafts:  # a drafter may give more than it was asked for, where that costs nothing
+            for k, i in enumerate(mine):
+                gammas[i] = gammas[i] if draft.trees and draft.trees[k] else max(gammas[i], draft.lengths[k])
+        names = {rows[mine[0]].drafter for mine, _ in drafts}
+        return RoundPlan(
+            proposal=merge(drafts, len(rows), device),
+            gammas=gammas,
+            adaptive=adaptive,
+            buckets=buckets,
+            drafter=names.pop() if len(names) == 1 else None,
+            steps=max(steps, default=0),
+        )
+
+    def _usual(self, row: SequenceState) -> int:
+        """γ of a row before the controller has chosen: its room, or the drafter's own where none was asked for."""
+        free = row.request.gamma is None and not row.adaptive
+        return min(row.room, self.drafters[row.drafter].steady) if free else row.room
+
+    def learn(
+        self,
+        rows: Sequence[SequenceState],
+        plan: RoundPlan,
+        outcomes: Sequence[Outcome],
+        draft_s: float,
+        verify_s: float,
+        rest_s: float,
+    ) -> None:
+        """What the round has shown about costs and acceptance. Times are seconds."""
+        width = plan.proposal.tokens.shape[1] + 1
+        # A row's first draft may have read the whole prompt: that says nothing about a draft step.
+        drafter = None if any(row.rounds == 0 for row in rows) else plan.drafter
+        self._latency.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s, rest_s)
+        if plan.adaptive:
+            acceptances = [self._acceptances[rows[i].request.request_id] for i in plan.adaptive]
+            trees = plan.proposal.trees or [None] * len(rows)
+            judged = [
+                VerifiedDraft(buckets, outcomes[i].accepted, trees[i], outcomes[i].path)
+                for buckets, i in zip(plan.buckets, plan.adaptive, strict=True)
+            ]
+            self._controller.observe(acceptances, judged)
+
+    def unread(self, row: SequenceState) -> int:
+        """Tokens that the row's drafter has to read before the row's next round."""
+        return self.drafters[row.drafter].unread(row)
+
+    def read(self, row: SequenceState) -> None:
+        """Let the row's drafter read one chunk of them."""
+        try:
+            self.drafters[row.drafter].read(row)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            self._on_fault(row, error)
+
+    def exchange(self, one: int, other: int) -> None:
+        """Two slots change places, with their rows."""
+        for drafter in self.drafters.values():
+            drafter.exchange(one, other)
+
+    def lend(self, row: SequenceState, source: int, length: int) -> int:
+        """How many of a row's first `length` tokens, which another slot holds, may be copied from there."""
+        return self.drafters[row.drafter].lend(row, source, length)
+
+    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor | None) -> None:
+        """Hand drafters the hidden states of tokens that the target has just read, from `SequenceState.cached` on."""
+        if tapped is None:
+            return
+        for name in dict.fromkeys(row.drafter for row in rows):
+            mine = [i for i, row in enumerate(rows) if row.drafter == name]
+            part = tapped if len(mine) == len(rows) else tapped[to_device(mine, tapped.device)]
+            self.drafters[name].absorb([rows[i] for i in mine], part)
+
+    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
+        """A round has added `emitted` to `row.tokens`."""
+        try:
+            self.drafters[row.drafter].observe(row, emitted)
+        except Exception as error:
+            self._on_fault(row, error)
+
+    def _propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> list[tuple[list[int], Draft]]:
+        """Each drafter's draft, with the rows (by index) it is for."""
+        drafts = []
+        for name in dict.fromkeys(row.drafter for row in rows):
+            always = self.drafters[name].always
+            mine = [
+                i for i, row in enumerate(rows) if row.drafter == name and (gammas[i] > 0 or (always and row.adaptive))
+            ]
+            if not mine:
+                continue
+            try:
+                draft = self.drafters[name].propose([rows[i] for i in mine], [gammas[i] for i in mine])
+            except Exception as error:  # a drafter is a plug: whatever it raises, the target goes on alone
+                for i in mine:
+                    self._on_fault(rows[i], error)
+                continue
+            drafts.append((mine, draft))
+        return drafts
+
+
+def _steps(drafts: Sequence[tuple[list[int], Draft]], gammas: Sequence[int], rows: int) -> list[int]:
+    """The draft steps that were made for each row of the batch."""
+    steps = [0] * rows
+    for mine, draft in drafts:
+        for i in mine:
+            steps[i] = gammas[i] if draft.steps is None else draft.steps
+    return steps
+
+
+def _by_row(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> tuple[list[list[int]], list[Tree | None]]:
+    """Per row of the batch, the bucket of each drafted token, 0 where the drafter gives none; and what follows what."""
+    buckets: list[list[int]] = [[] for _ in range(rows)]
+    trees: list[Tree | None] = [None] * rows
+    for mine, draft in drafts:
+        for k, i in enumerate(mine):
+            buckets[i] = [0] * draft.lengths[k] if draft.buckets is None else draft.buckets[k]
+            trees[i] = draft.trees[k] if draft.trees else None
+    return buckets, trees

@@ -1,0 +1,173 @@
+"""Drafts of drafters, and the proposal that merges them into one batch for the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from specchat.engine.runner.to_device import to_device
+from specchat.engine.runner.tree import Tree, chain
+from specchat.engine.sampling.sampler import one_hot
+
+Offers = Callable[[int], tuple[Sequence[int], Tree]]
+"""For a γ, the confidence bucket of each token and the tree that a drafter will draft, if known before drafting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Subset of V' tokens of the vocabulary that a drafter draws from."""
+
+    tokens: Tensor
+    """[V'], int64: token ids."""
+    places: Tensor
+    """[V], int64: index of each token in `tokens`; 0 for tokens outside of it."""
+
+    @classmethod
+    def of(cls, tokens: Tensor, vocabulary: int) -> Support:
+        """Support from its token ids [V'] and V."""
+        places = torch.zeros(vocabulary, dtype=torch.long, device=tokens.device)
+        places[tokens] = torch.arange(len(tokens), device=tokens.device)
+        return cls(tokens, places)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Drafted tokens of one drafter for a batch of rows.
+
+    A drafter on the host gives `tokens` as lists; one on the device gives a tensor [B, K].
+    """
+
+    tokens: list[list[int]] | Tensor
+    lengths: list[int]
+    """Number of tokens drafted, per row."""
+    q: Tensor | None = None
+    """[B, γ, V], float32: distributions that chains were drawn from; None if all are one-hot."""
+    buckets: list[list[int]] | None = None
+    """Confidence bucket of each token, one of `Drafter.buckets`; None if the drafter has none."""
+    trees: Sequence[Tree | None] | None = None
+    """Tree per row, None for a chain; None if all are chains."""
+    tree_q: Tensor | None = None
+    """[B, I, V'], float32: draft distribution behind each of the first I nodes of trees; 0 for greedy rows, None if all
+    are greedy."""
+    support: Support | None = None
+    """The V' tokens that trees are drawn from."""
+    steps: int | None = None
+    """Draft steps taken; None for as many as the longest draft asked for."""
+
+    def shortened(self, lengths: Sequence[int | None]) -> Draft:
+        """This draft cut to the first `lengths` tokens per row; None leaves a row unchanged."""
+        kept = [n if limit is None else min(n, limit) for n, limit in zip(self.lengths, lengths, strict=True)]
+        if kept == self.lengths:
+            return self
+        tokens = self.tokens
+        if isinstance(tokens, list):
+            tokens = [row[:n] for row, n in zip(tokens, kept, strict=True)]
+        trees = self.trees and [tree and tree.first(n) for tree, n in zip(self.trees, kept, strict=True)]
+        return replace(self, tokens=tokens, lengths=kept, trees=trees)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Drafts of all rows of a batch, for the target to verify."""
+
+    tokens: Tensor
+    """[B, K], int64, on the device; 0 beyond a row's length."""
+    lengths: list[int]
+    q: Tensor | None
+    """[B, γ, V], float32, of chains; None if all are one-hot."""
+    trees: list[Tree | None] | None = None
+    """Tree per row, None for a chain; None if all are chains."""
+    tree_q: Tensor | None = None
+    """[B, I, V'], float32, of trees; 0 for greedy rows, None if all are greedy."""
+    support: Support | None = None
+    """The V' tokens that trees are drawn from."""
+
+    def only(self, mine: Sequence[int]) -> Proposal:
+        """The proposal restricted to some rows."""
+        lengths = [self.lengths[i] for i in mine]
+        longest = max(lengths)
+        index = to_device(mine, self.tokens.device)
+        return Proposal(
+            self.tokens[index, :longest],
+            lengths,
+            None if self.q is None else self.q[index, :longest],
+            None if self.trees is None else [self.trees[i] for i in mine],
+            None if self.tree_q is None else self.tree_q[index],
+            self.support,
+        )
+
+    @property
+    def whole_trees(self) -> list[Tree] | None:
+        """Tree per row, chains included; None if all are chains."""
+        if self.trees is None:
+            return None
+        return [tree or chain(length) for tree, length in zip(self.trees, self.lengths, strict=True)]
+
+
+def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.device) -> Proposal:
+    """Merge drafts of different drafters into one proposal for the batch.
+
+    Args:
+        drafts: pairs of row indices and the draft of these rows.
+        rows: B.
+        device: of the target.
+    """
+    if len(drafts) == 1 and drafts[0][0] == list(range(rows)):
+        draft = drafts[0][1]
+        tokens = _tensor(draft, device)
+        q = None if draft.q is None else draft.q[:, : tokens.shape[1]]
+        return Proposal(tokens, draft.lengths, q, _trees(drafts, rows), draft.tree_q, draft.support)
+    lengths = [0] * rows
+    tokens = torch.zeros(rows, max((max(d.lengths) for _, d in drafts), default=0), dtype=torch.long, device=device)
+    q = _room([draft.q for _, draft in drafts], rows, tokens.shape[1], device)
+    tree_q = _room([draft.tree_q for _, draft in drafts], rows, tokens.shape[1] + 1, device)
+    for mine, draft in drafts:
+        part = _tensor(draft, device)
+        index = to_device(mine, device)
+        tokens[index, : part.shape[1]] = part
+        if q is not None:
+            q[index, : part.shape[1]] = one_hot(part, q.shape[-1]) if draft.q is None else draft.q[:, : part.shape[1]]
+        if tree_q is not None and draft.tree_q is not None:
+            width = min(draft.tree_q.shape[1], tree_q.shape[1])
+            tree_q[index, :width] = draft.tree_q[:, :width]
+        for i, length in zip(mine, draft.lengths, strict=True):
+            lengths[i] = length
+    support = next((draft.support for _, draft in drafts if draft.support), None)
+    return Proposal(tokens, lengths, q, _trees(drafts, rows), tree_q, support)
+
+
+def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.device) -> Draft:
+    """Merge drafts as `merge` does, into one draft; each must have confidence buckets."""
+    whole = merge(drafts, rows, device)
+    buckets: list[list[int]] = [[] for _ in range(rows)]
+    for mine, draft in drafts:
+        for i, each in zip(mine, draft.buckets or (), strict=True):
+            buckets[i] = each
+    return Draft(whole.tokens, whole.lengths, whole.q, buckets, whole.trees, whole.tree_q, whole.support)
+
+
+def _trees(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> list[Tree | None] | None:
+    """The tree of each row that drafted one."""
+    trees: list[Tree | None] = [None] * rows
+    for mine, draft in drafts:
+        for i, tree in zip(mine, draft.trees or (), strict=False):
+            trees[i] = tree if tree else None
+    return trees if any(trees) else None
+
+
+def _room(parts: Sequence[Tensor | None], rows: int, width: int, device: torch.device) -> Tensor | None:
+    """Zeros [rows, width, V] for distributions like these; None where there are none."""
+    size = next((part.shape[-1] for part in parts if part is not None), None)
+    return None if size is None else torch.zeros(rows, width, size, device=device)
+
+
+def _tensor(draft: Draft, device: torch.device) -> Tensor:
+    """The draft's tokens [rows, N] on the device, N its longest."""
+    longest = max(draft.lengths)
+    if isinstance(draft.tokens, Tensor):
+        return draft.tokens[:, :longest]
+    padded = [tokens + [0] * (longest - len(tokens)) for tokens in draft.tokens]
+    return to_device(padded, device, torch.long).reshape(len(padded), longest)

@@ -1,0 +1,121 @@
+"""Metrics of replies, computed from rounds alone. Each figure is defined here and nowhere else."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from specchat.engine.events import Admitted, Round
+
+WINDOW_S = 2.0
+
+
+class Metrics:
+    """Running metrics of one reply, or of several in sequence.
+
+    Pass every `Admitted` and `Round` to `add`, in order. A property is None while its denominator is 0.
+    """
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        """Rounds so far; each is one target pass."""
+        self.tested = 0
+        """Tested positions; those behind a rejection do not count. A position of a tree counts once, however many
+        tokens were offered for it."""
+        self.accepted = 0
+        self.wasted = 0
+        """Drafted tokens that are not part of the reply."""
+        self.emitted = 0
+        """Tokens of the reply so far."""
+        self.position_tested: list[int] = []
+        """Tested tokens at draft position 1, 2, …"""
+        self.position_accepted: list[int] = []
+        self.draft_s = 0.0
+        self.verify_s = 0.0
+        self.rest_s = 0.0
+        self.prompt_tokens = 0
+        self.reused_tokens = 0
+        self._beta_sum = 0.0
+        self._submitted_at: float | None = None
+        self._first_at: float | None = None
+        self._started_at = 0.0
+        self._last_at = 0.0
+        self._recent: deque[tuple[float, int]] = deque()
+        self._recent_since = 0.0
+        self._recent_emitted = 0
+
+    def add(self, event: Admitted | Round) -> None:
+        """Count one event."""
+        if isinstance(event, Admitted):
+            self.prompt_tokens += event.prompt_tokens
+            self.reused_tokens += event.reused_tokens
+            if self._submitted_at is None:
+                self._submitted_at = event.at - event.queued_s
+            return
+        if self._first_at is None:
+            self._first_at = event.at
+            self._started_at = self._recent_since = event.at - event.seconds
+        self.rounds += 1
+        self.tested += event.tested
+        self.accepted += event.accepted
+        self.wasted += event.wasted
+        self.emitted += len(event.emitted)
+        self.draft_s += event.draft_s
+        self.verify_s += event.verify_s
+        self.rest_s += event.rest_s
+        self._beta_sum += sum(event.beta)
+        for i in range(event.tested):
+            if i == len(self.position_tested):
+                self.position_tested.append(0)
+                self.position_accepted.append(0)
+            self.position_tested[i] += 1
+            self.position_accepted[i] += i < event.accepted
+        self._last_at = event.at
+        self._recent.append((event.at, len(event.emitted)))
+        self._recent_emitted += len(event.emitted)
+        while len(self._recent) > 1 and self._recent[0][0] <= event.at - WINDOW_S:
+            self._recent_since, left = self._recent.popleft()
+            self._recent_emitted -= left
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted / tested."""
+        return self.accepted / self.tested if self.tested else None
+
+    @property
+    def per_position(self) -> list[float]:
+        """Accepted / tested at draft position 1, 2, …"""
+        return [a / t for a, t in zip(self.position_accepted, self.position_tested, strict=True)]
+
+    @property
+    def mean_emitted_length(self) -> float | None:
+        """τ: tokens emitted per target pass, the correction or bonus included."""
+        return self.emitted / self.rounds if self.rounds else None
+
+    @property
+    def alpha(self) -> float | None:
+        """Estimate of α: mean over tested positions of β, Σ min(p, q) (Leviathan et al. 2023, Corollary 3.6)."""
+        return self._beta_sum / self.tested if self.tested else None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the start of the first round to the end of the last."""
+        return self._last_at - self._started_at if self.rounds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens emitted / `seconds`."""
+        return self.emitted / self.seconds if self.seconds > 0 else None
+
+    @property
+    def time_to_first_token_s(self) -> float | None:
+        """Seconds from submission to the end of the first round, of the first reply; with queueing and prefill."""
+        if self._first_at is None or self._submitted_at is None:
+            return None
+        return self._first_at - self._submitted_at
+
+    @property
+    def recent_tokens_per_second(self) -> float | None:
+        """Over a sliding window, for the sparkline: tokens of rounds that ended in the last `WINDOW_S` seconds / time
+        since the end of the round before them. Rounds count whole, so that a slow one is not cut short."""
+        span = self._last_at - self._recent_since
+        return self._recent_emitted / span if span > 0 else None

@@ -1,0 +1,290 @@
+"""The benchmark, from options to a report."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from specchat.engine.config import EngineConfig
+from specchat.engine.engine import Engine
+from specchat.engine.errors import EngineError
+from specchat.engine.events import Notice, Ready
+from specchat.engine.kernels.library import library
+from specchat.engine.models.catalog import DEFAULT_PRESET
+from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.progress import Progress
+from specchat.engine.request import parse_gamma
+from specchat.engine.runner.device import pick_device
+from specchat.engine.runner.memory import held_memory
+from specchat.engine.tools.bench.crossover import Crossover, find_crossover
+from specchat.engine.tools.bench.pace import Peer
+from specchat.engine.tools.bench.peers import PEERS, PeerMaker, Peers
+from specchat.engine.tools.bench.plan import BASELINE, NONE, Plan, Variant
+from specchat.engine.tools.bench.prompts import SETS, PromptSet, encoded, load_prompts
+from specchat.engine.tools.bench.reading import ReadingCell, measure_reading
+from specchat.engine.tools.bench.report import BenchReport, Setting
+from specchat.engine.tools.bench.roofline import Traffic, copy_bandwidth
+from specchat.engine.tools.bench.suite import Results, Say, Suite
+from specchat.engine.tools.bench.synthetic import synthetic, synthetic_prompts
+from specchat.engine.worker.assembly import Assemble, Assembly, assemble
+
+DEFAULT_SHAPES = "llama-3.2-3b/llama-3.2-1b"
+LARGEST_BATCH = 32
+"""Largest batch size that `--crossover` tries, unless a larger one is given."""
+_PROMPT_ROOM = 1024
+"""Context in tokens besides the reply; longer than every shipped prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """Options of the command line.
+
+    Raises:
+        EngineError: options contradict each other, or a value is unknown.
+    """
+
+    models: Path
+    """Folder of fetched and converted models."""
+    command: str
+    """The command as typed, for the report."""
+    target: str | None = None
+    draft: str | None = None
+    drafters: tuple[str, ...] = ()
+    gammas: tuple[str, ...] = ("4",)
+    batches: tuple[int, ...] = (1,)
+    temperatures: tuple[float, ...] = (0.0,)
+    prompts: tuple[str, ...] = SETS
+    limit: int = 4
+    """Largest number of prompts per set."""
+    max_tokens: int = 64
+    passes: int = 3
+    dtype: str = "auto"
+    quantize: str = "auto"
+    device: str = "auto"
+    peers: tuple[str, ...] = ()
+    llama_cpp: Path | None = None
+    """Folder of llama.cpp's libraries, for the peer of that name."""
+    threads: int | None = None
+    """CPU threads of the engine and of its peers; None for torch's own number."""
+    prompt_tokens: int | None = None
+    """Length of a prompt whose reading is measured too; None for none."""
+    crossover: bool = False
+    synthetic: float | None = None
+    """α of a synthetic pair; None for real models."""
+    shape: str | None = None
+
+    def __post_init__(self) -> None:
+        for peer in self.peers:
+            if peer not in PEERS:
+                raise EngineError(f"peer {peer!r} is not known: choose from {', '.join(PEERS)}")
+        if self.limit < 1:
+            raise EngineError(f"limit is {self.limit}: it must be at least 1")
+        if self.threads is not None and self.threads < 1:
+            raise EngineError(f"threads is {self.threads}: it must be at least 1")
+        if self.prompt_tokens is not None and self.prompt_tokens < 2:
+            raise EngineError(f"prompt-tokens is {self.prompt_tokens}: it must be at least 2")
+        if self.synthetic is None and self.shape:
+            raise EngineError("--shape goes with --synthetic ALPHA, which makes models of that shape")
+        if self.synthetic is not None:
+            for name, given in (("--target", self.target), ("--draft", self.draft), ("--peer", self.peers)):
+                if given:
+                    raise EngineError(f"{name} contradicts --synthetic, which makes its own models: leave one out")
+
+    def plan(self) -> Plan:
+        """The cells to measure."""
+        return Plan(
+            gammas=tuple(parse_gamma(text) for text in self.gammas),
+            batches=self.batches,
+            temperatures=self.temperatures,
+            max_tokens=self.max_tokens,
+            passes=self.passes,
+        )
+
+    def sets(self) -> list[PromptSet]:
+        """The prompt sets to run."""
+        sets = load_prompts(self.prompts) if self.synthetic is None else [synthetic_prompts(self._shapes)]
+        return [each.first(self.limit) for each in sets]
+
+    def how_to_assemble(self) -> Assemble:
+        """The function that loads the engine's models: real or synthetic."""
+        return assemble if self.synthetic is None else synthetic(self.synthetic, self._shapes)
+
+    @property
+    def declaration(self) -> str | None:
+        """Notice for the report that models are synthetic; None for real ones."""
+        if self.synthetic is None:
+            return None
+        return (
+            f"SYNTHETIC: random weights in the shape {self._shapes}, set to agree at {self.synthetic:g} of all tokens. "
+            "The work is real, the text is noise."
+        )
+
+    @property
+    def _shapes(self) -> str:
+        return self.shape or DEFAULT_SHAPES
+
+
+def run(options: BenchOptions, say: Say) -> BenchReport:
+    """Run the benchmark.
+
+    Args:
+        say: called with one-line progress messages.
+
+    Raises:
+        EngineError: bad options, or models that cannot be fetched, loaded or run.
+    """
+    plan, sets = options.plan(), options.sets()
+    before = torch.get_num_threads()
+    torch.set_num_threads(options.threads or before)
+    try:
+        return _run(options, plan, sets, say)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say) -> BenchReport:
+    largest = max(*plan.batches, LARGEST_BATCH if options.crossover else 1)
+    config = EngineConfig(
+        target=options.target or DEFAULT_PRESET,
+        models=options.models,
+        draft=options.draft,
+        device=options.device,
+        dtype=options.dtype,
+        quantize=options.quantize,
+        slots=largest,
+        context=max(_PROMPT_ROOM, options.prompt_tokens or 0) + plan.max_tokens,
+    )
+    made: list[Assembly] = []
+    how = options.how_to_assemble()
+    before: list[int | None] = []
+
+    def keep(config: EngineConfig, progress: Progress) -> Assembly:
+        from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401 so that imports do not count as held
+
+        before.append(held_memory(pick_device(config.device)))
+        made.append(how(config, progress))
+        return made[0]
+
+    engine = Engine(config, keep)
+    say("loading")
+    engine.start()
+    try:
+        ready = engine.wait_ready()
+        variants = plan.variants(options.drafters, ready)
+        beside = _peers(options, config, made[0], variants)
+        say("measuring the copy bandwidth")
+        bandwidth = copy_bandwidth(made[0].target.device)
+        suite = Suite(engine, plan, Traffic.of(made[0]), bandwidth, say)
+        results, crossovers = _measure(options, suite, variants, sets, beside.peers, largest)
+        readings = _readings(options, suite, variants, sets, beside.peers, made[0])
+        after = held_memory(made[0].target.device)
+        notices = [notice.text for notice in engine.outbox.drain() if isinstance(notice, Notice)]
+    finally:
+        engine.close()
+    return BenchReport(
+        command=options.command,
+        versions=_versions() | beside.versions,
+        setting=_setting(
+            options,
+            ready,
+            bandwidth,
+            None if beside.peers else _between(before[0], after),
+            _instruction_sets(made[0]) | beside.instruction_sets,
+        ),
+        plan=plan,
+        cells=results.cells,
+        peers=results.peers,
+        readings=readings,
+        crossovers=tuple(crossovers),
+        notes=tuple(dict.fromkeys([*beside.notes, *notices])),
+    )
+
+
+def _measure(
+    options: BenchOptions,
+    suite: Suite,
+    variants: Sequence[Variant],
+    sets: Sequence[PromptSet],
+    peers: Sequence[Peer],
+    largest: int,
+) -> tuple[Results, list[Crossover]]:
+    if not options.crossover:
+        return suite.run(variants, sets, peers), []
+    if variants == [NONE]:
+        raise EngineError("--crossover compares a drafter with none: name one with --drafter")
+    return Results((), ()), find_crossover(suite, variants, sets, largest)
+
+
+def _readings(
+    options: BenchOptions,
+    suite: Suite,
+    variants: Sequence[Variant],
+    sets: Sequence[PromptSet],
+    peers: Sequence[Peer],
+    made: Assembly,
+) -> tuple[ReadingCell, ...]:
+    if options.prompt_tokens is None:
+        return ()
+    known = [token for each in sets for prompt in each.prompts for token in encoded(prompt, made.model.tokenizer)]
+    return measure_reading(
+        suite.engine, suite.plan, variants, peers, options.prompt_tokens, sorted(set(known)), suite.say
+    )
+
+
+def _peers(options: BenchOptions, config: EngineConfig, made: Assembly, variants: Sequence[Variant]) -> Peers:
+    """Peers that can run.
+
+    Raises:
+        EngineError: they do not go with the other options.
+    """
+    if options.peers and options.crossover:
+        raise EngineError("--peer does not go with --crossover: run the bench twice")
+    # Peers have no equivalent of γ "auto": they get the fixed draft lengths.
+    gammas = sorted({v.gamma for v in variants if v.drafter != BASELINE and v.gamma is not None})
+    return PeerMaker(config, made, gammas, options.batches, options.llama_cpp).load(options.peers)
+
+
+def _between(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def _instruction_sets(made: Assembly) -> dict[str, str]:
+    """What the target's matrix products are computed with on the CPU."""
+    if made.model.device.type != "cpu":
+        return {}
+    packed = isinstance(made.model, PackedModel)
+    return {"specchat": library().variant if packed else f"torch's {torch.backends.cpu.get_cpu_capability()}"}
+
+
+def _setting(
+    options: BenchOptions, ready: Ready, bandwidth: float, held: int | None, instruction_sets: dict[str, str]
+) -> Setting:
+    return Setting(
+        target=ready.target,
+        draft=ready.draft,
+        synthetic=options.declaration,
+        device=ready.device,
+        device_name=ready.device_name,
+        dtype=ready.dtype,
+        threads=torch.get_num_threads(),
+        weight_bytes=ready.weight_bytes,
+        cache_bytes=ready.cache_bytes,
+        held_bytes=held,
+        copy_bandwidth=bandwidth,
+        instruction_sets=instruction_sets,
+    )
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in ("specchat", "torch", "transformers"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions

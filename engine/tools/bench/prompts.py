@@ -1,0 +1,79 @@
+"""Prompt sets of benchmarks and checks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from specchat.engine.config import ASSETS
+from specchat.engine.errors import EngineError
+from specchat.engine.request import Message, Request
+from specchat.engine.sequence.prompt import encode
+
+FOLDER = ASSETS / "prompts"
+SETS = ("chat", "code", "copy", "structured")
+"""Shipped prompt sets: everyday questions; programs; texts to repeat; JSON, tables and lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt: a user message, or token ids."""
+
+    text: str = ""
+    ids: tuple[int, ...] = ()
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Messages of the request; empty if the prompt is token ids."""
+        return () if self.ids else (Message("user", self.text),)
+
+
+def encoded(prompt: Prompt, tokenizer: Any) -> list[int]:
+    """Token ids of a prompt, by the engine's tokenizer and chat template."""
+    return encode(Request("peer", messages=prompt.messages, prompt_ids=prompt.ids), tokenizer)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """Prompts of one kind."""
+
+    name: str
+    prompts: tuple[Prompt, ...]
+
+    def first(self, limit: int) -> PromptSet:
+        """The set cut to its first `limit` prompts."""
+        return PromptSet(self.name, self.prompts[:limit])
+
+    def waves(self, batch: int) -> tuple[Prompt, ...]:
+        """The prompts, repeated from the start until they fill whole batches of size `batch`."""
+        count = -(-len(self.prompts) // batch) * batch
+        return tuple(islice(cycle(self.prompts), count))
+
+
+def load_prompts(names: Sequence[str], folder: Path = FOLDER) -> list[PromptSet]:
+    """Load prompt sets by name.
+
+    Raises:
+        EngineError: a set does not exist, or its file is missing or damaged.
+    """
+    return [_load(name, folder) for name in names]
+
+
+def _load(name: str, folder: Path) -> PromptSet:
+    if name not in SETS:
+        raise EngineError(f"prompt set {name!r} is not known: choose one of {', '.join(SETS)}")
+    path = folder / f"{name}.json"
+    try:
+        texts = json.loads(path.read_text(encoding="utf-8"))["prompts"]
+        prompts = tuple(Prompt(text) for text in texts)
+    except OSError as error:
+        raise EngineError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError):
+        raise EngineError(f"{path} is damaged: it must hold a list of texts under the key prompts") from None
+    if not prompts or not all(isinstance(text, str) and text for text in texts):
+        raise EngineError(f"{path} is damaged: every prompt must be a text")
+    return PromptSet(name, prompts)

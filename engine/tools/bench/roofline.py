@@ -1,0 +1,97 @@
+"""Roofline: bytes that a round has to read, against the device's copy bandwidth.
+
+Decoding one token at a time is bound by reading the weights. A device that reads as fast as it copies can therefore
+emit at most bandwidth / bytes per token tokens per second; the fraction reached tells how efficient a decoder is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.runner.memory import available_memory
+from specchat.engine.runner.stopwatch import Stopwatch
+from specchat.engine.tools.bench.tally import Tally
+from specchat.engine.worker.assembly import Assembly
+from specchat.engine.worker.obtain import Model
+
+_COPIED = {"cpu": 256 << 20, "cuda": 1 << 30}
+"""Bytes of the copied block: far larger than the processor's caches."""
+_REPEATS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that passes have to read; computed, not measured."""
+
+    weights: int
+    """Bytes of weights read by one target pass."""
+    cache: int
+    """Bytes of the target's KV cache per token."""
+    draft_weights: int
+    """Bytes of weights read by one step of the draft model or head; 0 without either."""
+    draft_cache: int
+
+    @classmethod
+    def of(cls, assembly: Assembly) -> Traffic:
+        """Traffic of loaded models."""
+        cache = assembly.target.cache
+        room = cache.slots * cache.columns
+        return cls(
+            weights=weights_read(assembly.model),
+            cache=cache.bytes // room,
+            draft_weights=_draft_weights(assembly),
+            draft_cache=(assembly.cache_bytes - cache.bytes) // room,
+        )
+
+    def per_token(self, counted: Tally, drafter: str) -> float | None:
+        """Bytes read per token emitted; None if none was."""
+        if not counted.tokens:
+            return None
+        read = counted.rounds * self.weights + counted.positions * self.cache
+        if drafter in ("model", "head", "combined"):
+            read += counted.steps * self.draft_weights + counted.draft_positions * self.draft_cache
+        return read / counted.tokens
+
+
+def _draft_weights(assembly: Assembly) -> int:
+    if assembly.head is not None:
+        return assembly.head.weight_bytes + assembly.score_bytes
+    return weights_read(assembly.draft) if assembly.draft else 0
+
+
+def weights_read(loaded: Model) -> int:
+    """Bytes of weights that one pass reads: all but an untied input embedding, of which it reads a few rows."""
+    if isinstance(loaded, PackedModel):
+        return loaded.weight_bytes - (0 if loaded.described.tied else loaded.embedding.data.nbytes)
+    network: Any = loaded.model
+    embedding, head = network.get_input_embeddings(), network.get_output_embeddings()
+    if head is not None and embedding.weight is head.weight:
+        return loaded.weight_bytes
+    return loaded.weight_bytes - int(embedding.weight.nbytes)
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Copy bandwidth of the device: bytes read plus bytes written per second, median of several large copies."""
+    size = _COPIED[device.type]
+    free = available_memory(device)
+    if free is not None:
+        size = min(size, free // 4)
+    source = torch.ones(max(size, 1), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    seconds = [_copy(source, target) for _ in range(_REPEATS)]
+    return 2 * source.nbytes / statistics.median(seconds)
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> float:
+    watch = Stopwatch(source.device)
+    target.copy_(source)
+    watch.mark()
+    if source.is_cuda:
+        torch.cuda.synchronize(source.device)
+    return watch.seconds()[0]

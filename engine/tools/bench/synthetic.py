@@ -1,0 +1,165 @@
+"""Synthetic pairs of models: random weights of a given shape and a given acceptance rate α, without any download.
+
+Both networks run their whole forward pass; then one logit per position is raised so that they follow a synthetic
+language: the next token is a hash of the token before it and its position, and the draft knows it at a fraction α of
+the positions, chosen by another hash. So each drafted token is accepted with probability α, independently of the
+others, as Leviathan et al. 2023 assume (section 3.1). This takes a few operations on the device and no copy to the
+host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specchat.engine.config import EngineConfig
+from specchat.engine.errors import EngineError
+from specchat.engine.models.load import LoadedModel, pick_dtype
+from specchat.engine.progress import Progress
+from specchat.engine.runner.device import computes_bfloat16, pick_device, require_memory
+from specchat.engine.tools.bench.prompts import Prompt, PromptSet
+from specchat.engine.tools.bench.shapes import SHAPES, parse_shapes
+from specchat.engine.worker.assembly import Assemble, Assembly, put_together
+
+_CERTAIN = 1000.0
+"""Logit of the next token: larger than random weights reach, so that it has all probability."""
+_BITS = 31
+_MASK = (1 << _BITS) - 1
+_PROMPTS = 16
+_PROMPT_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """Deterministic language: each token is a function of the one before it and its position."""
+
+    vocabulary: int
+    agreement: float
+    """α: fraction of positions at which the draft is right."""
+
+    def next(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """The next token after each token; all tensors int64 of one shape."""
+        return _hash(tokens, positions, 1) % self.vocabulary
+
+    def guess(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """The draft's next token: `next`, or its neighbour in the vocabulary where the draft is wrong."""
+        wrong = _hash(tokens, positions, 2) >= int(self.agreement * (1 << _BITS))
+        return (self.next(tokens, positions) + wrong) % self.vocabulary
+
+
+class Speaker:
+    """Makes a network follow a language by hooks; its forward pass is unchanged.
+
+    Args:
+        network: a causal language model of transformers.
+        language: the language.
+        drafting: whether it is the draft, which is right at a fraction α of positions.
+    """
+
+    def __init__(self, network: torch.nn.Module, language: Language, *, drafting: bool) -> None:
+        self._say = language.guess if drafting else language.next
+        self._tokens = self._positions = torch.empty(0)
+        base: Any = network.base_model
+        head: Any = network.get_output_embeddings()  # type: ignore[operator]
+        base.register_forward_pre_hook(self._listen, with_kwargs=True)
+        head.register_forward_hook(self._bend)
+
+    def _listen(self, _base: torch.nn.Module, _args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
+        self._tokens, self._positions = kwargs["input_ids"], kwargs["position_ids"]
+
+    def _bend(self, _head: torch.nn.Module, _args: tuple[object, ...], logits: Tensor) -> Tensor:
+        heard = self._tokens.shape[1] - logits.shape[1]  # a head may be asked for the last positions only
+        said = self._say(self._tokens[:, heard:], self._positions[:, heard:])
+        return logits.scatter_(-1, said[..., None], _CERTAIN)
+
+
+def synthetic(agreement: float, shapes: str) -> Assemble:
+    """Assembly function that makes a synthetic pair instead of loading models.
+
+    Args:
+        agreement: α, 0 to 1.
+        shapes: TARGET/DRAFT, names of `engine.tools.bench.shapes.SHAPES`; without a draft, TARGET.
+
+    Raises:
+        EngineError: a value is out of range or a name unknown; when called, too little memory.
+    """
+    if not 0 <= agreement <= 1:
+        raise EngineError(f"the synthetic agreement is {agreement:g}: it must be from 0 to 1")
+    target, draft = parse_shapes(shapes)
+    language = Language(SHAPES[target].vocabulary, agreement)
+
+    def assemble(config: EngineConfig, progress: Progress) -> Assembly:
+        device = pick_device(config.device)
+        dtype = _dtype(config.dtype, device)
+        tokenizer = _tokenizer(language.vocabulary)
+        progress("target", f"Making a synthetic {target}", None)
+        model = _make(target, language, device, dtype, tokenizer, drafting=False)
+        if draft is None:
+            return put_together(config, model, None)
+        progress("draft", f"Making a synthetic {draft}", None)
+        return put_together(config, model, _make(draft, language, device, dtype, tokenizer, drafting=True))
+
+    return assemble
+
+
+def synthetic_prompts(shapes: str) -> PromptSet:
+    """Prompts of arbitrary token ids that differ from each other."""
+    vocabulary = SHAPES[parse_shapes(shapes)[0]].vocabulary
+    tokens = torch.arange(_PROMPTS * _PROMPT_TOKENS).reshape(_PROMPTS, _PROMPT_TOKENS)
+    rows = (_hash(tokens, tokens, 3) % vocabulary).tolist()
+    return PromptSet("synthetic", tuple(Prompt(ids=tuple(row)) for row in rows))
+
+
+def _make(
+    name: str, language: Language, device: torch.device, dtype: torch.dtype, tokenizer: Any, *, drafting: bool
+) -> LoadedModel:
+    from transformers import AutoModelForCausalLM
+
+    auto: Any = AutoModelForCausalLM
+    config = SHAPES[name].config()
+    with torch.device("meta"):
+        size = sum(p.numel() for p in auto.from_config(config).parameters())
+    require_memory(device, size * dtype.itemsize, f"a synthetic {name}")
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
+        torch.manual_seed(0)
+        network = auto.from_config(config, dtype=dtype).eval().requires_grad_(False)
+    Speaker(network, language, drafting=drafting)
+    return LoadedModel(
+        model=network,
+        tokenizer=tokenizer,
+        name=f"synthetic {name}",
+        eos_ids=frozenset(),
+        context=SHAPES[name].context,
+        vocab_size=language.vocabulary,
+        weight_bytes=size * dtype.itemsize,
+        has_chat_template=True,  # nobody chats with it
+    )
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":  # there is no stored precision to follow
+        name = "bfloat16" if computes_bfloat16(device) else "float32"
+    return pick_dtype(name, device, Path())
+
+
+def _tokenizer(vocabulary: int) -> Any:
+    """Tokenizer with one word per token, so that replies can be streamed as text."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocabulary)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=words)  # type: ignore[no-untyped-call]
+
+
+def _hash(tokens: Tensor, positions: Tensor, purpose: int) -> Tensor:
+    """31-bit hash of each (token, position); the constants are odd and below 2^31, so products stay below 2^62."""
+    x = (tokens * 0x2545F491 + positions * 0x5851F42D + purpose * 0x14057B7F) & _MASK
+    for factor in (0x45D9F3B, 0x119DE1F3):
+        x = ((x ^ (x >> 16)) * factor) & _MASK
+    return x ^ (x >> 15)

@@ -1,0 +1,20 @@
+"""Comparison of two configurations on the same prompts: times, speedup and differences in text, from records.
+
+Importing this package loads neither torch nor transformers.
+"""
+
+from specchat.engine.tools.compare.figures import SAMPLED, WITHOUT_MODEL, Comparison, LaneTally, top2_gap
+from specchat.engine.tools.compare.report import ComparisonReport, make_report
+from specchat.engine.tools.compare.runner import run_trials, submit_probe
+
+__all__ = [
+    "SAMPLED",
+    "WITHOUT_MODEL",
+    "Comparison",
+    "ComparisonReport",
+    "LaneTally",
+    "make_report",
+    "run_trials",
+    "submit_probe",
+    "top2_gap",
+]

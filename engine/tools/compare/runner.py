@@ -1,0 +1,132 @@
+"""Runs both lanes over prompts, in one order or both, with repetitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from specchat.engine.errors import EngineError
+from specchat.engine.events import Event, Finished, FinishReason
+from specchat.engine.lanes.clock import Order
+from specchat.engine.lanes.engine import LaneEngine
+from specchat.engine.outbox import Outbox
+from specchat.engine.request import Request
+from specchat.engine.tools.compare.figures import Comparison, LaneTally, top2_gap
+
+Ask = Callable[[int, str, str], Request]
+"""Makes a lane's request from lane index, request id and prompt."""
+WARM_UP = "Say hello."
+WARM_UP_TOKENS = 8
+_WAIT_S = 1.0
+_numbers = count()
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of one prompt in both lanes."""
+
+    prompt: int
+    """Index of the prompt."""
+    order: Order
+    comparison: Comparison
+    gap: float | None
+    """Difference of the target's two largest logits at the first difference of greedy replies; else None."""
+
+
+def run_trials(
+    engine: LaneEngine,
+    ask: Ask,
+    prompts: Sequence[str],
+    orders: Sequence[Order],
+    repeat: int,
+    say: Callable[[str], None],
+) -> list[Trial]:
+    """Run every prompt in every order, `repeat` times; orders alternate.
+
+    Args:
+        ask: makes the requests.
+        say: called with one-line progress messages.
+
+    Raises:
+        EngineError: a request failed.
+    """
+    say("warming up")
+    _warm_up(engine, ask)
+    trials = []
+    for number in range(repeat):
+        for prompt, text in enumerate(prompts):
+            for order in orders:
+                say(f"prompt {prompt + 1} of {len(prompts)}, run {number + 1} of {repeat}, {order}")
+                engine.order = order
+                trials.append(_trial(engine, ask, prompt, text))
+    return trials
+
+
+def _trial(engine: LaneEngine, ask: Ask, prompt: int, text: str) -> Trial:
+    requests = [ask(lane, f"compare-{next(_numbers)}", text) for lane in (0, 1)]
+    tallies = [LaneTally(lane.draft_share) for lane in engine.lanes]
+    for events, tally in zip(run_lanes(engine, requests), tallies, strict=True):
+        for event in events:
+            tally.add(event)
+    comparison = Comparison(tallies[0], tallies[1], same_target=engine.configs[0].target == engine.configs[1].target)
+    gap = None
+    if comparison.same_target and not comparison.identical and all(request.sampling.greedy for request in requests):
+        gap = gap_at_difference(engine, requests[0], comparison)
+    return Trial(prompt, engine.order, comparison, gap)
+
+
+def gap_at_difference(engine: LaneEngine, request: Request, comparison: Comparison) -> float | None:
+    """Difference of the left target's two largest logits where the replies differ, from a further request."""
+    outbox = Outbox()
+    submit_probe(engine, request, comparison, outbox)
+    return top2_gap(_collect(outbox, 1)[0])
+
+
+def submit_probe(engine: LaneEngine, request: Request, comparison: Comparison, outbox: Outbox) -> str:
+    """Request one token behind the common part of both replies, with top-2 detail; returns the request's id."""
+    shared = comparison.left.tokens[: comparison.difference]
+    name = f"probe-{next(_numbers)}"
+    probe = Request(
+        name,
+        request.messages,
+        sampling=request.sampling,
+        drafter="none",
+        gamma=0,
+        max_tokens=1,
+        detail=2,
+    )
+    engine.submit(probe, outbox, 0, shared)
+    return name
+
+
+def run_lanes(engine: LaneEngine, requests: Sequence[Request]) -> list[list[Event]]:
+    """Run one request in each lane; returns the events of each.
+
+    Raises:
+        EngineError: a request failed.
+    """
+    outbox = Outbox()
+    for lane, request in enumerate(requests):
+        engine.submit(request, outbox, lane)
+    return _collect(outbox, len(requests), [request.request_id for request in requests])
+
+
+def _collect(outbox: Outbox, ends: int, names: Sequence[str] = ()) -> list[list[Event]]:
+    found: dict[str, list[Event]] = {name: [] for name in names}
+    while ends:
+        event = outbox.get(_WAIT_S)
+        request_id = getattr(event, "request_id", None)
+        if event is None or request_id is None:
+            continue
+        found.setdefault(request_id, []).append(event)
+        if isinstance(event, Finished):
+            ends -= 1
+            if event.reason is FinishReason.ERROR:
+                raise EngineError(event.message)
+    return list(found.values())
+
+
+def _warm_up(engine: LaneEngine, ask: Ask) -> None:
+    requests = [replace(ask(lane, f"warm-up-{lane}", WARM_UP), max_tokens=WARM_UP_TOKENS) for lane in (0, 1)]
+    run_lanes(engine, requests)

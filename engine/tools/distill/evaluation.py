@@ -1,0 +1,56 @@
+"""Evaluation of a draft head in the engine, on held-out prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specchat.engine.config import EngineConfig
+from specchat.engine.engine import Engine
+from specchat.engine.events import Round
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.progress import Progress
+from specchat.engine.request import DEFAULT_GAMMA, Sampling
+from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
+from specchat.engine.speculation.drafters.head.folder import HeadAcceptance, LoadedHead
+from specchat.engine.stats.metrics import Metrics
+from specchat.engine.tools.bench.plan import Variant
+from specchat.engine.tools.bench.prompts import Prompt
+from specchat.engine.tools.bench.runner import run_pass
+from specchat.engine.worker.assembly import Assembly, put_together
+
+GAMMA = DEFAULT_GAMMA
+_ROWS = 4
+_MAX_TOKENS = 96
+
+
+def evaluate(
+    config: EngineConfig, model: LoadedModel, head: LoadedHead, prompts: Sequence[Prompt], temperature: float
+) -> HeadAcceptance:
+    """Generate replies with the head drafting `GAMMA` tokens per round.
+
+    Args:
+        config: of the engine; its target is not loaded again.
+        model: the target.
+        head: the head.
+        prompts: held out of the training.
+        temperature: 0 for greedy; otherwise seeds are 0, 1, …
+    """
+
+    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
+        return put_together(config, model, head=head)
+
+    engine = Engine(config, assemble)
+    engine.start()
+    try:
+        engine.wait_ready()
+        sampling = Sampling(temperature=temperature, seed=0 if temperature else None)
+        variant = Variant(HeadDrafter.name, GAMMA)
+        passed = run_pass(engine, variant, prompts, _ROWS, sampling, _MAX_TOKENS)
+    finally:
+        engine.close(None)
+    metrics = Metrics()
+    for events in passed:
+        for event in events:
+            if isinstance(event, Round):
+                metrics.add(event)
+    return HeadAcceptance(metrics.acceptance or 0.0, tuple(metrics.per_position), metrics.mean_emitted_length or 1.0)

@@ -1,0 +1,84 @@
+"""State of a distillation that is kept between calls, and the lock of its work folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from specchat.engine.atomic_file import replacing
+from specchat.engine.errors import EngineError
+from specchat.engine.models.disk import disk_errors
+from specchat.engine.private_files import make_folder
+
+_FILE = "distill.json"
+
+
+@dataclass(slots=True)
+class Standing:
+    """State of one work folder."""
+
+    folder: Path
+    target: str
+    fingerprint: str
+    text_seconds: float = 0.0
+    """Seconds spent on writing text, in all calls."""
+
+    @classmethod
+    @contextmanager
+    def of(cls, folder: Path, target: str, fingerprint: str) -> Iterator[Standing]:
+        """Context manager that locks the work folder, creating it if needed, and yields its state.
+
+        Args:
+            folder: the work folder.
+            target: display name of the target.
+            fingerprint: of the target (`engine.models.fingerprint`).
+
+        Raises:
+            EngineError: the folder belongs to another target, another process holds it, or the disk is full.
+        """
+        from filelock import FileLock, Timeout
+
+        with disk_errors(folder, "distilling"):
+            make_folder(folder)
+            lock = FileLock(folder / "lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                raise EngineError(f"another specchat is distilling into {folder.parent}: wait for it") from None
+        try:
+            yield cls._read(folder, target, fingerprint)
+        finally:
+            lock.release()
+
+    @classmethod
+    def _read(cls, folder: Path, target: str, fingerprint: str) -> Standing:
+        standing = cls(folder, target, fingerprint)
+        if not (folder / _FILE).is_file():
+            standing.spend(0.0)
+            return standing
+        try:
+            stored = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+            theirs, name, seconds = stored["fingerprint"], stored["target"], float(stored["text_seconds"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise EngineError(f"{folder / _FILE} cannot be read ({error}): distil into another folder") from None
+        if theirs != fingerprint:
+            raise EngineError(
+                f"{folder.parent} holds the training of a draft head for {name}, with other weights than {target} has: "
+                "distil into another folder"
+            )
+        standing.text_seconds = seconds
+        return standing
+
+    def spend(self, text_seconds: float) -> None:
+        """Save the total time spent on text.
+
+        Raises:
+            EngineError: the disk is full.
+        """
+        self.text_seconds = text_seconds
+        fields = {name: value for name, value in asdict(self).items() if name != "folder"}
+        with disk_errors(self.folder, "distilling"), replacing(self.folder / _FILE) as part:
+            part.write_text(json.dumps(fields) + "\n", encoding="utf-8")

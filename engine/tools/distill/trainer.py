@@ -1,0 +1,174 @@
+"""Training of a draft head for a given time, with a checkpoint every few minutes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specchat.engine.atomic_file import replacing
+from specchat.engine.models.disk import disk_errors
+from specchat.engine.speculation.drafters.head.network import DraftHead
+from specchat.engine.speculation.drafters.ngram import MAX_ORDER
+from specchat.engine.tools.distill.corpus import Conversation, Corpus
+from specchat.engine.tools.distill.unroll import Batch, unroll
+
+ROWS = 8
+LENGTH = 256
+"""Rows per batch, and tokens per row."""
+DEPTH = 4
+"""Draft steps that the head is trained over."""
+_SHARE = 0.3
+"""Fraction of positions of a batch that are trained beyond the first step."""
+_NOISE = 0.1
+_RATE = 1.5e-3
+_LEAST = 0.02
+"""Peak learning rate, and the fraction of it left at the end (cosine decay)."""
+_WARM_UP = 20
+_BETAS = (0.9, 0.95)
+_DECAY = 0.1
+_CLIP = 1.0
+_POOL = 4
+"""Shards that a batch is drawn from: few enough to fit into memory."""
+CHECKPOINT_S = 120.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """Progress of a training."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    loss: float = math.nan
+    overlap: tuple[float, ...] = ()
+    """Mean Σ min(p, q) per draft step over the last batches, without tokens that the n-gram drafter would know."""
+
+
+class Trainer:
+    """Trains one head.
+
+    Args:
+        head: in float32, on its device; changed in place.
+        embedding: [V, d], the target's token embeddings.
+        output: [V, d], its output embeddings.
+        vocabulary: [V'], tokens that the head can draft.
+        checkpoint: file to resume from, if it exists, and to write to.
+        seed: of the order of the text.
+    """
+
+    def __init__(
+        self, head: DraftHead, embedding: Tensor, output: Tensor, vocabulary: Tensor, checkpoint: Path, seed: int = 0
+    ) -> None:
+        self.head = head
+        self.progress = Progress()
+        self._embedding = embedding
+        self._scores = output[vocabulary].contiguous()
+        self._file = checkpoint
+        self._random = torch.Generator().manual_seed(seed)
+        self._optimiser = torch.optim.AdamW(head.parameters(), lr=_RATE, betas=_BETAS, weight_decay=_DECAY)
+        if checkpoint.is_file():
+            self._restore(torch.load(checkpoint, map_location=embedding.device, weights_only=True))
+
+    def run(self, corpus: Corpus, seconds: float) -> Iterator[Progress]:
+        """Train until `seconds` in total have been spent, earlier runs included. Yields after every update.
+
+        Raises:
+            EngineError: the disk is full.
+        """
+        saved = self.progress.seconds
+        began = time.perf_counter() - self.progress.seconds
+        batches = self._batches(corpus)
+        while self.progress.seconds < seconds:
+            self._update(next(batches), self.progress.seconds / seconds)
+            self.progress.seconds = time.perf_counter() - began
+            if self.progress.seconds - saved >= CHECKPOINT_S:
+                self.save()
+                saved = self.progress.seconds
+            yield self.progress
+        self.save()
+
+    def save(self) -> None:
+        """Write the checkpoint atomically."""
+        state = {
+            "head": self.head.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "random": self._random.get_state(),
+            "steps": self.progress.steps,
+            "seconds": self.progress.seconds,
+        }
+        with disk_errors(self._file.parent, "saving the training"), replacing(self._file) as part:
+            torch.save(state, part)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.head.load_state_dict(state["head"])
+        self._optimiser.load_state_dict(state["optimiser"])
+        self._random.set_state(state["random"].cpu())
+        self.progress = Progress(state["steps"], state["seconds"])
+
+    def _update(self, batch: Batch, done: float) -> None:
+        rate = _RATE * (_LEAST + (1 - _LEAST) * 0.5 * (1 + math.cos(math.pi * done)))
+        rate *= min(1.0, (self.progress.steps + 1) / _WARM_UP)
+        for group in self._optimiser.param_groups:
+            group["lr"] = rate
+        device = self._embedding.device.type
+        with torch.autocast(device, torch.bfloat16, enabled=self._embedding.dtype != torch.float32):
+            loss, agreements = unroll(self.head, self._embedding, self._scores, batch, DEPTH, _SHARE, _NOISE)
+        self._optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.head.parameters(), _CLIP)
+        self._optimiser.step()
+        progress = self.progress
+        progress.steps += 1
+        progress.loss = loss.item()
+        overlap = [float(a.overlap / a.count.clamp(min=1)) for a in agreements]
+        before = progress.overlap or overlap
+        progress.overlap = tuple(0.95 * old + 0.05 * new for old, new in zip(before, overlap, strict=True))
+
+    def _batches(self, corpus: Corpus) -> Iterator[Batch]:
+        """Endless batches from a few shards at a time, in a new random order for each epoch."""
+        while True:
+            shards = corpus.shards
+            order = torch.randperm(len(shards), generator=self._random).tolist()
+            for at in range(0, len(order), _POOL):
+                pool = [talk for i in order[at : at + _POOL] for talk in corpus.read(shards[i])]
+                turn = torch.randperm(len(pool), generator=self._random).tolist()
+                for first in range(0, len(turn) - ROWS + 1, ROWS):
+                    yield self._batch([pool[i] for i in turn[first : first + ROWS]])
+                if len(turn) < ROWS:
+                    yield self._batch(pool)
+
+    def _batch(self, talks: list[Conversation]) -> Batch:
+        """A random window of each conversation; short ones are padded with positions that do not count."""
+        rows = []
+        for talk in talks:
+            start = int(torch.randint(max(len(talk.tokens) - LENGTH, 0) + 1, (), generator=self._random))
+            counted = talk.sampled & ~repeated(talk.tokens)
+            rows.append([_stretch(part, start) for part in (talk.tokens, counted, talk.features, talk.log_total)])
+        tokens, counted, tapped, total = (
+            torch.stack(part).to(self._embedding.device) for part in zip(*rows, strict=True)
+        )
+        return Batch(tokens.long(), counted, tapped, total)
+
+
+def repeated(tokens: Tensor) -> Tensor:
+    """Tokens [T], bool, that complete an n-gram seen before, which the n-gram drafter would propose."""
+    seen: set[tuple[int, ...]] = set()
+    marks = []
+    ids = tokens.tolist()
+    for end in range(1, len(ids) + 1):
+        gram = tuple(ids[max(end - MAX_ORDER, 0) : end])
+        marks.append(gram in seen)
+        seen.add(gram)
+    return torch.tensor(marks)
+
+
+def _stretch(tensor: Tensor, start: int) -> Tensor:
+    part = tensor[start : start + LENGTH]
+    missing = LENGTH - len(part)
+    return torch.cat([part, part.new_zeros(missing, *part.shape[1:])]) if missing else part

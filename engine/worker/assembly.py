@@ -1,0 +1,220 @@
+"""From a configuration to loaded models with their caches and drafters."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from specchat.engine.config import EngineConfig
+from specchat.engine.errors import EngineError
+from specchat.engine.models.load import pick_device
+from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.vocabulary import check_vocabularies
+from specchat.engine.progress import Progress
+from specchat.engine.request import MAX_GAMMA
+from specchat.engine.runner.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
+from specchat.engine.runner.runner import Runner
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.speculation.drafters.base import Drafter
+from specchat.engine.speculation.drafters.combined import CombinedDrafter
+from specchat.engine.speculation.drafters.draft_model import ModelDrafter
+from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
+from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
+from specchat.engine.speculation.drafters.ngram import NGramDrafter
+from specchat.engine.speculation.drafters.none import NoDrafter
+from specchat.engine.worker.obtain import Model, make_runner, obtain_model
+
+_OVERHANG = MAX_GAMMA + 1
+"""Columns kept spare beyond the context, for the padding of short drafts beside long ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """Everything that rounds are run with."""
+
+    model: Model
+    target: Runner
+    draft_runner: Runner | None
+    """The draft model's passes."""
+    draft: Model | None
+    head: LoadedHead | None
+    drafters: dict[str, Drafter]
+    """By name, best first."""
+    penalties: Penalties
+    weight_bytes: int
+    cache_bytes: int
+    score_bytes: int
+    """Of the layer that scores the head's vocabulary, a part of `cache_bytes`; 0 without a head."""
+    notices: tuple[str, ...]
+    """What the user should know about these models."""
+    exact: BatchInvarianceCheck | None = None
+    """What passes of fixed shape give here; None where they were not asked for."""
+
+
+_LEAST_CONTEXT = 512
+INEXACT = (
+    "exact mode cannot be given here: on this device the same token gets other bits at another place of a pass, so "
+    "greedy texts may differ where two tokens are close; --dtype float32 makes that rare"
+)
+
+Assemble = Callable[[EngineConfig, Progress], Assembly]
+
+
+def assemble(config: EngineConfig, progress: Progress) -> Assembly:
+    """Fetch what is missing, load the models, make the caches.
+
+    Raises:
+        EngineError: a model cannot be had, loaded or run, or the draft does not fit the target.
+    """
+    target = obtain_model(config.target, config, pick_device(config.device), progress)
+    head = _head(config, target.model)
+    if head is not None or config.draft is None:
+        return put_together(config, target.model, head=head, notices=target.notices)
+    draft = obtain_model(config.draft, config, target.model.device, progress, stage="draft")
+    check_vocabularies(target.model.tokenizer, draft.model.tokenizer, target.model.eos_ids, draft.model.eos_ids)
+    return put_together(config, target.model, draft.model, notices=(*target.notices, *draft.notices))
+
+
+def _head(config: EngineConfig, model: Model) -> LoadedHead | None:
+    """The head that is asked for; where no draft is, one that was made for this target, if there is one."""
+    if config.draft is None:
+        folder = find_head(config.heads, model)
+        return load_head(folder, model) if folder else None
+    folder = Path(config.draft).expanduser()
+    return load_head(folder, model) if is_head(folder) else None
+
+
+def put_together(
+    config: EngineConfig,
+    model: Model,
+    draft: Model | None = None,
+    head: LoadedHead | None = None,
+    notices: Sequence[str] = (),
+) -> Assembly:
+    """Caches and drafters for models that are loaded; fewer slots, then less context, where memory is short.
+
+    Raises:
+        EngineError: not even one slot of a small context fits.
+    """
+    limit = min(config.context, model.context, draft.context if draft else model.context)
+    target, cached = _runners(config, limit, model, draft, head)
+    slots, context = target.cache.slots, target.context
+    exact = check_batch_invariance(target) if config.exact else None
+    penalties = Penalties(target.cache.slots, context, target.device)
+    never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
+    ngram = NGramDrafter(model.eos_ids, never)
+    drafters: list[Drafter] = [ngram, NoDrafter()]
+    cache_bytes = target.cache.bytes + (cached.cache.bytes if cached else 0)
+    score_bytes = 0
+    if head is not None:
+        drafter = HeadDrafter(head.head, head.vocabulary, target, penalties, branches=target.branches)
+        with_head = [CombinedDrafter(drafter, ngram, target.device), drafter]
+        # A pass of the quantised kernels takes little more than a head's steps: there a head drafts if it is asked for.
+        asked_for = config.draft is not None or not isinstance(model, PackedModel)
+        drafters = [*with_head, *drafters] if asked_for else [ngram, *with_head, NoDrafter()]
+        cache_bytes += drafter.bytes
+        score_bytes = drafter.score_bytes
+    if cached is not None:
+        drafters.insert(0, ModelDrafter(cached, penalties, model.vocab_size, config.prefill_chunk))
+    return Assembly(
+        model=model,
+        target=target,
+        draft_runner=cached,
+        draft=draft,
+        head=head,
+        drafters={drafter.name: drafter for drafter in drafters},
+        penalties=penalties,
+        weight_bytes=model.weight_bytes + sum(part.weight_bytes for part in (draft, head) if part),
+        cache_bytes=cache_bytes,
+        score_bytes=score_bytes,
+        notices=(
+            *notices,
+            *_notices(model, draft, (slots, context) != (config.slots, limit) and (slots, context)),
+            *_long_factors(model.name, target),
+            *(_long_factors(draft.name, cached) if draft and cached else ()),
+            *([INEXACT] if exact and not exact.equal else []),
+        ),
+        exact=exact,
+    )
+
+
+def _runners(
+    config: EngineConfig, limit: int, model: Model, draft: Model | None, head: LoadedHead | None
+) -> tuple[Runner, Runner | None]:
+    """The passes of target and draft model, with the largest of `_sizes` that both caches fit with."""
+    taps = head.head.shape.taps if head else ()
+    shortage = ""
+    for slots, context in _sizes(config.slots, limit):
+        try:
+            target = make_runner(model, slots, context, _OVERHANG, taps, exact=config.exact)
+            cached = make_runner(draft, slots, context, _OVERHANG) if draft else None
+        except EngineError as error:
+            shortage = str(error)
+        else:
+            return target, cached
+        # The next try needs the memory of this one: a cache that did fit is held by nothing but this name and cycles.
+        target = None  # type: ignore[assignment]
+        gc.collect()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
+    raise EngineError(shortage)
+
+
+def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:
+    """What to try: the slots halved down to one, then the context halved down to `_LEAST_CONTEXT`."""
+    yield slots, context
+    while slots > 1:
+        slots //= 2
+        yield slots, context
+    while context > _LEAST_CONTEXT:
+        context = max(context // 2, _LEAST_CONTEXT)
+        yield slots, context
+
+
+def warm_up(made: Assembly) -> None:
+    """Let the kernels choose their ways, and be compiled, before the first round is timed."""
+    for passes in filter(None, (made.target, made.draft_runner)):
+        # One row and several, one token and several: what is compiled for these serves for all.
+        for rows in {1, passes.cache.slots if passes.device.type == "cuda" else 1}:
+            for length in (1, 5):
+                tokens = torch.zeros(rows, length, dtype=torch.long, device=passes.device)
+                passes.forward(tokens, range(rows), [0] * rows).amax().item()
+
+
+def hindrances(made: Assembly) -> list[str]:
+    """What has kept the models from being as fast as they could be here, a sentence each."""
+    pairs = ((made.model.name, made.target), (made.draft and made.draft.name, made.draft_runner))
+    return [
+        f"{name}: {hindrance}: it runs slower than it could"
+        for name, passes in pairs
+        if passes is not None
+        for hindrance in passes.hindrances
+    ]
+
+
+def _long_factors(name: str, runner: Runner) -> list[str]:
+    if runner.short_context is None:
+        return []
+    return [
+        f"{name} reads every text with its factors for long ones, as the context is {runner.context}: with --context "
+        f"{runner.short_context} it uses those it was first trained with"
+    ]
+
+
+def _notices(model: Model, draft: Model | None, reduced: tuple[int, int] | Literal[False]) -> list[str]:
+    notices = []
+    if reduced:
+        notices.append(f"memory is short: there is room for {reduced[0]} replies at once of {reduced[1]} tokens each")
+    if not model.has_chat_template:
+        notices.append(f"{model.name} has no chat template: using a plain one")
+    if draft is not None and draft.weight_bytes >= model.weight_bytes:
+        notices.append(
+            f"the draft {draft.name} ({draft.weight_bytes / 1e9:.2f} GB) is not smaller than the target {model.name} "
+            f"({model.weight_bytes / 1e9:.2f} GB): drafting with it cannot pay"
+        )
+    return notices

@@ -1,0 +1,77 @@
+"""A model as this machine runs it best: quantised on our kernels where they fit, else by its modelling code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from specchat.engine.config import EngineConfig
+from specchat.engine.errors import EngineError
+from specchat.engine.kernels.library import missing
+from specchat.engine.models.load import LoadedModel, pick_dtype
+from specchat.engine.models.packed.find import packed_folder
+from specchat.engine.models.packed.load import PackedModel, load_packed
+from specchat.engine.models.resolve import is_gguf, resolve
+from specchat.engine.models.shared import shared_model
+from specchat.engine.models.store import ModelStore
+from specchat.engine.progress import Progress
+from specchat.engine.runner.quantized_runner import QuantizedRunner
+from specchat.engine.runner.runner import Runner
+
+Model = LoadedModel | PackedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Obtained:
+    """A model that is loaded."""
+
+    model: Model
+    notices: tuple[str, ...]
+    """Why it does not run as it could, a sentence each."""
+
+
+def obtain_model(
+    spec: str, config: EngineConfig, device: torch.device, progress: Progress, stage: str = "target"
+) -> Obtained:
+    """Fetch, convert, pack and load what `spec` names.
+
+    Raises:
+        EngineError: it cannot be had, loaded or run.
+    """
+    store = ModelStore(config.models)
+    hindrance = None
+    if device.type == "cpu" and config.dtype == "auto" and _may_be_quantised(spec, config.quantize, store):
+        hindrance = missing()
+        if hindrance is None:
+            try:
+                folder = packed_folder(spec, config.quantize, store, progress)
+                if folder is not None:
+                    return Obtained(load_packed(folder, progress, stage), ())
+            except EngineError as error:
+                hindrance = str(error)
+    folder = resolve(spec, store, progress)
+    dtype = pick_dtype(config.dtype, device, folder)
+    model = shared_model(folder, device, dtype, progress, stage)
+    slower = f"{model.name} runs in {model.format}, slower than it could: {hindrance}"
+    return Obtained(model, (slower,) if hindrance else ())
+
+
+def make_runner(
+    model: Model, slots: int, context: int, overhang: int, taps: Sequence[int] = (), *, exact: bool = False
+) -> Runner:
+    """A model with a cache of its own.
+
+    Raises:
+        EngineError: the cache does not fit into memory.
+    """
+    if isinstance(model, PackedModel):
+        return QuantizedRunner(model, slots, context, overhang, taps)
+    from specchat.engine.runner.model_runner import ModelRunner  # with transformers' modelling code: seconds
+
+    return ModelRunner(model.model, slots, context, overhang, taps, exact=exact)
+
+
+def _may_be_quantised(spec: str, quantize: str, store: ModelStore) -> bool:
+    return quantize in ("q8", "q4") or (quantize == "auto" and is_gguf(spec, store))

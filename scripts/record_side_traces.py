@@ -1,0 +1,75 @@
+"""Record the traces of both lanes that the side-by-side snapshots are made from: the real default model, exact mode.
+
+Run from the repository: python -m scripts.record_side_traces. It replaces assets/traces/side-*.jsonl.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specchat.engine import (
+    EngineConfig,
+    Event,
+    Finished,
+    LaneEngine,
+    Message,
+    Outbox,
+    Request,
+    Round,
+    TraceWriter,
+    models_folder,
+)
+
+FOLDER = Path(__file__).parent.parent / "assets" / "traces"
+TURNS = (
+    "Write a short list of what to see in Lisbon in two days.",
+    "Write the same list again, with one more place at the end.",
+)
+LANES = (("left", "none", 0), ("right", "ngram", 4))
+
+
+def main() -> None:
+    """Record both lanes over both turns, interleaved."""
+    config = EngineConfig("smollm2-135m", models_folder(), slots=1, exact=True)
+    engine = LaneEngine((config, config))
+    engine.start()
+    engine.wait_ready()
+    histories: list[list[Message]] = [[], []]
+    for name, _, _ in LANES:
+        (FOLDER / f"side-{name}.jsonl").unlink(missing_ok=True)
+    with TraceWriter(FOLDER / "side-left.jsonl") as left, TraceWriter(FOLDER / "side-right.jsonl") as right:
+        traces = (left, right)
+        for trace, lane in zip(traces, engine.lanes, strict=True):
+            trace.write(lane.ready)
+        for number, text in enumerate(TURNS):
+            outbox = Outbox()
+            requests = []
+            for lane, (name, drafter, gamma) in enumerate(LANES):
+                histories[lane].append(Message("user", text))
+                request = Request(
+                    f"{name}-{number}", tuple(histories[lane]), drafter=drafter, gamma=gamma, max_tokens=72
+                )
+                requests.append(request)
+                traces[lane].write(request)
+                engine.submit(request, outbox, lane)
+            for lane, events in enumerate(_collect(outbox, requests)):
+                for event in events:
+                    traces[lane].write(event)
+                reply = "".join(
+                    e.text if isinstance(e, Round) else e.tail for e in events if isinstance(e, Round | Finished)
+                )
+                histories[lane].append(Message("assistant", reply))
+    engine.close()
+
+
+def _collect(outbox: Outbox, requests: list[Request]) -> list[list[Event]]:
+    found: dict[str, list[Event]] = {request.request_id: [] for request in requests}
+    while not all(events and isinstance(events[-1], Finished) for events in found.values()):
+        event = outbox.get(1.0)
+        if event is not None:
+            found[event.request_id].append(event)  # type: ignore[union-attr, index]
+    return list(found.values())
+
+
+if __name__ == "__main__":
+    main()

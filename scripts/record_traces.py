@@ -1,0 +1,153 @@
+"""Record the traces that the snapshot tests and the README's pictures are made from, with the real default model.
+
+Run from the repository: python -m scripts.record_traces [NAME ...]. It replaces the files in assets/traces, or those
+that are named.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from specchat.engine import (
+    Engine,
+    EngineConfig,
+    Finished,
+    Message,
+    Outbox,
+    Request,
+    Round,
+    Sampling,
+    TraceWriter,
+    models_folder,
+)
+
+FOLDER = Path(__file__).parent.parent / "assets" / "traces"
+CHAT = (
+    "What should I see in Lisbon in two days? Answer with a short list.",
+    "Write the same list again, with one more place at the end.",
+)
+DETAIL = "Explain in four sentences why the sky is blue."
+CODE = (
+    "Write a Python class Stack with push, pop and peek.",
+    "Rename the class to Pile and keep everything else as it is.",
+)
+
+
+def record(engine: Engine, name: str, turns: tuple[str, ...], sampling: Sampling, gamma: int | None = 4) -> None:
+    """One conversation into one trace file; γ None adapts it."""
+    path = FOLDER / f"{name}.jsonl"
+    path.unlink(missing_ok=True)
+    messages: list[Message] = []
+    with TraceWriter(path) as trace:
+        trace.write(engine.wait_ready())
+        for number, text in enumerate(turns):
+            messages.append(Message("user", text))
+            request = Request(f"{name}-{number}", tuple(messages), sampling=sampling, gamma=gamma, max_tokens=160)
+            trace.write(request)
+            reply = ""
+            for event in engine.stream(request):
+                trace.write(event)
+                if isinstance(event, Round):
+                    reply += event.text
+                elif isinstance(event, Finished):
+                    reply += event.tail
+            messages.append(Message("assistant", reply))
+
+
+def record_detail(name: str) -> None:
+    """A draft that is often nearly right, with the top-k of both models at every judged position.
+
+    No small model of the target's family comes with specchat, so the draft is the target with noise in its weights.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        draft = noisy_copy(models_folder() / "smollm2-135m", Path(temporary) / "noisy-copy")
+        engine = Engine(EngineConfig("smollm2-135m", models_folder(), draft=str(draft)))
+        record_closely(engine, name, "model", Sampling(temperature=0.5, top_p=0.9, seed=3))
+
+
+def record_tree(name: str) -> None:
+    """The draft head that comes with specchat: several tokens for a position."""
+    engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=(FOLDER.parent / "heads",)))
+    record_closely(engine, name, "head", Sampling(temperature=0.8, seed=3))
+
+
+def record_closely(engine: Engine, name: str, drafter: str, sampling: Sampling) -> None:
+    """One reply with the top-k of p and q at every judged position, on an engine of its own."""
+    engine.start()
+    path = FOLDER / f"{name}.jsonl"
+    path.unlink(missing_ok=True)
+    message = Message("user", DETAIL)
+    request = Request(f"{name}-0", (message,), sampling=sampling, drafter=drafter, gamma=4, max_tokens=96, detail=8)
+    with TraceWriter(path) as trace:
+        trace.write(engine.wait_ready())
+        trace.write(request)
+        for event in engine.stream(request):
+            trace.write(event)
+    engine.close()
+
+
+def noisy_copy(model: Path, folder: Path, noise: float = 0.09) -> Path:
+    """The model in another folder, each weight moved by `noise` standard deviations of its matrix."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model, folder)
+    torch.manual_seed(1)
+    weights = {
+        name: (w + noise * w.float().std() * torch.randn(w.shape)).to(w.dtype) if w.ndim == 2 else w
+        for name, w in load_file(model / "model.safetensors").items()
+    }
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def record_lanes(engine: Engine, name: str) -> None:
+    """Three prompts at once: one batch, three lanes."""
+    path = FOLDER / f"{name}.jsonl"
+    path.unlink(missing_ok=True)
+    prompts = ("Count from one to twenty in words.", "Say the alphabet.", CHAT[0])
+    requests = [
+        Request(f"{name}-{i}", (Message("user", text),), gamma=4, max_tokens=64) for i, text in enumerate(prompts)
+    ]
+    box = Outbox()
+    with TraceWriter(path) as trace:
+        trace.write(engine.wait_ready())
+        for request in requests:
+            trace.write(request)
+            engine.submit(request, box)
+        open_ones = len(requests)
+        while open_ones:
+            event = box.get(60)
+            assert event is not None, "no event for a minute"
+            trace.write(event)
+            open_ones -= isinstance(event, Finished)
+
+
+def main() -> None:
+    """Record every trace, or those that are named."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    wanted = sys.argv[1:] or ["usual", "chat", "code", "sampled", "lanes", "detail", "tree"]
+    engine = Engine(EngineConfig("smollm2-135m", models_folder()))
+    engine.start()
+    if "usual" in wanted:  # as specchat comes, for the README's pictures
+        record(engine, "usual", CODE, Sampling(), gamma=None)
+    if "chat" in wanted:
+        record(engine, "chat", CHAT, Sampling())
+    if "code" in wanted:
+        record(engine, "code", CODE, Sampling())
+    if "sampled" in wanted:
+        record(engine, "sampled", CHAT, Sampling(temperature=0.8, top_p=0.95, seed=7))
+    if "lanes" in wanted:
+        record_lanes(engine, "lanes")
+    engine.close()
+    if "detail" in wanted:
+        record_detail("detail")
+    if "tree" in wanted:
+        record_tree("tree")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""`specchat ask` on a model of random weights: what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specchat.app.sanitize import escape_controls
+from specchat.engine import Admitted, EngineError, Finished, Message, Metrics, Ready, Request, Round, read_trace
+from tests.app.cli.commands.command import Done, command
+
+KEYS = ["text", "token_ids", "prompt_tokens", "finish_reason", "rounds", "tested", "accepted", "mean_emitted_length"]
+KEYS += ["tokens_per_second", "time_to_first_token_s", "seconds", "drafter", "gamma", "lossless", "device", "dtype"]
+
+
+def test_json_is_one_object_whose_figures_agree(ask: Callable[..., Done]) -> None:
+    done = ask("the quick brown fox", "--json", "--max-tokens", 60)
+    assert (done.code, done.err) == (0, "")
+    values = json.loads(done.out)
+    assert list(values) == KEYS
+    assert done.out.count("\n") == 1
+    assert len(values["token_ids"]) == 60
+    assert values["finish_reason"] == "length"
+    assert 0 <= values["accepted"] <= values["tested"]
+    assert values["mean_emitted_length"] == pytest.approx(60 / values["rounds"])
+    assert values["tokens_per_second"] == pytest.approx(60 / values["seconds"])
+    assert values["time_to_first_token_s"] > 0
+    assert (values["drafter"], values["gamma"], values["device"], values["dtype"]) == (
+        "ngram",
+        "auto",
+        "cpu",
+        "float32",
+    )
+
+
+def test_a_logit_bias_makes_a_token_certain_or_impossible(ask: Callable[..., Done]) -> None:
+    plain = json.loads(ask("the", "--json", "--max-tokens", 5).out)["token_ids"]
+    banned = ask("the", "--json", "--max-tokens", 5, "--logit-bias", f"{plain[0]}=-100", "--logit-bias", "66=100")
+    assert json.loads(banned.out)["token_ids"] == [66] * 5
+    assert plain[0] != 66
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        ("the=5", "'the=5' is not a token id, = and a number"),
+        ("5", "'5' is not a token id, = and a number"),
+        ("5=101", "logit-bias of token 5 is 101: it must be from -100 to 100"),
+        ("-1=1", "logit-bias names token -1: token ids start at 0"),
+        ("99999=1", "logit-bias names token 99999 and the model has"),
+    ],
+)
+def test_a_logit_bias_that_means_nothing_is_refused(ask: Callable[..., Done], bias: str, message: str) -> None:
+    done = ask("the", "--logit-bias", bias)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+def test_json_is_ascii_whatever_the_model_said(ask: Callable[..., Done]) -> None:
+    done = ask("the", "--json", "--max-tokens", 100, "--temperature", 100, "--seed", 1)
+    assert done.out.isascii()
+    assert all(character >= " " for character in done.out[:-1])
+    assert any(not character.isascii() for character in json.loads(done.out)["text"])
+
+
+def test_a_pipe_gets_plain_text_with_no_control_characters(ask: Callable[..., Done]) -> None:
+    options = ("--max-tokens", 200, "--temperature", 100, "--seed", 1)
+    text = json.loads(ask("the", "--json", *options).out)["text"]
+    assert [c for c in text if unicodedata.category(c) == "Cc"]  # or this test shows nothing
+    done = ask("the", *options)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == escape_controls(text).rstrip("\n") + "\n"
+
+
+def test_greedy_text_does_not_depend_on_the_drafter(ask: Callable[..., Done]) -> None:
+    options = ("the quick brown fox jumps", "--max-tokens", 80)
+    outputs = {ask(*options, *more).out for more in (("--drafter", "none"), ("--gamma", 1), ("--gamma", 6), ())}
+    assert len(outputs) == 1
+    assert len(outputs.pop()) > 40
+
+
+def test_a_seed_repeats_the_reply(ask: Callable[..., Done]) -> None:
+    sampled = ("the", "--temperature", 1.5, "--top-k", 50, "--top-p", 0.95, "--min-p", 0.01, "--max-tokens", 30)
+    one, same, other = (ask(*sampled, "--seed", seed).out for seed in (1, 1, 2))
+    assert one == same != other
+
+
+def test_stop_strings_end_the_reply_before_them(ask: Callable[..., Done]) -> None:
+    text = json.loads(ask("the", "--json", "--max-tokens", 60).out)["text"]
+    stop = text[20:23]
+    values = json.loads(ask("the", "--json", "--max-tokens", 60, "--stop", "never there", "--stop", stop).out)
+    assert values["finish_reason"] == "stop"
+    assert values["text"] == text[: text.index(stop)]
+
+
+def prompts(path: Path) -> tuple[Message, ...]:
+    (request,) = (record for record in read_trace(path) if isinstance(record, Request))
+    return request.messages
+
+
+def test_text_on_stdin_is_the_question(ask: Callable[..., Done], tmp_path: Path) -> None:
+    assert ask("--max-tokens", 1, "--trace", tmp_path / "t", stdin=b"one\r\ntwo \xe2\x82 \x1b[1m\x00").code == 0
+    assert prompts(tmp_path / "t") == (Message("user", "one\ntwo \ufffd [1m"),)
+
+
+def test_text_on_stdin_follows_the_question(ask: Callable[..., Done], tmp_path: Path) -> None:
+    done = ask("Sum it up.", "--system", "Be\x07 brief.", "--max-tokens", 1, "--trace", tmp_path / "t", stdin=b"a\nb\n")
+    assert done.code == 0
+    assert prompts(tmp_path / "t") == (Message("system", "Be brief."), Message("user", "Sum it up.\n\na\nb\n"))
+
+
+def test_half_a_character_on_the_command_line_is_replaced(ask: Callable[..., Done], tmp_path: Path) -> None:
+    assert ask("caf\udce2", "--max-tokens", 1, "--trace", tmp_path / "t").code == 0
+    assert prompts(tmp_path / "t") == (Message("user", "caf\ufffd"),)
+
+
+def test_settings_and_variables_count(ask: Callable[..., Done], home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "settings.toml").write_text("gamma = 2\nmax_tokens = 5\n")
+    monkeypatch.setenv("SPECCHAT_MAX_TOKENS", "7")
+    values = json.loads(ask("the", "--json").out)
+    assert (values["gamma"], len(values["token_ids"])) == (2, 7)
+    assert len(json.loads(ask("the", "--json", "--max-tokens", 9).out)["token_ids"]) == 9
+
+
+def test_a_broken_settings_file_is_said_and_kept(ask: Callable[..., Done], home: Path) -> None:
+    (home / "config").mkdir(parents=True)
+    (home / "config" / "settings.toml").write_text("gamma = -2\n")
+    done = ask("the", "--max-tokens", 3)
+    assert done.code == 0
+    assert "gamma is -2" in done.err
+    assert "kept as settings.toml.broken-1" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_trace_holds_everything_the_figures_come_from(ask: Callable[..., Done], tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    values = json.loads(ask("the quick brown fox", "--json", "--max-tokens", 60, "--trace", path).out)
+    records = list(read_trace(path))
+    assert [type(record) for record in records[:3]] == [Ready, Request, Admitted]
+    assert isinstance(records[-1], Finished)
+    metrics = Metrics()
+    for record in records:
+        if isinstance(record, Admitted | Round):
+            metrics.add(record)
+    assert (metrics.rounds, metrics.tested, metrics.accepted) == tuple(
+        values[name] for name in ("rounds", "tested", "accepted")
+    )
+    assert metrics.tokens_per_second == values["tokens_per_second"]
+    rounds = [record for record in records if isinstance(record, Round)]
+    assert [token for record in rounds for token in record.emitted] == values["token_ids"]
+    assert "".join(record.text for record in rounds) + records[-1].tail == values["text"]
+
+
+def test_a_trace_never_overwrites(ask: Callable[..., Done], tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    assert "mine.txt exists already" in ask("the", "--trace", tmp_path / "mine.txt").sentence
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert "cannot be written" in ask("the", "--trace", tmp_path / "no" / "trace.jsonl").sentence
+
+
+def test_a_model_that_cannot_be_loaded_leaves_no_trace_behind(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    done = command("ask", "hi", "--target", tmp_path / "no-model", "--trace", path)
+    assert "no-model" in done.sentence
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("question", ["", "   ", "\n\t", "\x00\x1b"])
+def test_an_empty_question_is_refused(ask: Callable[..., Done], question: str) -> None:
+    assert "there is nothing to ask" in ask(question).sentence
+    assert "there is nothing to ask" in ask(stdin=question.encode()).sentence
+
+
+def test_a_prompt_longer_than_the_context_is_refused(ask: Callable[..., Done]) -> None:
+    assert "the context holds 256" in ask("fox " * 1000).sentence
+    assert "the context holds 64" in ask("fox " * 100, "--context", 64, "--json").sentence
+
+
+def test_endless_input_is_refused_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specchat.app.cli.commands.ask.LONGEST_INPUT", 1 << 20)
+    assert "longer than 1 MiB" in command("ask", stdin=b"x" * ((1 << 20) + 1)).sentence
+
+
+def test_unknown_devices_and_long_drafts_are_refused(ask: Callable[..., Done]) -> None:
+    assert "abacus" in ask("the", "--device", "abacus").sentence
+    assert "gamma is 500" in ask("the", "--gamma", 500).sentence
+
+
+def test_an_engine_that_dies_is_one_sentence(ask: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    from specchat.engine.worker.worker import Worker
+
+    def fail(_: Worker) -> None:
+        raise EngineError("the lights went out")
+
+    monkeypatch.setattr(Worker, "_round", fail)
+    assert ask("the").sentence == "the lights went out"

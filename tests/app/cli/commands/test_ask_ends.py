@@ -1,0 +1,103 @@
+"""Every way out of `specchat ask`: interrupts, and readers that leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pexpect
+import pyte
+import pytest
+
+from specchat.app.cli.printers import JsonPrinter
+from specchat.app.sanitize import escape_controls
+from specchat.engine import Admitted, Finished, FinishReason, Round, read_trace
+from tests.app.cli.commands.command import Done
+
+SPECCHAT = Path(sys.executable).with_name("specchat")
+
+
+def test_interrupting_keeps_the_text_and_the_whole_trace(ask: Callable[..., Done], tmp_path: Path) -> None:
+    def interrupt_once(_: str) -> None:
+        if not written:
+            written.append(1)
+            signal.raise_signal(signal.SIGINT)
+
+    written: list[int] = []
+    path = tmp_path / "trace.jsonl"
+    done = ask("the", "--max-tokens", 230, "--trace", path, on_write=interrupt_once)
+    assert (done.code, done.err) == (130, "")
+    assert done.out.endswith("\n")
+    *_, last = records = list(read_trace(path))
+    assert isinstance(last, Finished)
+    assert last.reason is FinishReason.CANCELLED
+    text = "".join(record.text for record in records if isinstance(record, Round)) + last.tail
+    assert done.out == escape_controls(text).rstrip("\n") + "\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_interrupting_prints_the_json_of_what_there_is(
+    ask: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = JsonPrinter.add
+
+    def add_and_interrupt(self: JsonPrinter, event: Admitted | Round) -> None:
+        add(self, event)
+        if isinstance(event, Round) and event.number == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(JsonPrinter, "add", add_and_interrupt)
+    done = ask("the", "--json", "--max-tokens", 230)
+    assert (done.code, done.err) == (130, "")
+    values = json.loads(done.out)
+    assert values["finish_reason"] == "cancelled"
+    assert values["rounds"] >= 4
+    assert len(values["token_ids"]) < 230
+
+
+def test_a_second_interrupt_ends_at_once(ask: Callable[..., Done]) -> None:
+    def interrupt(_: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    done = ask("the", "--max-tokens", 230, on_write=interrupt)
+    assert (done.code, done.err) == (130, "")
+
+
+def test_a_reader_that_leaves_ends_the_reply_quietly(ask: Callable[..., Done]) -> None:
+    def leave(_: str) -> None:
+        raise BrokenPipeError
+
+    done = ask("the", "--max-tokens", 230, on_write=leave)
+    assert (done.code, done.err) == (1, "")
+
+
+def test_an_interrupt_while_loading_leaves_a_clean_line(model: Path) -> None:
+    child = pexpect.spawn(str(SPECCHAT), ["ask", "the", "--target", str(model)], timeout=60)
+    child.expect_exact("starting the engine")
+    time.sleep(0.3)
+    child.sendintr()
+    started = time.monotonic()
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130
+    assert time.monotonic() - started < 2
+    screen = pyte.Screen(80, 24)
+    pyte.ByteStream(screen).feed(child.before)
+    assert "".join(screen.display).strip() in ("", "^C")
+
+
+def test_the_installed_command_ends_quietly_when_its_reader_leaves(model: Path) -> None:
+    arguments = [str(SPECCHAT), "ask", "the", "--target", str(model), "--max-tokens", "200"]
+    asking = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert asking.stdout is not None
+    assert asking.stderr is not None
+    os.read(asking.stdout.fileno(), 1)
+    asking.stdout.close()
+    assert asking.stderr.read() == b""
+    asking.wait(60)

@@ -1,0 +1,149 @@
+"""`specchat compare` on a model of random weights: its tables, its JSON, its failures, and how set-ups are written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specchat.app.settings.settings import Settings
+from specchat.app.side_by_side.set_up import SetUp, label, lanes, parse_set_up
+from specchat.engine import Round
+from specchat.engine.tools.compare import runner
+from tests.app.cli.commands.command import Done, command
+
+PROMPT = "abc abc abc abc"
+
+
+@pytest.fixture
+def compare(model: Path) -> Callable[..., Done]:
+    def run(*arguments: object, dtype: str = "float32", **about: object) -> Done:
+        return command(
+            "compare",
+            *arguments,
+            "--target",
+            model,
+            "--dtype",
+            dtype,
+            "--max-tokens",
+            "24",
+            **about,  # type: ignore[arg-type]
+        )
+
+    return run
+
+
+def test_a_table_for_people(compare: Callable[..., Done]) -> None:
+    done = compare(PROMPT, "--repeat", "2", "--right", "ngram:gamma=3")
+    assert done.code == 0
+    assert done.err == ""
+    assert "both texts are identical, token for token (2 of 2 runs)" in done.out
+    assert "no dra" in done.out
+    assert "ngram γ 3" in done.out
+    for words in ("Theorem 3.8", "Theorem 3.11", "A lane's clock runs while the lane works"):
+        assert words in done.out
+
+
+def test_json_has_every_figure(compare: Callable[..., Done]) -> None:
+    found = json.loads(compare(PROMPT, "--repeat", "3", "--right", "ngram:gamma=4", "--json").out)
+    (row,) = found["rows"]
+    assert (row["trials"], row["identical"], row["order"]) == (3, 3, "interleaved")
+    assert row["left"]["passes"] == 3 * 24
+    assert row["right"]["passes"] + row["right"]["passes_saved"] == 3 * 24
+    assert row["measured"]["least"] <= row["measured"]["median"] <= row["measured"]["most"]
+    assert row["predicted"] is not None
+    assert row["right"]["work"]["median"] >= 1
+    assert found["exact"] is None
+
+
+def test_a_file_of_prompts_in_both_orders(compare: Callable[..., Done], tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("one one one\n\ntwo two two\n")
+    found = json.loads(compare("--file", file, "--order", "both", "--repeat", "1", "--json").out)
+    assert [(row["prompt"], row["order"]) for row in found["rows"]] == [
+        (text, order) for text in ("one one one", "two two two") for order in ("interleaved", "sequential")
+    ]
+    assert [row["order"] for row in found["overall"]] == ["interleaved", "sequential"]
+    assert found["orders_differ"] >= 0
+
+
+def test_prompts_from_json(compare: Callable[..., Done], tmp_path: Path) -> None:
+    file = tmp_path / "prompts.json"
+    file.write_text(json.dumps({"prompts": ["one", "two"]}))
+    assert len(json.loads(compare("--file", file, "--repeat", "1", "--json").out)["rows"]) == 2
+
+
+def test_exact_mode_says_what_it_costs(compare: Callable[..., Done]) -> None:
+    done = compare(PROMPT, "--exact", "--repeat", "1", dtype="bfloat16")
+    assert "batch-invariant passes give every token the same bits here; one takes" in done.out
+    assert "both texts are identical" in done.out
+
+
+def test_sampled_texts_are_not_compared(compare: Callable[..., Done]) -> None:
+    out = compare(PROMPT, "--temperature", "0.9", "--repeat", "1").out
+    assert "the distributions are equal, not the tokens" in out
+    assert "identical" not in out
+
+
+def test_a_difference_is_located_and_its_gap_is_given(
+    compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_lanes = runner.run_lanes
+
+    def tampered(*given: object) -> object:
+        left, right = run_lanes(*given)  # type: ignore[arg-type]
+        at = next(i for i, e in enumerate(right) if isinstance(e, Round) and e.number == 3)
+        right[at] = replace(right[at], last=0)  # type: ignore[type-var]
+        return left, right
+
+    monkeypatch.setattr(runner, "run_lanes", tampered)
+    (row,) = json.loads(compare(PROMPT, "--right", "none", "--repeat", "1", "--json").out)["rows"]
+    assert row["identical"] == 0
+    assert row["difference"] == 3
+    assert row["top2_gap"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "there is nothing to ask"),
+        (("  ",), "the prompt is empty"),
+        (("x", "--left", "turbo"), "begins with 'turbo', which is no drafter"),
+        (("x", "--right", "ngram:gamma=many"), "gamma 'many': it must be a whole number or auto"),
+        (("x", "--right", "ngram:gamma=99"), "gamma is 99"),
+        (("x", "--right", "ngram:speed=9"), "'speed=9', which is not one of gamma=, draft=, target="),
+        (("x", "--right", "ngram:gamma=1,gamma=2"), "has gamma twice"),
+        (("x", "--right", "none:gamma=4"), "none drafts nothing"),
+        (("x", "--right", "model"), "drafter model needs a draft model"),
+        (("x", "--order", "random"), "--order 'random' is not known"),
+        (("x", "--repeat", "0"), "--repeat is 0"),
+        (("x", "--file", "y"), "both a prompt and --file are given"),
+        (("--file", "/nowhere/prompts"), "/nowhere/prompts cannot be read"),
+        (("x", "--temperature", "-1"), "temperature is -1"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], sentence: str) -> None:
+    assert sentence in command("compare", *arguments).sentence
+
+
+def test_a_missing_target_is_named(tmp_path: Path) -> None:
+    assert "nowhere" in command("compare", "x", "--target", tmp_path / "nowhere").sentence
+
+
+def test_set_ups() -> None:
+    assert parse_set_up("none") == SetUp("none")
+    assert parse_set_up(" ngram:gamma=6 ") == SetUp("ngram", 6)
+    assert parse_set_up("model:gamma=auto,draft=a/b,target=c") == SetUp("model", "auto", "a/b", "c")
+
+
+def test_lanes_default_to_no_drafts_and_the_best_drafter() -> None:
+    left, right = lanes(None, None, Settings(gamma=5))
+    assert (label(left), label(right)) == ("no drafts", "best drafter γ 5")
+    assert label(right, ("combined", "ngram", "none")) == "combined γ 5"
+    left, right = lanes(None, "model:draft=small,gamma=auto", Settings())
+    assert (left.draft, right.draft, label(right)) == ("", "small", "model γ auto")
+    assert label(lanes(None, None, Settings(temperature=0.7, seed=3))[1]) == "best drafter γ auto"
+    assert lanes("ngram:target=other", None, Settings())[0].target == "other"

@@ -1,0 +1,53 @@
+"""`specchat distill` at the command line: the final table, and one sentence for what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specchat.engine.tools.distill import command as distilling
+from tests.app.cli.commands.command import command
+
+
+@pytest.mark.slow
+def test_a_head_is_made_and_its_figures_are_shown(
+    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distilling, "_LEAST_TOKENS", 500)
+    target, out = tiny_model(), tmp_path / "head"
+    done = command("distill", "--target", str(target), "--out", str(out), "--minutes", "0.06")
+    assert (done.code, (out / "head.json").is_file()) == (0, True)
+    lines = done.out.splitlines()
+    assert lines[0].startswith(f"A draft head for {target.name}: ")
+    assert [line.split("  ")[0] for line in lines if line.startswith(("greedy", "temperature"))] == [
+        "greedy",
+        "temperature 1",
+    ]
+    assert lines[-1] == f"Use it with: specchat --draft {out}"
+    answered = command("ask", "hello", "--target", str(target), "--draft", str(out), "--max-tokens", "8", "--json")
+    assert '"drafter": "combined"' in answered.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--out x --minutes 0", "minutes is 0: it must be above 0"),
+        ("--out x --minutes 0.00001", "tokens in the time given and a draft head needs"),
+        ("--out x --prompts nowhere.txt", "nowhere.txt cannot be read"),
+        ("", "Missing option '--out'"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(
+    tiny_model: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: str,
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = command("distill", "--target", str(tiny_model()), *arguments.split())
+    assert done.code == 2
+    assert done.err.splitlines()[-1].startswith("specchat: ")
+    assert words in done.err.splitlines()[-1]

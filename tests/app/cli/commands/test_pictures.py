@@ -1,0 +1,132 @@
+"""`specchat screenshot` and `specchat export`: files that are new, from traces and chats that are there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from specchat.app.cli.main import FAILED, run
+from specchat.app.storage.store import Store
+from specchat.engine import Admitted, Finished, Round, to_json
+from tests.app.recorded import TRACES, trace
+
+CODE = str(TRACES / "code.jsonl")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def chats(home: Path) -> Path:
+    """Two chats; the newer one with two replies to its prompt."""
+    records = [r for r in trace() if isinstance(r, Admitted | Round | Finished)]
+    first = records[: next(i for i, r in enumerate(records) if isinstance(r, Finished)) + 1]
+    with Store(home / "data" / "specchat.db") as store:
+        store.add_message(store.create_chat("Regex for dates").id, "user", "A regex?")
+        chat = store.create_chat("Lisbon in spring")
+        prompt = store.add_message(chat.id, "user", "What should I see?")
+        text = "".join(r.text if isinstance(r, Round) else r.tail for r in first if not isinstance(r, Admitted))
+        for chosen in (False, True):
+            reply = store.add_message(chat.id, "assistant", "", answers=prompt, chosen=chosen)
+            store.append_rounds(
+                reply, text if chosen else "the other one", [to_json(r) for r in first] if chosen else []
+            )
+            store.finish_message(reply, "length" if chosen else "cancelled")
+    return home
+
+
+def text_of(svg: Path) -> str:
+    return "".join(ElementTree.parse(svg).getroot().itertext()).replace("\xa0", " ")
+
+
+def test_a_screenshot_is_the_end_of_the_trace(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["screenshot", CODE, "--out", "code.svg", "--size", "110x30", "--theme", "nord"]) == 0
+    assert capsys.readouterr().out == "picture saved as code.svg\n"
+    text = text_of(home / "code.svg")
+    assert "specchat replay" in text
+    assert "token limit" in text
+    assert "#2e3440" in (home / "code.svg").read_text().lower()  # nord's ground
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([CODE, "--out", "there.svg"], "there.svg exists already: name another file"),
+        ([CODE, "--out", "no/such/folder.svg"], "no/such/folder.svg cannot be written: No such file or directory"),
+        ([CODE, "--out", "a.svg", "--size", "wide"], "--size wide is not understood: give columns x lines"),
+        ([CODE, "--out", "a.svg", "--size", "9x9"], "--size 9x9 is not understood"),
+        ([CODE, "--out", "a.svg", "--theme", "pink"], "theme 'pink' is not known: choose one of specchat-dark"),
+        (["nothing.jsonl", "--out", "a.svg"], "nothing.jsonl cannot be read as a trace"),
+        ([CODE], "Missing option '--out'"),
+    ],
+)
+def test_a_wrong_screenshot(
+    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    (home / "there.svg").write_text("mine")
+    assert run(["screenshot", *arguments]) == FAILED
+    assert sentence in capsys.readouterr().err
+    assert not (home / "a.svg").exists()
+    assert (home / "there.svg").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("chats")
+def test_the_newest_chat_goes_to_stdout_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("# Lisbon in spring\n\n## You\n\nWhat should I see?\n\n## Model\n\n")
+    assert out.endswith("*reply 2 of 2 · token limit*\n")
+    assert "the other one" not in out
+
+
+def test_as_json_with_every_reply_and_round(chats: Path) -> None:
+    assert run(["export", "lisbon", "--out", "chat.json"]) == 0
+    exported = json.loads((chats / "chat.json").read_text())
+    assert exported["format"] == "specchat-chat"
+    (turn,) = exported["turns"]
+    other, chosen = turn["replies"]
+    assert (turn["chosen"], other["text"], other["rounds"]) == (1, "the other one", [])
+    assert sum(r["accepted"] for r in chosen["rounds"]) == chosen["figures"]["accepted"] > 0
+    assert all(r["record"] == "round" for r in chosen["rounds"])
+
+
+def test_as_a_picture_of_all_of_it(chats: Path) -> None:
+    assert run(["export", "--out", "chat.svg", "--theme", "specchat-light"]) == 0
+    text = text_of(chats / "chat.svg")
+    assert "What should I see?" in text
+    assert "token limit" in text
+
+
+@pytest.mark.usefixtures("chats")
+def test_titles(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "--list"]) == 0
+    assert capsys.readouterr().out == "Lisbon in spring\nRegex for dates\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["paris"], "no chat has 'paris' in its title: specchat export --list shows all titles"),
+        (["--out", "there.md"], "there.md exists already: name another file"),
+        (["--out", "chat.pdf"], "the ending of chat.pdf is not understood: choose --format md, json, svg"),
+        (["--format", "html"], "--format html is not understood: choose --format md, json, svg"),
+    ],
+)
+def test_a_wrong_export(chats: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
+    (chats / "there.md").write_text("mine")
+    assert run(["export", *arguments]) == FAILED
+    assert capsys.readouterr().err.strip() == f"specchat: {sentence}"
+    assert (chats / "there.md").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("home")
+def test_no_chats_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export"]) == FAILED
+    assert "there are no chats yet" in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""The command line as a whole: one sentence for every mistake, and nothing heavy before it is needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.app.cli.commands.command import command
+
+SPECCHAT = Path(sys.executable).with_name("specchat")
+HEAVY = ("torch", "transformers", "tokenizers", "textual", "pydantic", "rich", "typer")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--gama 3", "No such option: --gama"),
+        ("ask hi --gama 3", "No such option: --gama"),
+        ("ask hi --gamma many", "'--gamma': 'many' is neither a whole number nor auto"),
+        ("ask hi --gamma 1.5", "'--gamma'"),
+        ("ask hi --gamma", "--gamma"),
+        ("ask hi --gamma -1", "gamma is -1: it must be from 0 (no drafting) to 16"),
+        ("ask hi --temperature -1", "temperature is -1"),
+        ("ask hi --temperature nan", "temperature is nan"),
+        ("ask hi --top-k -1", "top-k is -1"),
+        ("ask hi --top-p 0", "top-p is 0"),
+        ("ask hi --top-p 2", "top-p is 2"),
+        ("ask hi --min-p 1", "min-p is 1"),
+        ("ask hi --max-tokens 0", "max-tokens is 0"),
+        ("ask hi --context 0", "context is 0"),
+        ("ask hi --dtype int3", "dtype 'int3' is not known: choose one of auto"),
+        ("ask hi --drafter magic", "drafter 'magic' is not known: choose one of auto, none, ngram, head"),
+        ("ask hi --drafter none --gamma 4", "--gamma 4 contradicts --drafter none"),
+        ("--drafter none --gamma 4", "--gamma 4 contradicts --drafter none"),
+        ("ask hi there", "unexpected extra argument"),
+        ("ask", "there is nothing to ask"),
+        ("--gamma 3 ask hi", "--gamma goes behind the command: specchat ask --gamma …"),
+        ("--theme nord replay x", "--theme goes behind the command"),
+        ("aks hi", "No such command 'aks'. Did you mean 'ask'?"),
+        ("hello", "No such command 'hello' (to ask a question: specchat ask \"…\")"),
+        ("models", "Missing command"),
+        ("replay", "Missing argument"),
+    ],
+)
+def test_a_mistake_is_answered_by_one_sentence(arguments: str, words: str) -> None:
+    assert words in command(*arguments.split()).sentence
+
+
+@pytest.mark.parametrize("arguments", ["", "--gamma 3", "--drafter none --gamma auto"])
+def test_the_chat_needs_a_terminal(arguments: str) -> None:
+    for done in (command(*arguments.split(), stdin=b"hello"), command(*arguments.split(), terminal=False)):
+        assert "is not a terminal, and the interface needs one" in done.sentence
+        assert "specchat ask" in done.sentence
+
+
+def test_sentences_are_one_line_and_harmless_whatever_was_typed() -> None:
+    sentence = command("replay", "no\x1b[31m\nsuch\x07 file").sentence
+    assert "no␛[31m such␇ file cannot be read as a trace" in sentence
+
+
+def test_the_version_is_the_installed_one() -> None:
+    from importlib.metadata import version
+
+    assert command("--version").out == f"specchat {version('specchat')}\n"
+
+
+@pytest.mark.parametrize("arguments", ["--help", "-h", "ask --help", "replay --help", "models --help"])
+def test_help_is_plain_text_on_stdout(arguments: str) -> None:
+    done = command(*arguments.split())
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("Usage: specchat")
+    assert "╭" not in done.out
+
+
+def test_help_names_every_option() -> None:
+    shown = command("ask", "--help").out
+    engine = ["target", "drafter", "gamma", "max-tokens", "context", "dtype", "device"]
+    sampling = ["temperature", "top-k", "top-p", "min-p", "seed"]
+    for option in (*engine, *sampling, "stop", "system", "json", "trace"):
+        assert f"--{option}" in shown
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("specchat.app.cli.main", HEAVY),
+        ("specchat.app.cli.command_line", HEAVY[:-1]),
+        ("specchat.app.cli.commands.ask", HEAVY),
+        ("specchat.app.storage.store", HEAVY),
+    ],
+)
+def test_importing_a_command_loads_nothing_heavy(module: str, unwanted: tuple[str, ...]) -> None:
+    code = f"import sys, {module}; print([m for m in {unwanted!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_completion_answers_for_the_installed_command() -> None:
+    environment = os.environ | {"_SPECCHAT_COMPLETE": "complete_bash", "COMP_WORDS": "specchat re", "COMP_CWORD": "1"}
+    done = subprocess.run([SPECCHAT], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["replay"]
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    listing = subprocess.Popen([SPECCHAT, "ask", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert listing.stdout is not None
+    listing.stdout.close()
+    assert listing.stderr is not None
+    assert listing.stderr.read() == b""
+    listing.wait(60)

@@ -1,0 +1,148 @@
+"""`specchat models`: the table, the JSON, the progress, and failures as one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specchat.app.cli.main import run
+from specchat.app.cli.pull_progress import pull_progress
+from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS
+from tests.tiny_model import write_tiny_gguf
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home for specchat and for the hub's library."""
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def gguf(tiny_model: Callable[..., Path], tmp_path: Path) -> Path:
+    return write_tiny_gguf(tiny_model(), tmp_path / "tiny.gguf")
+
+
+def test_list_shows_every_preset(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["PRESET", "MEMORY", "DRAFT", "DISK", "WHERE"]
+    assert [line.split()[0] for line in lines[1 : 1 + len(PRESETS)]] == list(PRESETS)
+    assert not home.exists()
+
+
+def test_list_as_json(home: Path, gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "pull", str(gguf)]) == 0
+    (home / "models" / DEFAULT_PRESET).mkdir()
+    (home / "models" / DEFAULT_PRESET / "config.json").write_text("{}")
+    capsys.readouterr()
+    assert run(["models", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert (listed["folder"], listed["default"]) == (str(home / "models"), DEFAULT_PRESET)
+    first, second = listed["presets"][:2]
+    assert first["local"]["folder"] == str(home / "models" / DEFAULT_PRESET)
+    assert second["local"] is None
+    assert (second["draft"], second["memory_bytes"]) == (DEFAULT_PRESET, 2 * second["parameters"])
+    (other,) = listed["others"]
+    assert other["source"] == str(gguf)
+    assert Path(other["folder"]).is_dir()
+    assert other["bytes"] > 10_000
+
+
+def test_pull_reports_in_plain_lines(home: Path, gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "pull", str(gguf)]) == 0
+    said = capsys.readouterr()
+    (folder,) = (home / "models").glob("tiny-*")
+    assert said.out == f"{gguf} is ready in {folder}\n"
+    lines = said.err.splitlines()
+    assert lines[0] == "Reading tiny.gguf"
+    assert lines[-1] == "Converting tiny.gguf 100%"
+    assert len(lines) <= 6
+    assert "\x1b" not in said.err
+    assert run(["models", "pull", folder.name]) == 0
+    assert capsys.readouterr().err == ""
+    assert run(["models", "list"]) == 0
+    assert str(folder) in capsys.readouterr().out
+
+
+def test_a_pipe_is_not_told_the_same_again() -> None:
+    stream = io.StringIO()
+    with pull_progress(stream) as progress:
+        for _ in range(3):
+            progress("fetch", "Waiting", None)
+        for hundredth in range(101):
+            progress("convert", "Converting", hundredth / 100)
+    assert stream.getvalue().splitlines() == ["Waiting", *(f"Converting {share}%" for share in (0, 25, 50, 75, 100))]
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    stream = Terminal()
+    with pull_progress(stream) as progress:
+        progress("fetch", "Fetching [x] \x1b]0;title\x07", None)
+        progress("fetch", "Fetching [x]", 0.5)
+        progress("convert", "Converting y", 1.0)
+    text = stream.getvalue()
+    assert "Fetching [x]" in text
+    assert "100%" in text
+    assert "\x1b]0;" not in text
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("smolm2-135m", "did you mean smollm2-135m"),
+        ("/no/such/folder", "there is no file or folder"),
+        ("evil\x1b[31m\nname", "no model is called"),
+    ],
+)
+def test_a_failure_is_one_line_and_exit_code_2(name: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "pull", name]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+    assert "\x1b" not in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.usefixtures("home")
+def test_offline_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
+    assert run(["models", "pull", "qwen3-0.6b"]) == 2
+    assert "specchat: Qwen/Qwen3-0.6B is not on this machine and the hub cannot be reached" in capsys.readouterr().err
+
+
+def test_list_loads_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from specchat.app.cli.main import run; run(['models', 'list']); sys.exit('torch' in sys.modules)"
+    )
+    environment = {"SPECCHAT_HOME": str(tmp_path), "HF_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, check=False, capture_output=True)
+    assert done.returncode == 0
+
+
+@pytest.mark.model
+def test_the_default_model_is_listed(default_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "list", "--json"]) == 0
+    preset = json.loads(capsys.readouterr().out)["presets"][0]
+    assert preset["local"]["folder"] == str(default_model)
+    assert preset["local"]["bytes"] > preset["memory_bytes"]

@@ -1,0 +1,115 @@
+"""How replies look: nothing a terminal acts on, and every fate in its style."""
+
+from __future__ import annotations
+
+import json
+
+import pyte
+import pytest
+from rich.style import Style
+
+from specchat.app.cli.printers import ColourPrinter, JsonPrinter, PlainPrinter
+from specchat.app.sanitize import escape_controls
+from specchat.app.settings.settings import Settings
+from specchat.engine import Finished, FinishReason, Ready, Round
+from tests.app.cli.commands.command import Output
+from tests.engine.records import EVERY_RECORD, make_round
+
+
+def printed(printer_type: type[PlainPrinter], *events: Round | Finished) -> str:
+    out = Output(terminal=True)
+    printer = printer_type(out)
+    for event in events:
+        printer.finish(event) if isinstance(event, Finished) else printer.add(event)
+    return out.text
+
+
+HOSTILE = "\x1b[31m\x9b1m\x07\u202e\r"
+END = Finished("r", FinishReason.EOS, "", "", 2.0)
+
+
+@pytest.mark.parametrize("printer_type", [PlainPrinter, ColourPrinter])
+def test_no_printer_lets_escape_sequences_through(
+    printer_type: type[PlainPrinter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")  # so that none are the printer's own
+    event = make_round(drafted=1)
+    object.__setattr__(event, "pieces", (HOSTILE,))
+    object.__setattr__(event, "last_piece", HOSTILE)
+    shown = printed(printer_type, event, Finished("r", FinishReason.EOS, HOSTILE, "", 2.0))
+    assert shown == escape_controls(HOSTILE) * 3 + "\n"
+
+
+@pytest.fixture
+def colours(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    Style.parse.cache_clear()  # rich's styles remember the codes of the first terminal they were drawn on
+    return monkeypatch
+
+
+def looks(text: str) -> dict[str, tuple[str, bool, bool]]:
+    """Colour, boldness and underlining of each word as a terminal draws it."""
+    screen = pyte.Screen(80, 5)
+    pyte.Stream(screen).feed(text)
+    cells = [screen.buffer[0][column] for column in range(80)]
+    words = screen.display[0].split()
+    starts = {word: screen.display[0].index(word) for word in words}
+    return {word: (cells[at].fg, cells[at].bold, cells[at].underscore) for word, at in starts.items()}
+
+
+def one_of_each() -> tuple[Round, ...]:
+    rejected = make_round(drafted=3, accepted=1, rejected=True)
+    object.__setattr__(rejected, "pieces", ("kept ", "refused ", "unjudged "))
+    object.__setattr__(rejected, "last_piece", "corrected ")
+    accepted = make_round(drafted=1)
+    object.__setattr__(accepted, "pieces", ("fine ",))
+    object.__setattr__(accepted, "last_piece", "extra ")
+    plain = make_round(drafted=0)
+    object.__setattr__(plain, "last_piece", "plain ")
+    return rejected, accepted, plain
+
+
+@pytest.mark.usefixtures("colours")
+def test_on_a_terminal_every_emitted_token_has_the_look_of_its_fate() -> None:
+    seen = looks(printed(ColourPrinter, *one_of_each(), END))
+    assert seen == {
+        "kept": ("009e73", False, False),
+        "corrected": ("e69f00", False, True),
+        "fine": ("009e73", False, False),
+        "extra": ("56b4e9", True, False),
+        "plain": ("default", False, False),
+    }
+
+
+def test_without_colours_the_attributes_stay(colours: pytest.MonkeyPatch) -> None:
+    colours.setenv("NO_COLOR", "1")
+    seen = looks(printed(ColourPrinter, *one_of_each(), END))
+    assert {word: look[1:] for word, look in seen.items()} == {
+        "kept": (False, False),
+        "corrected": (False, True),
+        "fine": (False, False),
+        "extra": (True, False),
+        "plain": (False, False),
+    }
+    assert {look[0] for look in seen.values()} == {"default"}
+
+
+def test_sixteen_colours_will_do(colours: pytest.MonkeyPatch) -> None:
+    colours.delenv("COLORTERM")
+    colours.setenv("TERM", "xterm-16color")
+    shown = printed(ColourPrinter, *one_of_each(), END)
+    assert "38;2" not in shown
+    assert "38;5" not in shown
+    assert "\x1b[" in shown
+
+
+def test_json_figures_that_divide_by_nothing_are_null() -> None:
+    ready = next(record for record in EVERY_RECORD if isinstance(record, Ready))
+    out = Output(terminal=False)
+    JsonPrinter(ready, Settings(), out).finish(END)
+    values = json.loads(out.text)
+    assert values["mean_emitted_length"] is values["tokens_per_second"] is values["time_to_first_token_s"] is None
+    assert values["rounds"] == 0

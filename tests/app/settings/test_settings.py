@@ -1,0 +1,276 @@
+"""Settings: which source wins, what is refused, and that a user's file is never lost."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tomllib
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from specchat.app.errors import SettingsError
+from specchat.app.settings.settings import Settings, load_settings, save_settings
+from specchat.app.storage.toml_file import update_toml
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith("SPECCHAT_")]:
+        monkeypatch.delenv(name)
+    return tmp_path / "config" / "settings.toml"
+
+
+@pytest.fixture
+def written(path: Path) -> Path:
+    path.parent.mkdir()
+    path.write_text("# my own\ngamma = 6  # long\ntemperature = 1\ntheme = 'nord'\n")
+    return path
+
+
+def test_without_a_file_the_defaults_count_and_no_file_appears(path: Path) -> None:
+    assert load_settings(path) == (Settings(), None)
+    assert not path.parent.exists()
+
+
+def test_options_win_over_variables_over_the_file_over_defaults(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECCHAT_GAMMA", "7")
+    monkeypatch.setenv("SPECCHAT_TEMPERATURE", "0.5")
+    settings, notice = load_settings(written, {"gamma": 8, "seed": None})
+    assert notice is None
+    assert (settings.gamma, settings.temperature, settings.theme, settings.top_k) == (8, 0.5, "nord", 0)
+    assert load_settings(written)[0].gamma == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("target", "a/b", "a/b"),
+        ("gamma", "2", 2),
+        ("seed", "-5", -5),
+        ("top_p", "0.9", 0.9),
+        ("top_p", "1", 1.0),
+        ("show_rejected", "false", False),
+        ("show_rejected", "1", True),
+        ("theme", "", ""),
+        ("gamma", "", None),
+        ("gamma", "auto", None),
+    ],
+)
+def test_variables_are_read_by_type(
+    path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object
+) -> None:
+    monkeypatch.setenv(f"SPECCHAT_{name.upper()}", text)
+    read = getattr(load_settings(path)[0], name)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("gamma", "many", "SPECCHAT_GAMMA is 'many': it must be a whole number"),
+        ("seed", "1.5", "SPECCHAT_SEED is '1.5': it must be a whole number"),
+        ("top_p", "high", "SPECCHAT_TOP_P is 'high': it must be a number"),
+        ("show_rejected", "maybe", "SPECCHAT_SHOW_REJECTED is 'maybe': it must be true or false"),
+        ("gamma", "-1", "gamma is -1: it must be from 0"),
+        ("temperature", "nan", "temperature is nan"),
+    ],
+)
+def test_a_wrong_variable_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, sentence: str
+) -> None:
+    monkeypatch.setenv(f"SPECCHAT_{name.upper()}", text)
+    with pytest.raises(SettingsError, match=sentence):
+        load_settings(path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gamma": -1},
+        {"temperature": -0.5},
+        {"top_k": -2},
+        {"top_p": 0.0},
+        {"min_p": 1.0},
+        {"max_tokens": 0},
+        {"context": 0},
+        {"dtype": "int3"},
+        {"drafter": "crystal ball"},
+        {"target": "  "},
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_name_and_the_file_stays(written: Path, options: dict[str, Any]) -> None:
+    before = written.read_bytes()
+    with pytest.raises(SettingsError, match=next(iter(options)).replace("_", "-")):
+        load_settings(written, options)
+    assert written.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"gamma = \n",
+        b"gamma = -4\n",
+        b"gamma = 'four'\n",
+        b"gamma = true\n",
+        b"gamma = 4.0\n",
+        b"show_rejected = 1\n",
+        b"temperature = 1" + b"0" * 400 + b"\n",
+        b"drafter = 'oracle'\n",
+        b"theme = ['a']\n",
+        b"\x00\x01\xff",
+        b"SQLite format 3\x00",
+        b"x = " + b"[" * 5000,
+    ],
+)
+def test_a_file_that_cannot_be_used_is_kept_under_another_name(path: Path, content: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    settings, notice = load_settings(path, {"top_k": 3})
+    assert settings == Settings(top_k=3)
+    assert notice
+    assert str(path) in notice
+    assert "kept as settings.toml.broken-1" in notice
+    assert "\n" not in notice
+    assert (path.parent / "settings.toml.broken-1").read_bytes() == content
+    assert not path.exists()
+
+
+def test_kept_files_are_numbered(path: Path) -> None:
+    path.parent.mkdir()
+    for number in (1, 2, 3):
+        path.write_text(f"gamma = -{number}\n")
+        load_settings(path)
+    kept = sorted(path.parent.iterdir())
+    assert [file.name for file in kept] == [f"settings.toml.broken-{n}" for n in (1, 2, 3)]
+    assert [file.read_text() for file in kept] == [f"gamma = -{n}\n" for n in (1, 2, 3)]
+
+
+def test_a_folder_in_its_place_is_left_alone(path: Path) -> None:
+    path.mkdir(parents=True)
+    settings, notice = load_settings(path)
+    assert settings == Settings()
+    assert notice
+    assert "cannot be read" in notice
+    with pytest.raises(SettingsError, match="cannot be written"):
+        save_settings(path, replace(settings, gamma=2))
+    assert path.is_dir()
+
+
+def test_settings_of_a_newer_version_are_named_and_kept(written: Path) -> None:
+    written.write_text("gamma = 2\nflux = 9\n")
+    settings, notice = load_settings(written)
+    assert settings.gamma == 2
+    assert notice == f"{written} has settings that this version does not know: flux"
+    save_settings(written, replace(settings, gamma=3), ["gamma"])
+    assert written.read_text() == "gamma = 3\nflux = 9\n"
+
+
+def test_saving_changes_the_named_values_and_nothing_else(written: Path) -> None:
+    settings, _ = load_settings(written, {"top_k": 9})  # from the command line: for this run only
+    save_settings(written, replace(settings, gamma=2, theme="dracula", seed=11), ["gamma", "theme", "seed"])
+    assert written.read_text() == '# my own\ngamma = 2  # long\ntemperature = 1\ntheme = "dracula"\nseed = 11\n'
+    save_settings(written, replace(settings, seed=None), ["seed"])
+    assert "seed" not in written.read_text()
+
+
+def test_saving_without_names_writes_what_is_not_the_default(path: Path) -> None:
+    save_settings(path, Settings(gamma=2, show_rejected=False))
+    assert path.read_text() == "gamma = 2\nshow_rejected = false\n"
+
+
+def test_new_keys_go_above_the_tables(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("gamma = 2\n\n[extra]\ngamma = 99\n")
+    save_settings(path, Settings(gamma=5, top_k=7), ["gamma", "top_k"])
+    assert tomllib.loads(path.read_text()) == {"gamma": 5, "top_k": 7, "extra": {"gamma": 99}}
+
+
+def test_a_file_that_broke_meanwhile_is_left_alone_when_saving(written: Path) -> None:
+    written.write_text("gamma = = 2\n")
+    with pytest.raises(SettingsError, match="is left as it is, mend it first"):
+        save_settings(written, Settings(gamma=5))
+    assert written.read_text() == "gamma = = 2\n"
+
+
+def test_what_looks_like_a_setting_inside_a_text_is_left_alone(written: Path) -> None:
+    written.write_text('note = """\ngamma = 1\n"""\ngamma = 2\n')
+    save_settings(written, Settings(gamma=5), ["gamma"])
+    assert written.read_text() == 'note = """\ngamma = 1\n"""\ngamma = 5\n'
+
+
+def test_a_linked_file_stays_a_link_and_becomes_private(written: Path, tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles.toml"
+    written.rename(real)
+    real.chmod(0o640)
+    written.symlink_to(real)
+    save_settings(written, Settings(gamma=5), ["gamma"])
+    assert written.is_symlink()
+    assert "gamma = 5" in real.read_text()
+    assert stat.S_IMODE(real.stat().st_mode) == 0o600
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+
+
+def test_programs_that_change_settings_at_once_keep_each_others_changes(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from specchat.app.settings.settings import Settings, save_settings\n"
+        "name = sys.argv[2]\n"
+        "for value in range(1, 26): save_settings(Path(sys.argv[1]), Settings(**{name: value}), [name])\n"
+    )
+    names = ("gamma", "top_k", "max_tokens")
+    values = {"gamma": "value % 16", "top_k": "value", "max_tokens": "value"}
+    programs = [
+        subprocess.Popen([sys.executable, "-c", code.replace("{name: value}", f"{{name: {values[name]}}}"), path, name])
+        for name in names
+    ]
+    assert [program.wait(60) for program in programs] == [0, 0, 0]
+    settings, notice = load_settings(path)
+    assert notice is None
+    assert (settings.gamma, settings.top_k, settings.max_tokens) == (9, 25, 25)
+
+
+def test_a_folder_that_cannot_be_made_is_said_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match=r"settings.toml cannot be written: "):
+        save_settings(tmp_path / "file" / "settings.toml", Settings(gamma=5))
+
+
+valid = st.builds(
+    Settings,
+    target=st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip),
+    gamma=st.none() | st.integers(0, 16),
+    temperature=st.floats(0, 10),
+    top_k=st.integers(0, 1 << 40),
+    top_p=st.floats(0, 1, exclude_min=True),
+    min_p=st.floats(0, 1, exclude_max=True),
+    seed=st.none() | st.integers(-(1 << 62), 1 << 62),
+    max_tokens=st.integers(1, 1 << 20),
+    theme=st.text(st.characters(codec="utf-8")),
+    show_rejected=st.booleans(),
+)
+
+
+@given(valid, valid)
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_saved_comes_back(path: Path, one: Settings, two: Settings) -> None:
+    for settings in (one, two):
+        save_settings(path, settings, asdict(settings))
+        assert load_settings(path) == (settings, None)
+
+
+@given(valid)
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_changing_a_file_keeps_its_other_lines(written: Path, settings: Settings) -> None:
+    written.write_text("# first\nunknown = [1,\n  2]\n\n# last\n")
+    update_toml(written, asdict(settings))
+    assert written.read_text().startswith("# first\nunknown = [1,\n  2]\n\n# last\n")

@@ -1,0 +1,150 @@
+"""A trace is played at its own speed, by the clock it is given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specchat.app.sources.player import IDLE_S, Player
+from specchat.engine import EngineError, Message, Record, Request, Round
+from tests.app.recorded import Clock, trace
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def drained(player: Player, clock: Clock, seconds: float) -> list[Record]:
+    clock.now += seconds
+    return player.drain()
+
+
+def test_gives_every_record_once_and_in_order(clock: Clock) -> None:
+    player = Player(trace(), clock=clock)
+    player.start()
+    given: list[Record] = []
+    while not player.ended:
+        given += drained(player, clock, 0.5)
+    assert given == trace()
+    assert drained(player, clock, 100) == []
+
+
+def test_keeps_the_time_between_rounds(clock: Clock) -> None:
+    player = Player(trace(), clock=clock)
+    player.start()
+    rounds = [r for r in trace() if isinstance(r, Round)]
+    while not any(isinstance(r, Round) for r in player.drain()):
+        clock.now += 0.001
+    begun = clock.now
+    drained(player, clock, rounds[50].at - rounds[0].at - 0.01)
+    assert rounds[50] in drained(player, clock, 0.02)
+    assert clock.now - begun == pytest.approx(rounds[50].at - rounds[0].at, abs=0.02)
+
+
+def test_shortens_the_time_between_replies(clock: Clock) -> None:
+    records = trace()
+    second = [i for i, record in enumerate(records) if isinstance(record, Request)][1]
+    later = [r if isinstance(r, Request) else replace(r, at=r.at + 500) for r in records[second:]]
+    assert Player(records[:second] + later, clock=clock).duration <= Player(records, clock=clock).duration + IDLE_S
+
+
+def test_pauses_changes_speed_and_begins_again(clock: Clock) -> None:
+    player = Player(trace(), clock=clock)
+    player.start()
+    drained(player, clock, 2)
+    player.pause()
+    assert drained(player, clock, 100) == []
+    assert player.position == 2
+    player.resume()
+    player.faster()
+    drained(player, clock, 1)
+    assert player.position == 4
+    player.faster(-1)
+    drained(player, clock, 1)
+    assert player.position == 5
+    player.restart()
+    assert player.position == 0
+    assert player.drain()[0] == trace()[0]
+
+
+def test_speed_has_limits(clock: Clock) -> None:
+    player = Player(trace(), clock=clock)
+    player.faster(100)
+    assert player.speed == 8
+    player.faster(-100)
+    assert player.speed == 0.1
+
+
+def test_a_trace_that_ends_in_the_middle(clock: Clock) -> None:
+    player = Player(trace()[:20], clock=clock)
+    drained(player, clock, 1000)
+    assert player.ended
+    assert Player([], clock=clock).ended
+
+
+def test_answers_nobody(clock: Clock) -> None:
+    with pytest.raises(EngineError, match="replay"):
+        Player([], "x.jsonl", clock).submit(Request("a", (Message("user", "?"),)))
+
+
+def rounds_in(records: list[Record]) -> list[int]:
+    return [record.number for record in records if isinstance(record, Round)]
+
+
+def test_steps_one_round(clock: Clock) -> None:
+    player = Player(trace("detail"), clock=clock)
+    player.pause()
+    seen = []
+    for _ in range(4):
+        player.step()
+        seen.append(rounds_in(player.drain()))
+        clock.now += 10
+    assert seen == [[0], [1], [2], [3]]
+
+
+def test_steps_a_round_of_every_lane(clock: Clock) -> None:
+    player = Player(trace("lanes"), clock=clock)
+    player.pause()
+    batches = []
+    while not player.ended:
+        player.step()
+        batches.append([r for r in player.drain() if isinstance(r, Round)])
+    full = [batch for batch in batches if len(batch) == 3]
+    assert full
+    assert all(len({record.verify_s for record in batch}) == 1 for batch in batches if batch)
+
+
+def test_goes_back_a_round(clock: Clock) -> None:
+    player = Player(trace("detail"), clock=clock)
+    assert not player.back()
+    player.pause()
+    for _ in range(5):
+        player.step()
+        player.drain()
+    assert player.back()
+    assert rounds_in(player.drain()) == [0, 1, 2, 3]
+
+
+def test_seeks_within_the_trace(clock: Clock) -> None:
+    player = Player(trace("detail"), clock=clock)
+    assert not player.seek(3.0)
+    given = player.drain()
+    assert player.seek(1.0)
+    assert len(player.drain()) < len(given)
+    assert player.seek(-5.0)
+    assert player.position == 0
+    player.seek(1e9)
+    assert player.position == player.duration
+
+
+def test_finds_rejections_until_there_are_none(clock: Clock) -> None:
+    player = Player(trace("detail"), clock=clock)
+    rounds = [r for r in trace("detail") if isinstance(r, Round)]
+    found = 0
+    while player.to_rejection():
+        last = [r for r in player.drain() if isinstance(r, Round)][-1]
+        assert last.accepted < last.tested
+        found += 1
+    assert found == sum(r.accepted < r.tested for r in rounds)

@@ -1,0 +1,27 @@
+"""What the tests of the store share."""
+
+from __future__ import annotations
+
+import sys
+
+from hypothesis import strategies as st
+
+clean = st.text(st.characters(codec="utf-8"))
+
+
+class Clock:
+    """A clock that moves on by a second with every look."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def child(code: str, *arguments: object) -> list[str]:
+    """The command line of a Python program that has the store."""
+    imports = "import os, sys, time\nfrom pathlib import Path\nfrom specchat.app.storage.store import Store\n"
+    head = imports + "path = Path(sys.argv[1])\n"
+    return [sys.executable, "-c", head + code, *map(str, arguments)]

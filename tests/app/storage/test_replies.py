@@ -1,0 +1,91 @@
+"""Several replies to one prompt in the store, prompts that wait, and files of the version before."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from specchat.app.chat.conversation import stored_conversation
+from specchat.app.chat.reply import Stage
+from specchat.app.storage import database
+from specchat.app.storage.store import Chat, Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "chats.db", now=lambda: 1.0)
+
+
+def test_prompts_sent_ahead_keep_their_own_replies(store: Store) -> None:
+    chat = store.create_chat("ahead").id
+    first, second, third = (store.add_message(chat, "user", text) for text in ("one", "two", "three"))
+    for prompt, text in ((first, "to one"), (second, "to two")):
+        reply = store.add_message(chat, "assistant", "", answers=prompt)
+        store.append_rounds(reply, text, [])
+        store.finish_message(reply, "eos")
+    turns = stored_conversation(Chat(chat, "ahead", 1.0), store.messages(chat)).turns
+    assert [(turn.prompt, turn.reply.text if turn.reply else None) for turn in turns] == [
+        ("one", "to one"),
+        ("two", "to two"),
+        ("three", ""),
+    ]
+    assert turns[2].reply is not None
+    assert turns[2].reply.stage is Stage.INTERRUPTED
+    assert turns[2].prompt_id == third
+
+
+def test_one_of_several_is_chosen(store: Store) -> None:
+    chat = store.create_chat("several").id
+    other = store.add_message(chat, "user", "before")
+    single = store.add_message(chat, "assistant", "alone", answers=other)
+    prompt = store.add_message(chat, "user", "?")
+    replies = [store.add_message(chat, "assistant", t, answers=prompt, chosen=t == "a") for t in "abc"]
+    store.choose(replies[2])
+    chosen = {m.id: m.chosen for m in store.messages(chat) if m.role == "assistant"}
+    assert chosen == {single: True, replies[0]: False, replies[1]: False, replies[2]: True}
+    before, turn = stored_conversation(Chat(chat, "", 1.0), store.messages(chat)).turns
+    assert (before.candidates, before.wanted) == ([], 1)
+    assert [reply.text for reply in turn.candidates] == ["a", "b", "c"]
+    assert turn.reply is turn.candidates[2]
+
+
+def test_only_prompts_without_replies_are_taken_back(store: Store) -> None:
+    chat = store.create_chat("").id
+    asked, waiting = (store.add_message(chat, "user", text) for text in ("asked", "waiting"))
+    store.add_message(chat, "assistant", "", answers=asked)
+    store.take_back(asked)
+    store.take_back(waiting)
+    assert [(m.role, m.content) for m in store.messages(chat)] == [("user", "asked"), ("assistant", "")]
+
+
+def test_the_draft(store: Store) -> None:
+    assert store.unsent() == ""
+    for text in ("half a", "half a thought \ud800", ""):
+        store.keep_unsent(text)
+        assert store.unsent() == text.replace("\ud800", "\ufffd")
+
+
+def test_a_file_of_the_first_version_is_carried_over(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+    db = sqlite3.connect(path)
+    for statement in database._MIGRATIONS[0]:
+        db.execute(statement)
+    db.execute("PRAGMA user_version = 1")
+    db.execute("INSERT INTO chats (title, updated_at) VALUES ('old', 1)")
+    for role, text in (("user", "one"), ("assistant", "to one"), ("user", "two"), ("assistant", "to two")):
+        db.execute(
+            "INSERT INTO messages (chat_id, role, content, created_at, finish_reason) VALUES (1, ?, ?, 1, 'eos')",
+            (role, text),
+        )
+    db.commit()
+    db.close()
+    with Store(path) as store:
+        assert store.notice is None
+        (chat,) = store.chats()
+        turns = stored_conversation(chat, store.messages(chat.id)).turns
+    assert [(turn.prompt, turn.reply.text if turn.reply else None) for turn in turns] == [
+        ("one", "to one"),
+        ("two", "to two"),
+    ]

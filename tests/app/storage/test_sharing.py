@@ -1,0 +1,118 @@
+"""One file in several hands: threads, programs, and programs that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from specchat.app.errors import StoreError
+from specchat.app.storage import database
+from specchat.app.storage.store import Store
+from tests.app.storage.helpers import child
+
+
+def test_threads_share_a_store(store: Store) -> None:
+    chat = store.create_chat()
+
+    def write(name: str) -> None:
+        reply = store.add_message(chat.id, "assistant", "")
+        for i in range(50):
+            store.append_rounds(reply, name, [f"{name}{i}"])
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        store.messages(chat.id)
+    messages = store.messages(chat.id)
+    assert sorted(message.content for message in messages) == [name * 50 for name in "abcd"]
+    assert all(m.events == tuple(f"{m.content[0]}{i}" for i in range(50)) for m in messages)
+
+
+def test_two_programs_write_at_once(path: Path) -> None:
+    code = (
+        "store = Store(path)\nchat = store.create_chat(sys.argv[2])\n"
+        "reply = store.add_message(chat.id, 'assistant', '')\n"
+        "for i in range(150): store.append_rounds(reply, sys.argv[2], [str(i)])\n"
+    )
+    writers = [subprocess.Popen(child(code, path, name), stderr=subprocess.PIPE) for name in "ab"]
+    for writer in writers:
+        assert writer.communicate(timeout=60)[1] == b""
+    with Store(path) as store:
+        assert store.notice is None
+        written = {chat.title: store.messages(chat.id)[0] for chat in store.chats()}
+    assert {title: message.content for title, message in written.items()} == {"a": "a" * 150, "b": "b" * 150}
+    assert all(message.events == tuple(map(str, range(150))) for message in written.values())
+
+
+def test_programs_that_start_at_once_on_a_new_file_agree(path: Path) -> None:
+    code = (
+        "time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
+        "store = Store(path)\nprint(store.notice)\nstore.create_chat('x')\n"
+    )
+    start = time.time() + 1.0
+    starters = [
+        subprocess.Popen(child(code, path, start), stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(6)
+    ]
+    for starter in starters:
+        assert starter.communicate(timeout=60) == (b"None\n", b"")
+    with Store(path) as store:
+        assert len(store.chats()) == 6
+    assert sorted(file.name for file in path.parent.iterdir()) == ["specchat.db"]
+
+
+def test_a_change_is_seen_by_a_store_that_was_open_before(store: Store, path: Path) -> None:
+    with Store(path) as other:
+        chat = other.create_chat("from elsewhere")
+    assert store.chats() == [chat]
+
+
+def test_a_file_locked_by_another_program_is_said_in_one_sentence(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store._db.execute("PRAGMA busy_timeout = 50")
+    monkeypatch.setattr(database, "BUSY_S", 0.05)
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="locked by another program"):
+        store.create_chat()
+    with pytest.raises(StoreError, match="locked by another program"):
+        Store(path)
+    assert store.chats() == []  # reading goes on
+    holder.close()
+    store.create_chat()
+
+
+def test_a_killed_program_leaves_all_it_had_written(path: Path) -> None:
+    code = (
+        "store = Store(path)\nchat = store.create_chat('killed')\n"
+        "store.add_message(chat.id, 'user', 'go')\nreply = store.add_message(chat.id, 'assistant', '')\n"
+        "for i in range(10**9):\n"
+        "    store.append_rounds(reply, f'{i} ', [str(i)])\n    print(i, flush=True)\n"
+    )
+    writer = subprocess.Popen(child(code, path), stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    said = -1
+    while said < 40:
+        said = int(writer.stdout.readline())
+    os.kill(writer.pid, signal.SIGKILL)
+    said = int((writer.stdout.read().split() or [said])[-1])
+    writer.wait()
+    with Store(path) as store:
+        assert store.notice is None
+        prompt, reply = store.messages(store.chats()[0].id)
+        assert prompt.content == "go"
+        assert reply.finish_reason is None
+        numbers = [int(number) for number in reply.content.split()]
+        assert numbers == list(range(len(numbers)))
+        assert said < len(numbers) <= said + 2
+        assert reply.events == tuple(map(str, numbers))
+        store.append_rounds(reply.id, "more", [])
+        store.finish_message(reply.id, "cancelled")

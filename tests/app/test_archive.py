@@ -1,0 +1,57 @@
+"""What happens is stored in order, and what could not be stored is stored later: no reply has a hole."""
+
+from __future__ import annotations
+
+from concurrent.futures import wait
+from pathlib import Path
+
+import pytest
+
+from benchmarks.stress.numbered import numbered, word
+from specchat.app.chat import archive as module
+from specchat.app.chat.archive import Archive
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.reply import Reply
+from specchat.app.storage.store import Store
+from specchat.engine import Finished, FinishReason, Record
+
+
+def test_a_disk_that_was_full_leaves_no_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    store, said = Store(tmp_path / "specchat.db"), list[str]()
+    archive, turn = Archive(store, said.append), Turn("question", Reply("r"))
+    conversation = Conversation(turns=[turn])
+    assert turn.reply is not None
+    archive.prompt(conversation, turn)
+    archive.begin(conversation, turn)
+    pages = archive._writer.submit(lambda: store._db.execute("PRAGMA page_count").fetchone()[0]).result()
+    for number in range(60):
+        limit = pages if 10 <= number < 40 else 1_000_000  # SQLite then fails as on a full disk
+        archive._writer.submit(store._db.execute, f"PRAGMA max_page_count = {limit}")
+        archive.append([(turn.reply, [numbered("r", number, 1, 0.0, word(number))])])
+    end: list[Record] = [Finished("r", FinishReason.EOS, "the end", "", 0.0)]
+    wait([archive.append([(turn.reply, end)])])
+    assert len(said) == 1
+    assert "is full" in said[0]
+    archive.close()
+    with Store(tmp_path / "specchat.db") as again:
+        _, reply = again.messages(1)
+    assert reply.content == "".join(f"and {word(number)}" for number in range(60)) + "the end"
+    assert len(reply.events) == 61
+    assert reply.finish_reason == "eos"
+
+
+def test_what_could_not_be_stored_is_tried_once_more_at_the_end(tmp_path: Path) -> None:
+    store, said = Store(tmp_path / "specchat.db"), list[str]()
+    archive, turn = Archive(store, said.append), Turn("question", Reply("r"))
+    assert turn.reply is not None
+    conversation = Conversation(turns=[turn])
+    archive.prompt(conversation, turn)
+    archive.begin(conversation, turn)
+    archive._writer.submit(store._db.execute, "PRAGMA query_only = 1")
+    wait([archive.append([(turn.reply, [numbered("r", number, 1, 0.0, word(number))])]) for number in range(5)])
+    assert len(said) == 1
+    archive._writer.submit(store._db.execute, "PRAGMA query_only = 0")
+    archive.close()
+    with Store(tmp_path / "specchat.db") as again:
+        assert again.messages(1)[1].content == "".join(f"and {word(number)}" for number in range(5))

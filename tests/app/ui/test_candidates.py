@@ -1,0 +1,290 @@
+"""Several replies to one prompt: asked for together, shown side by side, one goes on, and all are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from specchat.app.ui.screens.candidates import CandidatesScreen
+from specchat.app.ui.screens.chat import ChatScreen
+from specchat.app.ui.screens.choice import ChoiceScreen
+from specchat.app.ui.widgets.candidate import CandidateFrame
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Engine, EngineConfig, Finished, Outbox, Round
+from tests.app.stage import QUESTION, Stage, lines_of
+
+SIZE = (140, 40)
+ASK = f"/candidates 3 {QUESTION}"
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    """Sampled replies, three of them from the trace of sampled ones."""
+    return Stage(tmp_path, name="sampled", temperature=0.8, seed=5)
+
+
+def said(stage: Stage) -> list[str]:
+    return [notice.message for notice in stage.app._notifications]
+
+
+def turn(stage: Stage, place: int = -1) -> Any:
+    return stage.app.chat_screen.conversation.turns[place]
+
+
+def stored(stage: Stage) -> list[tuple[str, str | None, bool]]:
+    return [(m.role, m.finish_reason, m.chosen) for m in stage.store.messages(stage.store.chats()[0].id)]
+
+
+async def test_they_are_asked_for_together_with_seeds_of_their_own(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 5, text=ASK)
+        assert isinstance(stage.app.screen, CandidatesScreen)
+        assert [request.sampling.seed for request in stage.engine.submitted] == [5, 6, 7]
+        assert {request.messages for request in stage.engine.submitted} == {stage.engine.submitted[0].messages}
+        assert stored(stage) == [("user", None, True)] + [
+            ("assistant", None, chosen) for chosen in (True, False, False)
+        ]
+
+
+async def test_without_a_seed_each_draws_its_own(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, temperature=0.8)
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot, ASK)
+        assert [request.sampling.seed for request in stage.engine.submitted] == [None] * 3
+
+
+@pytest.mark.parametrize("how", ["key", "enter", "click"])
+async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, text=ASK)
+        if how == "key":
+            await stage.press(pilot, "2")
+        elif how == "enter":
+            await stage.press(pilot, "right", "enter")
+        else:
+            frame = list(stage.app.screen.query(CandidateFrame))[1].region
+            await pilot.click(offset=(frame.right - 6, frame.bottom - 1))
+            await stage.settle(pilot)
+        assert isinstance(stage.app.screen, ChatScreen)
+        assert turn(stage).place == 2
+        assert [chosen for _, _, chosen in stored(stage)] == [True, False, True, False]
+        assert any("2 of 3" in line for line in lines_of(stage))
+        text = turn(stage).candidates[1].text
+        await stage.send(pilot, "and then?")
+        assert stage.engine.submitted[-1].messages[1].content == text
+
+
+async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 8, text=ASK)
+        await stage.press(pilot, "3")
+        ids = [request.request_id for request in stage.engine.submitted]
+        assert stage.engine.cancelled == ids[:2]
+        stage.engine.give()
+        await stage.settle(pilot)
+        reasons = [reason for role, reason, _ in stored(stage) if role == "assistant"]
+        assert reasons[:2] == ["cancelled"] * 2
+        assert reasons[2] not in (None, "cancelled")
+        texts = [m.content for m in stage.store.messages(stage.store.chats()[0].id)[1:]]
+        assert texts == [reply.text for reply in turn(stage).candidates]
+        assert all(texts)
+
+
+async def test_leaving_the_grid_lets_them_go_on(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 10, text=ASK)
+        await stage.press(pilot, "escape")
+        assert isinstance(stage.app.screen, ChatScreen)
+        assert not stage.engine.cancelled
+        assert len(stage.app.chat_screen.conversation.all_running) == 3
+        await stage.send(pilot, "next")
+        assert len(stage.engine.submitted) == 3
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert len(stage.engine.submitted) == 4
+        await stage.send(pilot, "/candidates")
+        assert isinstance(stage.app.screen, CandidatesScreen)
+        await stage.press(pilot, "escape", "escape")
+        assert len(stage.engine.cancelled) == 1
+
+
+async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, text=ASK)
+        await stage.press(pilot, "2")
+        transcript = stage.app.screen.query_one(Transcript)
+        await stage.press(pilot, "home")
+        transcript.scroll_home(animate=False, immediate=True)
+        await stage.settle(pilot)
+        y = next(y for y, line in enumerate(lines_of(stage)) if "2 of 3" in line)
+        left, top = transcript.content_region.offset
+        await pilot.click(offset=(left + lines_of(stage)[y].index("2 of 3"), top + y))
+        await stage.settle(pilot)
+        assert isinstance(stage.app.screen, CandidatesScreen)
+
+
+async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 20, text=ASK)
+        await stage.press(pilot, "2")
+        await stage.app.workers.wait_for_complete()
+        stage.app.chats.archive._writer.submit(lambda: None).result()  # type: ignore[union-attr]
+        texts = [reply.text for reply in turn(stage).candidates]
+        copy = tmp_path / "killed"
+        copy.mkdir()
+        for file in tmp_path.glob("specchat.db*"):
+            (copy / file.name).write_bytes(file.read_bytes())
+    again = Stage(copy, name="sampled", temperature=0.8)
+    async with again.app.run_test(size=SIZE) as pilot:
+        await again.ready(pilot)
+        await again.press(pilot, "ctrl+b", "home", "enter")
+        assert [reply.text for reply in turn(again).candidates] == texts
+        assert turn(again).place == 2
+        await again.send(pilot, "/candidates")
+        assert isinstance(again.app.screen, CandidatesScreen)
+
+
+async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot, ASK)
+        assert isinstance(stage.app.screen, ChoiceScreen)
+        await stage.press(pilot, "escape")
+        assert stage.app.chat_screen.unsent == ASK
+        assert not stage.engine.submitted
+        await stage.press(pilot, "enter", "2")
+        assert [request.sampling.temperature for request in stage.engine.submitted] == [0.0]
+        stage.engine.give()
+        await stage.send(pilot, ASK)
+        await stage.press(pilot, "1")
+        assert [request.sampling.temperature for request in stage.engine.submitted[1:]] == [0.8] * 3
+        assert isinstance(stage.app.screen, CandidatesScreen)
+
+
+async def test_a_top_k_of_one_is_greedy_too(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, temperature=0.5, top_k=1)
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot, ASK)
+        await stage.press(pilot, "1")
+        assert [(r.sampling.temperature, r.sampling.top_k) for r in stage.engine.submitted] == [(0.8, 0)] * 3
+
+
+async def test_all_are_stopped_by_a_key(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 10, text=ASK)
+        await stage.press(pilot, "ctrl+x")
+        assert len(stage.engine.cancelled) == 3
+        assert isinstance(stage.app.screen, CandidatesScreen)
+
+
+async def test_asked_for_while_another_reply_runs_they_wait(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 5)
+        await stage.send(pilot, ASK)
+        assert isinstance(stage.app.screen, CandidatesScreen)
+        await stage.press(pilot, "1")
+        assert isinstance(stage.app.screen, CandidatesScreen)
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert len(stage.engine.submitted) == 4
+
+
+async def test_an_engine_that_has_died_answers_once(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.settle(pilot)
+        await stage.send(pilot, ASK)
+        stage.engine.die("no room on the device")
+        await stage.settle(pilot)
+        first = stage.app.screen.query(CandidateFrame).first().view
+        assert any("✗ no room on the device" in first.render_line(y).text for y in range(3))
+        await stage.press(pilot, "2", "escape")
+        await stage.send(pilot, ASK)
+        assert isinstance(stage.app.screen, ChatScreen)
+        assert sum("✗ no room" in line for line in lines_of(stage)) == 2
+
+
+async def test_nothing_to_show(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot, "/candidates")
+        assert said(stage) == ["this chat has no prompt with several replies: /candidates 4 PROMPT asks for four"]
+
+
+@pytest.mark.model
+def test_more_than_there_are_slots_queue_and_differ(default_model: Path) -> None:
+    """The real engine: eight at once in four slots, no two alike."""
+    from specchat.app.settings.settings import Settings
+    from specchat.engine import Message, models_folder
+
+    settings = Settings(temperature=1.0, max_tokens=12)
+    engine = Engine(EngineConfig(str(default_model), models_folder(), context=256))
+    engine.start()
+    engine.wait_ready(120)
+    try:
+        boxes = [Outbox() for _ in range(8)]
+        for number, box in enumerate(boxes):
+            engine.submit(settings.request(str(number), (Message("user", "Tell me a story."),)), box)
+        texts = []
+        for box in boxes:
+            events: list[Any] = []
+            while not events or not isinstance(events[-1], Finished):
+                events.append(box.get(60))
+                assert events[-1] is not None
+            texts.append("".join(event.text for event in events if isinstance(event, Round)))
+    finally:
+        engine.close()
+    assert len(set(texts)) > 4
+
+
+LOOKS = {
+    "two": (2, 80, SIZE, "specchat-dark"),
+    "four": (4, 60, SIZE, "specchat-dark"),
+    "four_narrow": (4, 60, (80, 24), "specchat-dark"),
+    "four_light": (4, None, SIZE, "specchat-light"),
+    "eight": (8, 60, SIZE, "specchat-dark"),
+    "three_medium": (3, None, (110, 30), "specchat-dark"),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_looks(snap_compare: Any, tmp_path: Path, name: str) -> None:
+    count, events, size, theme = LOOKS[name]
+    stage = Stage(tmp_path, name="sampled", temperature=0.8, theme=theme)
+
+    async def before(pilot: Pilot[None]) -> None:
+        await stage.ready(pilot)
+        await stage.send(pilot, f"/candidates {count} {QUESTION}")
+        for number, request in enumerate(stage.engine.submitted):
+            if number < 4:  # the others wait for a slot
+                stage.engine.give_to(request.request_id, None if events is None else events + 5 * number)
+        await stage.settle(pilot)
+        await stage.settle(pilot)  # a scrollbar takes room, which may move the lines once more
+
+    assert snap_compare(stage.app, terminal_size=size, run_before=before)
+
+
+@pytest.mark.parametrize("name", ["picked", "offer"])
+def test_looks_around(snap_compare: Any, tmp_path: Path, name: str) -> None:
+    stage = Stage(tmp_path, name="sampled", temperature=0.0 if name == "offer" else 0.8)
+
+    async def before(pilot: Pilot[None]) -> None:
+        await stage.ready(pilot)
+        await stage.answer(pilot, text=ASK)
+        if name == "picked":
+            await stage.press(pilot, "2")
+
+    assert snap_compare(stage.app, terminal_size=SIZE, run_before=before)

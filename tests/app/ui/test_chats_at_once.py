@@ -1,0 +1,225 @@
+"""Several chats answer at once; each goes on when it is left, is marked in the list, and survives a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from specchat.app.chat.reply import Stage as ReplyStage
+from specchat.app.storage.store import Store
+from specchat.app.ui.widgets.chat_list import ChatList
+from specchat.app.ui.widgets.composer import Composer
+from specchat.engine import Engine, EngineConfig, Finished, Outbox, Round
+from tests.app.stage import FOLLOW_UP, QUESTION, Stage
+
+SIZE = (140, 40)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    stage = Stage(tmp_path)
+    stage.chats("Regex for dates")
+    return stage
+
+
+def listed(stage: Stage) -> list[str]:
+    chats = stage.app.chat_screen.query_one(ChatList)
+    return [str(chats.get_option_at_index(i).prompt) for i in range(len(chats.chats))]
+
+
+async def two_at_once(stage: Stage, pilot: Pilot[None]) -> None:
+    """One chat that is left while it answers, and a second one that answers too."""
+    await stage.ready(pilot)
+    await stage.answer(pilot, 10, text="the first chat")
+    stage.clock += 1
+    await stage.press(pilot, "ctrl+n")
+    await stage.answer(pilot, 10, text="the second chat")
+
+
+async def test_both_go_on(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await two_at_once(stage, pilot)
+        assert not stage.engine.cancelled
+        assert [len(request.messages) for request in stage.engine.submitted] == [1, 1]
+        assert ["●" in line for line in listed(stage)] == [True, True, False]
+        stage.engine.give()
+        await stage.settle(pilot)
+        texts = [[m.content for m in stage.store.messages(chat.id)] for chat in stage.store.chats()[:2]]
+        assert [prompt for prompt, _ in texts] == ["the second chat", "the first chat"]
+        assert all(reply for _, reply in texts)
+
+
+async def test_the_list_says_how_each_stands(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.settle(pilot)
+        await stage.send(pilot, "before the models are loaded")
+        assert listed(stage)[0].startswith("◌ ")
+        stage.engine.become_ready()
+        await stage.settle(pilot)
+        stage.engine.give(5)
+        await stage.settle(pilot)
+        assert listed(stage)[0].startswith("● ")
+        await stage.press(pilot, "ctrl+n")
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert listed(stage)[0].startswith("◆ ")
+        await stage.press(pilot, "ctrl+b", "home", "enter")
+        assert listed(stage)[0].startswith("before the models")
+
+
+async def test_the_newest_chat_is_opened_at_once(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+b", "enter")
+        assert stage.app.chat_screen.conversation.title == "Regex for dates"
+
+
+async def test_what_is_on_screen_is_no_news(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        assert not any(line.startswith("◆") for line in listed(stage))
+
+
+async def test_prompts_typed_ahead_go_on_in_a_chat_that_was_left(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 10)
+        await stage.send(pilot, FOLLOW_UP)
+        await stage.press(pilot, "ctrl+n")
+        stage.engine.give()
+        await stage.settle(pilot)
+        stage.engine.give()
+        await stage.settle(pilot)
+        messages = stage.store.messages(stage.store.chats()[0].id)
+        assert [(m.role, m.content) for m in messages if m.role == "user"] == [("user", QUESTION), ("user", FOLLOW_UP)]
+        assert [m.finish_reason for m in messages if m.role == "assistant"] == ["length", "length"]
+
+
+async def test_stopping_one_leaves_the_other(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await two_at_once(stage, pilot)
+        await stage.press(pilot, "escape")
+        assert stage.engine.cancelled == [stage.engine.submitted[1].request_id]
+        stage.engine.give()
+        await stage.settle(pilot)
+        reasons = [stage.store.messages(chat.id)[1].finish_reason for chat in stage.store.chats()[:2]]
+        assert reasons == ["cancelled", "length"]
+
+
+async def test_deleting_a_chat_that_answers_keeps_what_it_said(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 20)
+        await stage.send(pilot, FOLLOW_UP)
+        await stage.press(pilot, "ctrl+b", "home", "d", "u")
+        await stage.press(pilot, "home", "enter")
+        first, second = stage.app.chat_screen.conversation.turns
+        assert first.reply is not None
+        assert first.reply.text
+        assert second.prompt == FOLLOW_UP
+        assert second.reply is not None
+        assert second.reply.stage is ReplyStage.INTERRUPTED
+
+
+async def test_prompts_taken_back_leave_nothing_behind(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.settle(pilot)
+        await stage.send(pilot, "too early")
+        assert [chat.title for chat in stage.store.chats()] == ["too early", "Regex for dates"]
+        await stage.press(pilot, "escape")
+        assert [chat.title for chat in stage.store.chats()] == ["Regex for dates"]
+        assert stage.app.chat_screen.unsent == "too early"
+
+
+async def test_what_was_typed_and_not_sent_is_there_again(stage: Stage, tmp_path: Path) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "h", "a", "l", "f")
+    again = Stage(tmp_path)
+    async with again.app.run_test(size=SIZE) as pilot:
+        await again.ready(pilot)
+        assert again.app.chat_screen.query_one(Composer).text == "half"
+        await again.press(pilot, "enter")
+    last = Stage(tmp_path)
+    async with last.app.run_test(size=SIZE) as pilot:
+        await last.ready(pilot)
+        assert last.app.chat_screen.unsent == ""
+
+
+KILLED = """
+    import asyncio, sys
+    from pathlib import Path
+    from tests.app.stage import Stage
+
+    async def main():
+        stage = Stage(Path(sys.argv[1]))
+        async with stage.app.run_test(size=(100, 30)) as pilot:
+            await stage.settle(pilot)
+            await stage.send(pilot, "sent while the model loads")
+            await stage.press(pilot, *"and typed")
+            await asyncio.sleep(1)
+            print("ready", flush=True)
+            await asyncio.sleep(60)
+
+    asyncio.run(main())
+"""
+
+
+def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> None:
+    script = textwrap.dedent(KILLED)
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.kill(process.pid, signal.SIGKILL)
+    with Store(tmp_path / "specchat.db") as store:
+        (chat,) = store.chats()
+        assert [(m.role, m.content) for m in store.messages(chat.id)] == [("user", "sent while the model loads")]
+        assert store.unsent() == "and typed"
+
+
+@pytest.mark.model
+def test_several_chats_are_rows_of_one_batch(default_model: Path) -> None:
+    """The real engine: rounds are shared."""
+    from specchat.app.settings.settings import Settings
+    from specchat.engine import Message, models_folder
+
+    engine = Engine(EngineConfig(str(default_model), models_folder(), context=256))
+    engine.start()
+    engine.wait_ready(120)
+    settings, boxes, rounds = Settings(max_tokens=16, gamma=0), [Outbox() for _ in range(3)], []
+    try:
+        for number, box in enumerate(boxes):
+            engine.submit(settings.request(str(number), (Message("user", f"Count to {number + 5}."),)), box)
+        for box in boxes:
+            event: Any = None
+            while not isinstance(event, Finished):
+                event = box.get(60)
+                assert event is not None
+                rounds += [event] if isinstance(event, Round) else []
+    finally:
+        engine.close()
+    assert max(r.rows for r in rounds) == 3
+
+
+@pytest.mark.parametrize("size", [SIZE, (80, 24)], ids=["wide", "narrow"])
+def test_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> None:
+    """One chat with news, one that answers, one that waits for the models no more, the open one empty."""
+
+    async def before(pilot: Pilot[None]) -> None:
+        await two_at_once(stage, pilot)
+        stage.engine.give_to(stage.engine.submitted[0].request_id)
+        stage.clock += 1
+        await stage.press(pilot, "ctrl+n")
+        await stage.send(pilot, "a third one, for which there is no slot yet")
+        await stage.press(pilot, "ctrl+b")
+
+    assert snap_compare(stage.app, terminal_size=size, run_before=before)

@@ -1,0 +1,215 @@
+"""The panel of controls, by key and by mouse, beside a chat that goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from specchat.app.chat.session import Session
+from specchat.app.settings.controls import BY_NAME, CONTROLS, Value
+from specchat.app.settings.presets import Presets
+from specchat.app.settings.settings import Settings
+from specchat.app.ui.app import SpecChat
+from specchat.app.ui.screens.chat import ChatScreen
+from specchat.app.ui.screens.controls import ControlsScreen
+from specchat.app.ui.widgets.control_list import ControlList
+from specchat.app.ui.widgets.masthead import Masthead
+from tests.app.stage import NOW, Stage
+
+SIZE = (140, 40)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return kept(tmp_path)
+
+
+def kept(folder: Path, theme: str = "", **settings: object) -> Stage:
+    """The app with a settings file."""
+    stage = Stage(folder, theme=theme, **settings)
+    stage.app = SpecChat(
+        lambda: Session(stage.engine, stage.settings, stage.store, settings_file=folder / "settings.toml"),
+        theme=theme,
+        now=lambda: NOW,
+    )
+    stage.app.animation_level = "none"
+    return stage
+
+
+def settings(stage: Stage) -> Settings:
+    assert stage.app.requests.settings is not None
+    return stage.app.requests.settings
+
+
+def said(stage: Stage) -> list[str]:
+    return [notice.message for notice in stage.app._notifications]
+
+
+def shown(stage: Stage) -> list[str]:
+    return stage.app.screen.query_one(ControlList).render().plain.split("\n")
+
+
+@pytest.mark.parametrize("key", ["ctrl+o", "f9"])
+async def test_opens_and_closes_with_a_key(stage: Stage, key: str) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, key)
+        assert isinstance(stage.app.screen, ControlsScreen)
+        await stage.press(pilot, key)
+        assert isinstance(stage.app.screen, ChatScreen)
+
+
+async def test_the_palette_has_it(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        (command,) = [c for c in stage.app.get_system_commands(stage.app.screen) if c.title == "Controls"]
+        command.callback()
+        await stage.settle(pilot)
+        assert isinstance(stage.app.screen, ControlsScreen)
+
+
+async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 10)
+        await stage.press(pilot, "ctrl+o", "right", "right", "right", "left")
+        (request,) = stage.engine.submitted
+        assert [gamma for _, _, gamma in stage.engine.adjusted] == [0, 1, 2, 1]
+        assert {i for i, _, _ in stage.engine.adjusted} == {request.request_id}
+        assert settings(stage).gamma == 1
+        masthead = stage.app.chat_screen.query_one(Masthead)
+        assert "γ 1" in str(masthead.query_one("#models").render())
+        before = lines_of_chat(stage)
+        stage.engine.give(20)
+        await stage.settle(pilot)
+        assert lines_of_chat(stage) != before
+
+
+def lines_of_chat(stage: Stage) -> list[str]:
+    transcript = stage.app.chat_screen._transcript
+    return [transcript.render_line(y).text for y in range(transcript.size.height)]
+
+
+async def test_the_mouse_steps(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+o")
+        controls = stage.app.screen.query_one(ControlList)
+        y = next(y for y, line in enumerate(shown(stage)) if "temperature" in line)
+        left, top = controls.content_region.offset
+        await pilot.click(offset=(left + 4, top + y))
+        await stage.settle(pilot)
+        x = shown(stage)[y].index("▸", 4)
+        await pilot.click(offset=(left + x, top + y))
+        await pilot.click(offset=(left + x, top + y))
+        await stage.settle(pilot)
+        assert settings(stage).temperature > 0
+
+
+async def test_values_are_typed(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+o", "down", "down", "enter")
+        field = stage.app.screen.query_one(Input)
+        assert field.has_focus
+        field.value = "warm"
+        await stage.press(pilot, "enter")
+        assert said(stage)[-1] == "temp 'warm' is not understood: it takes a number from 0 (greedy) on"
+        assert field.has_focus
+        field.value = "0.65"
+        await stage.press(pilot, "enter")
+        assert settings(stage).temperature == 0.65
+        assert not field.display
+        assert any("temperature   ◂ 0.65" in line for line in shown(stage))
+        await stage.press(pilot, "enter", "escape")
+        assert isinstance(stage.app.screen, ControlsScreen)
+
+
+async def test_presets_are_saved_and_taken_in_the_panel(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+o", "right", "s", "p", "l", "a", "i", "n", "enter")
+        assert any(line.strip() == "plain" for line in shown(stage))
+        await stage.press(pilot, "right", "right")
+        assert settings(stage).gamma == 2
+        await stage.press(pilot, "up", "up", "enter")
+        assert settings(stage).gamma == 0
+
+
+async def test_not_in_a_replay() -> None:
+    from specchat.app.sources.player import Player
+    from tests.app.recorded import Clock, trace
+
+    player = Player(trace(), "chat.jsonl", Clock())
+    app = SpecChat(lambda: Session(player), player=player)
+    async with app.run_test(size=SIZE) as pilot:
+        await app.workers.wait_for_complete()
+        await pilot.press("ctrl+o")
+        assert isinstance(app.screen, ChatScreen)
+
+
+async def test_a_drafter_that_was_not_loaded_is_refused(tmp_path: Path) -> None:
+    stage = kept(tmp_path, draft="smollm2-135m", drafter="ngram")
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot, "/drafter model")
+        assert said(stage)[-1].startswith("the loaded models have no drafter 'model': choose one of auto, ")
+        assert settings(stage).drafter == "ngram"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "by", "expected"),
+    [
+        ("gamma", None, 1, 0), ("gamma", 0, -1, None), ("gamma", 16, 1, 16), ("gamma", None, -1, None),
+        ("temperature", 0.65, 1, 0.7), ("temperature", 0.65, -1, 0.6), ("temperature", 9.0, 1, 2.0),
+        ("top_p", 0.93, 1, 0.9), ("top_p", 0.93, -1, 0.95), ("top_p", 0.1, -1, 0.3), ("max_tokens", 1000, 1, 1024),
+        ("seed", 500, -1, 100), ("seed", None, 1, 0), ("drafter", "auto", 1, "ngram"), ("drafter", "none", 1, "none"),
+    ],
+)  # fmt: skip
+def test_steps(name: str, value: Value, by: int, expected: Value) -> None:
+    assert BY_NAME[name].step(value, by, ("ngram", "none")) == expected
+
+
+def test_every_step_of_every_control_is_a_value_and_reads_back() -> None:
+    for control in CONTROLS:
+        for value in control.steps:
+            if (control.name, value) != ("drafter", "model"):  # needs a draft model
+                changed = control.put(Settings(), value)
+                assert control.read(control.text(changed).split(" ")[0]) == value
+
+
+LOOKS = {
+    "open": (SIZE, "", ()),
+    "open_narrow": ((80, 24), "", ("down", "down", "down")),
+    "open_light": (SIZE, "specchat-light", ("down", "right")),
+    "typing": (SIZE, "", ("down", "down", "enter")),
+    "wrong": (SIZE, "", ("enter", "6", "0", "enter")),
+    "small": ((60, 16), "", ("up", "up")),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_looks(snap_compare: Any, tmp_path: Path, name: str) -> None:
+    size, theme, keys = LOOKS[name]
+    stage = kept(tmp_path, theme=theme, temperature=0.7)
+
+    async def before(pilot: Pilot[None]) -> None:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 70)
+        Presets(tmp_path / "presets").save("fast", Settings())
+        await stage.press(pilot, "ctrl+o", *keys)
+
+    assert snap_compare(stage.app, terminal_size=size, run_before=before)
+
+
+@pytest.mark.parametrize("size", [SIZE, (80, 24)], ids=["wide", "narrow"])
+def test_help_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> None:
+    async def before(pilot: Pilot[None]) -> None:
+        await stage.ready(pilot)
+        await stage.press(pilot, "f1")
+
+    assert snap_compare(stage.app, terminal_size=size, run_before=before)

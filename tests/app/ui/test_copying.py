@@ -1,0 +1,177 @@
+"""Replies, code and selections reach the clipboard as they were written, and a file beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.reply import Reply
+from specchat.app.paths import state_folder
+from specchat.app.ui.screens.choice import ChoiceScreen
+from specchat.app.ui.widgets.token_lines import TokenLines
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Fate, Finished, FinishReason, Round
+from tests.app.stage import Stage, lines_of
+from tests.app.ui.test_transcript import round_of
+
+SIZE = (140, 40)
+CODE = "Two ways:\n\n```python\nprint(1)\n```\n\nor\n\n```sh\necho 1\n```\n"
+
+
+def said(stage: Stage) -> list[str]:
+    return [notice.message for notice in stage.app._notifications]
+
+
+def say(stage: Stage, *rounds: Round, prompt: str = "?") -> None:
+    reply = Reply("r")
+    for record in rounds:
+        reply.add(record)
+    reply.add(Finished("r", FinishReason.EOS, "", "", 1.0))
+    stage.app.screen.show(Conversation(turns=[Turn(prompt, reply)]))  # type: ignore[attr-defined]
+
+
+def plain(text: str, number: int = 0) -> Round:
+    return round_of(accepted=0, tested=0, last=text, fate=Fate.PLAIN, number=number)
+
+
+async def drag(stage: Stage, pilot: Pilot[None], start: tuple[int, int], end: tuple[int, int]) -> None:
+    left, top = stage.app.screen.query_one(Transcript).content_region.offset
+    await pilot.mouse_down(offset=(left + start[0], top + start[1]))
+    await pilot.hover(offset=(left + end[0], top + end[1]))
+    await pilot.mouse_up(offset=(left + end[0], top + end[1]))
+    await stage.settle(pilot)
+
+
+def line_with(stage: Stage, text: str) -> tuple[int, int]:
+    """Where on the transcript this text is."""
+    return next((line.index(text), y) for y, line in enumerate(lines_of(stage)) if text in line)
+
+
+async def test_a_selection_leaves_out_what_was_rejected(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        say(stage, round_of(" yes", " no", " never", accepted=1, tested=2, last=" indeed", fate=Fate.CORRECTION))
+        await stage.settle(pilot)
+        x, y = line_with(stage, "yes")
+        await drag(stage, pilot, (x, y), (60, y))
+        await stage.press(pilot, "ctrl+c")
+        assert stage.app.clipboard == "yes indeed"
+        assert (state_folder() / "clipboard.txt").read_text() == "yes indeed"
+        assert any("^c copies" in notice for notice in said(stage))
+
+
+async def test_a_selection_has_the_lines_of_the_text_not_of_the_screen(stage: Stage) -> None:
+    words = " ".join(f"word{number}" for number in range(40))
+    async with stage.app.run_test(size=(80, 24)) as pilot:
+        await stage.ready(pilot)
+        say(stage, plain(words + "\nsecond line"))
+        await stage.settle(pilot)
+        x, y = line_with(stage, "word0")
+        _, last = line_with(stage, "second line")
+        assert last > y + 2
+        await drag(stage, pilot, (x, y), (70, last))
+        assert stage.app.screen.get_selected_text() == words + "\nsecond line"
+
+
+async def test_wide_characters_are_selected_by_what_is_seen(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        say(stage, plain("東京は日本の首都です"))
+        await stage.settle(pilot)
+        _, y = line_with(stage, "東京")
+        await drag(stage, pilot, (4, y), (8, y))
+        assert stage.app.screen.get_selected_text() in ("東京", "東京は")
+
+
+async def test_lines_are_selected_by_key(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        say(stage, plain("one\ntwo\nthree"), prompt="numbers")
+        await stage.settle(pilot)
+        stage.app.screen.query_one(Transcript).focus()
+        await stage.press(pilot, *["shift+down"] * 5)
+        assert stage.app.screen.get_selected_text() == "numbers\n\none\ntwo"
+        await stage.press(pilot, "shift+up", "ctrl+c")
+        assert stage.app.clipboard == "numbers\n\none"
+
+
+@pytest.mark.parametrize("width", [7, 10, 16, 23])
+def test_wrapping_can_be_undone(width: int) -> None:
+    text = "The quick brown fox, antidisestablishmentarianism 東京は日本の首都です\n\n  and  more"
+    lines = TokenLines(width)
+    lines.append([(text, Fate.PLAIN)], 0)
+    parts = [lines.plain(y, 0, 999) for y in range(len(lines.lines))]
+    assert "".join(part + joint for part, joint in parts).removesuffix("\n") == text
+
+
+async def test_a_click_below_the_reply_copies_it(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        say(stage, plain("the whole reply\nin two lines"))
+        await stage.settle(pilot)
+        x, y = line_with(stage, "copy")
+        left, top = stage.app.screen.query_one(Transcript).content_region.offset
+        await pilot.click(offset=(left + x + 1, top + y))
+        await stage.settle(pilot)
+        assert stage.app.clipboard == "the whole reply\nin two lines"
+        assert any("copied 28 characters" in notice and "clipboard.txt" in notice for notice in said(stage))
+
+
+@pytest.mark.parametrize(("keys", "copied"), [("1", CODE.strip()), ("2", "print(1)"), ("3", "echo 1"), ("4", "# ?")])
+async def test_the_key_asks_what_to_copy(stage: Stage, keys: str, copied: str) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        say(stage, plain(CODE))
+        await stage.press(pilot, "f8")
+        assert isinstance(stage.app.screen, ChoiceScreen)
+        await stage.press(pilot, keys)
+        assert stage.app.clipboard.startswith(copied)
+        if keys != "4":
+            assert stage.app.clipboard == copied
+
+
+async def test_commands_copy(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot, "/copy")
+        assert any("no reply to copy yet" in notice for notice in said(stage))
+        say(stage, plain("words alone"))
+        await stage.send(pilot, "/copy code")
+        assert any("no code block" in notice for notice in said(stage))
+        await stage.send(pilot, "/copy")
+        assert stage.app.clipboard == "words alone"
+        say(stage, plain("```\none block\n```"))
+        await stage.send(pilot, "/copy code")
+        assert stage.app.clipboard == "one block"
+        say(stage, plain(CODE))
+        await stage.send(pilot, "/copy code")
+        await stage.press(pilot, "down", "enter")
+        assert stage.app.clipboard == "echo 1"
+        await stage.send(pilot, "/copy all")
+        assert any("/copy all is not understood" in notice for notice in said(stage))
+
+
+async def test_a_state_folder_that_cannot_be_written_is_said(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file in its place")
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        say(stage, plain("words"))
+        await stage.send(pilot, "/copy")
+        assert stage.app.clipboard == "words"
+        assert any("copied 5 characters (and not to" in notice for notice in said(stage))
+
+
+@pytest.mark.parametrize("what", ["menu", "link"])
+def test_looks(snap_compare: Any, stage: Stage, what: str) -> None:
+    async def before(pilot: Pilot[None]) -> None:
+        await stage.ready(pilot)
+        say(stage, plain(CODE), prompt="How do I print 1?")
+        await stage.settle(pilot)
+        if what == "menu":
+            await stage.press(pilot, "f8")
+
+    assert snap_compare(stage.app, terminal_size=SIZE if what == "menu" else (80, 24), run_before=before)

@@ -1,0 +1,151 @@
+"""Every key and mouse action of the inspector, on recorded engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specchat.app.ui.screens.inspection import DETAIL
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.inspector import ChancesCard, Inspector, VerdictCard
+from specchat.app.ui.widgets.panel import Panel
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Fate
+from tests.app.stage import Stage
+from tests.app.views import WIDE, answered, reply_of, screen_of, spot_of, text_of
+
+
+@pytest.mark.parametrize("key", ["f6"])
+async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage, key: str) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot)
+        await stage.press(pilot, key)
+        assert screen.query_one(Inspector).display
+        assert not screen.query_one(Panel).display
+        assert spot_of(screen)[0] == reply_of(screen).rounds[-1].number
+        await stage.press(pilot, key)
+        assert not screen.query_one(Inspector).display
+        assert screen.query_one(Panel).display
+        assert screen.query_one(Transcript).spot is None
+        assert isinstance(screen.focused, Composer)
+
+
+async def test_escape_closes_the_inspector_and_does_not_stop_the_reply(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot)
+        await stage.press(pilot, "f6", "escape")
+        assert not screen.query_one(Inspector).display
+        assert not stage.engine.cancelled
+        await stage.press(pilot, "escape")
+        assert stage.engine.cancelled
+
+
+async def test_arrows_go_from_token_to_token_and_line_to_line(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot, None)
+        transcript, reply = screen.query_one(Transcript), reply_of(screen)
+        await stage.press(pilot, "f6")
+        assert transcript.spot is not None
+        last = transcript.spot.token
+        await stage.press(pilot, "left", "left")
+        assert transcript.spot.token == last - 2
+        await stage.press(pilot, "right")
+        assert transcript.spot.token == last - 1
+        await stage.press(pilot, "up")
+        above = transcript.spot.token
+        assert above < last - 3
+        await stage.press(pilot, "down")
+        assert transcript.spot.token > above
+        await stage.press(pilot, "ctrl+left")
+        assert transcript.spot.token in reply.starts
+
+
+async def test_tokens_that_are_hidden_are_passed_over(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot)
+        await stage.press(pilot, "ctrl+r", "f6", *["left"] * 30)
+        await stage.press(pilot, "left")
+        assert spot_of(screen)[1] not in (Fate.REJECTED, Fate.DISCARDED)
+
+
+async def test_from_one_reply_to_the_one_before(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await answered(stage, pilot, None)
+        await stage.answer(pilot, 8, text="again")
+        screen, transcript = screen_of(stage), screen_of(stage).query_one(Transcript)
+        await stage.press(pilot, "f6", *["up"] * 6)
+        assert transcript.spot is not None
+        assert transcript.spot.reply is reply_of(screen, 0)
+
+
+@pytest.mark.parametrize("detail", ["code", "chat"])
+async def test_a_click_looks_at_the_token_under_it(tmp_path: Path, detail: str) -> None:
+    stage = Stage(tmp_path, name=detail)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot)
+        transcript = screen.query_one(Transcript)
+        lines = [transcript.render_line(y).text for y in range(transcript.size.height)]
+        line = next(y for y, text in enumerate(lines) if text[:4].isspace() and text[4:5].strip())
+        await pilot.click(Transcript, offset=(5, line))
+        await stage.settle(pilot)
+        assert screen.query_one(Inspector).display
+        assert transcript.spot is not None
+        assert transcript.spot.token == 0
+        await pilot.click(Transcript, offset=(1, line))  # the margin: nothing is there
+        await stage.settle(pilot)
+        assert transcript.spot.token == 0
+
+
+async def test_detail_is_asked_for_while_the_inspector_is_open(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await answered(stage, pilot, 20)
+        running = stage.engine.submitted[0].request_id
+        assert stage.engine.submitted[0].detail == 0
+        await stage.press(pilot, "f6")
+        assert stage.engine.details == [(running, DETAIL)]
+        await stage.press(pilot, "escape")
+        assert stage.engine.details[1:] == [(running, 0)]
+        stage.engine.give()
+        await stage.settle(pilot)
+        await stage.press(pilot, "f6", "tab")
+        screen_of(stage).query_one(Composer).focus()
+        await stage.send(pilot, "more")
+        assert stage.engine.submitted[1].detail == DETAIL
+
+
+async def test_inspector_before_the_first_token(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot)
+        await stage.press(pilot, "f6")
+        screen = screen_of(stage)
+        assert "no token" in text_of(screen.query_one(VerdictCard))
+        stage.engine.give(10)
+        await stage.settle(pilot)
+        assert screen.query_one(Transcript).spot is not None
+
+
+async def test_what_is_not_recorded_is_said_to_be_so(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot)
+        await stage.press(pilot, "f6", "ctrl+left")
+        assert "not recorded for this round" in text_of(screen.query_one(ChancesCard)).replace("\n", " ")
+        stage.engine.give()
+        await stage.settle(pilot)
+        await stage.press(pilot, "ctrl+left")
+        assert "not recorded for this reply" in text_of(screen.query_one(ChancesCard)).replace("\n", " ")
+
+
+async def test_the_inspector_of_a_stored_chat(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await answered(stage, pilot, None)
+        await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "enter", "f6", "left")
+        assert spot_of(screen_of(stage))[0] > 0
+
+
+async def test_another_chat_is_not_looked_at(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot)
+        await stage.press(pilot, "f6", "ctrl+n")
+        assert screen.query_one(Transcript).spot is None

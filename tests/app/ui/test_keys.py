@@ -1,0 +1,351 @@
+"""Every key and every mouse action, on a recorded engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.events import Key
+from textual.widgets import Input
+
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.reply import Stage as ReplyStage
+from specchat.app.ui.screens.chat import ChatScreen
+from specchat.app.ui.screens.help import HelpScreen
+from specchat.app.ui.screens.rename import RenameScreen
+from specchat.app.ui.widgets.chat_list import ChatList
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import FinishReason
+from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
+
+SIZE = (140, 40)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    stage = Stage(tmp_path)
+    stage.chats("Regex for dates", "Sort a list in place")
+    return stage
+
+
+def screen(stage: Stage) -> ChatScreen:
+    found = stage.app.screen
+    assert isinstance(found, ChatScreen)
+    return found
+
+
+def conversation(stage: Stage) -> Conversation:
+    return screen(stage).conversation
+
+
+def widget(stage: Stage, kind: type[Any]) -> Any:
+    return stage.app.screen.query_one(kind)
+
+
+def messages(stage: Stage) -> list[tuple[str, str | None]]:
+    """Role and finish reason of what is stored in the newest chat."""
+    return [(m.role, m.finish_reason) for m in stage.store.messages(stage.store.chats()[0].id)]
+
+
+async def test_typing_works_while_the_model_loads(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.press(pilot, "h", "i", "enter")
+        assert [turn.prompt for turn in conversation(stage).waiting] == ["hi"]
+        assert any("queued" in line for line in lines_of(stage))
+        assert not stage.engine.submitted
+        stage.engine.become_ready()
+        await stage.settle(pilot)
+        assert [r.messages[-1].content for r in stage.engine.submitted] == ["hi"]
+        assert not any("queued" in line for line in lines_of(stage))
+
+
+async def test_enter_sends_and_the_next_prompt_has_the_history(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        await stage.answer(pilot, text=FOLLOW_UP)
+        first, second = stage.engine.submitted
+        assert [m.content for m in first.messages] == [QUESTION]
+        assert [m.role for m in second.messages] == ["user", "assistant", "user"]
+        assert second.messages[1].content == conversation(stage).turns[0].reply.text  # type: ignore[union-attr]
+        assert messages(stage) == [("user", None), ("assistant", "length")] * 2
+
+
+@pytest.mark.parametrize("key", ["ctrl+j", "shift+enter"])
+async def test_new_line(stage: Stage, key: str) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.press(pilot, "a", key, "b")
+        assert widget(stage, Composer).text == "a\nb"
+        assert widget(stage, Composer).size.height == 2
+
+
+async def test_an_empty_prompt_is_not_sent(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "enter", "space", "enter")
+        assert not conversation(stage).turns
+
+
+async def test_prompt_history(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        for prompt in ("first", "second"):
+            await stage.answer(pilot, text=prompt)
+        composer = widget(stage, Composer)
+        await stage.press(pilot, "x", "up")
+        assert composer.text == "second"
+        await stage.press(pilot, "up")
+        assert composer.text == "first"
+        await stage.press(pilot, "up", "down", "down")
+        assert composer.text == "x"
+
+
+async def test_stop_keeps_the_text(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 40)
+        await stage.press(pilot, "escape")
+        reply = conversation(stage).turns[0].reply
+        assert reply is not None
+        assert (reply.stage, reply.reason) == (ReplyStage.ENDED, FinishReason.CANCELLED)
+        assert messages(stage) == [("user", None), ("assistant", "cancelled")]
+        stored = stage.store.messages(stage.store.chats()[0].id)[1]
+        assert stored.content == reply.text != ""
+
+
+async def test_prompts_typed_ahead_are_sent_in_turn_or_taken_back(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 10)
+        await stage.send(pilot, "second")
+        assert len(stage.engine.submitted) == 1
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert stage.engine.submitted[1].messages[-1].content == "second"
+        await stage.send(pilot, "third")
+        await stage.press(pilot, "escape")
+        assert widget(stage, Composer).text == "third"
+        assert len(stage.engine.submitted) == 2
+        assert not conversation(stage).waiting
+
+
+@pytest.mark.parametrize("key", ["f1", "question_mark"])
+async def test_help(stage: Stage, key: str) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.press(pilot, key)
+        assert isinstance(stage.app.screen, HelpScreen)
+        await stage.press(pilot, key)
+        assert isinstance(stage.app.screen, ChatScreen)
+        assert widget(stage, Composer).text == ""
+
+
+async def test_a_question_mark_behind_other_text_is_text(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.press(pilot, "a", "question_mark")
+        assert widget(stage, Composer).text == "a?"
+
+
+async def test_new_chat_while_the_old_one_answers(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 10)
+        old = conversation(stage)
+        await stage.press(pilot, "ctrl+n")
+        assert not conversation(stage).turns
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert old.turns[0].reply is not None
+        assert old.turns[0].reply.reason is FinishReason.LENGTH
+        assert messages(stage)[1] == ("assistant", "length")
+
+
+async def test_going_back_to_a_chat_that_answers(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 10)
+        old = conversation(stage)
+        await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "enter")
+        assert conversation(stage) is old
+
+
+async def test_open_by_key_and_by_mouse(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+b", "home", "down", "enter")
+        assert conversation(stage).title == "Regex for dates"
+        await pilot.click(ChatList, offset=(4, 1))
+        await stage.settle(pilot)
+        assert conversation(stage).title == "Sort a list in place"
+        assert isinstance(stage.app.focused, Composer)
+
+
+async def test_rename(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.press(pilot, "ctrl+b", "home", "r")
+        assert isinstance(stage.app.screen, RenameScreen)
+        widget(stage, Input).value = "Sorting"
+        await stage.press(pilot, "enter")
+        assert stage.store.chats()[0].title == "Sorting"
+        await stage.press(pilot, "r", "x", "escape")
+        assert stage.store.chats()[0].title == "Sorting"
+
+
+async def test_delete_and_undo(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.press(pilot, "ctrl+b", "home", "d")
+        assert [chat.title for chat in stage.store.chats()] == ["Regex for dates"]
+        await stage.press(pilot, "u")
+        assert [chat.title for chat in widget(stage, ChatList).chats] == ["Sort a list in place", "Regex for dates"]
+
+
+async def test_deleting_the_open_chat_leaves_it(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 10)
+        await stage.press(pilot, "ctrl+b", "home", "d")
+        assert stage.engine.cancelled
+        assert not conversation(stage).turns
+
+
+async def test_deleting_the_open_chat_in_the_list_can_be_undone_there(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        await stage.press(pilot, "ctrl+b", "d")
+        assert widget(stage, ChatList).has_focus
+        assert len(stage.store.chats()) == 2
+        await stage.press(pilot, "u")
+        assert len(stage.store.chats()) == 3
+        assert widget(stage, Composer).text == ""
+
+
+async def test_keys_in_one_burst_keep_their_order(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        for key, character in (("a", "a"), ("ctrl+j", "\n"), ("b", "b"), ("question_mark", "?"), ("enter", "\r")):
+            stage.app.post_message(Key(key, character))
+        await stage.settle(pilot)
+        assert [request.messages[-1].content for request in stage.engine.submitted] == ["a\nb?"]
+
+
+async def test_chats_and_panel_fold(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.press(pilot, "ctrl+b")
+        assert widget(stage, ChatList).has_focus
+        await stage.press(pilot, "ctrl+b")
+        assert not widget(stage, ChatList).display
+        await stage.press(pilot, "f2")
+        assert widget(stage, ChatList).has_focus
+        await stage.press(pilot, "ctrl+g")
+        assert not stage.app.screen.query_one("#panel").display
+        await stage.press(pilot, "f3")
+        assert stage.app.screen.query_one("#panel").display
+
+
+async def test_panes_on_a_narrow_screen(stage: Stage) -> None:
+    async with stage.app.run_test(size=(80, 24)) as pilot:
+        for key, shown in (("ctrl+g", "#panel"), ("ctrl+b", "#chats"), ("escape", "#middle")):
+            await stage.press(pilot, key)
+            shown_parts = [name for name in ("#panel", "#chats", "#middle") if stage.app.screen.query_one(name).display]
+            assert shown_parts == [shown]
+        await pilot.click("#tabs", offset=(16, 0))
+        await stage.settle(pilot)
+        assert stage.app.screen.query_one("#panel").display
+
+
+async def test_hide_rejected(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 30)
+        shown = lines_of(stage)
+        await stage.press(pilot, "ctrl+r")
+        assert lines_of(stage) != shown
+        assert not any("<|im_start|>" in line for line in lines_of(stage))
+        await stage.press(pilot, "f4")
+        assert lines_of(stage) == shown
+
+
+async def test_markdown_and_back(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        shown = lines_of(stage)
+        await stage.press(pilot, "ctrl+t")
+        assert any(line.strip().startswith("1 ") for line in lines_of(stage))
+        await stage.press(pilot, "f5")
+        assert lines_of(stage) == shown
+
+
+async def test_scrolling_away_from_the_end_and_back(stage: Stage) -> None:
+    async with stage.app.run_test(size=(80, 24)) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 60)
+        transcript = widget(stage, Transcript)
+        assert transcript.is_vertical_scroll_end
+        await stage.press(pilot, "pageup")
+        at = transcript.scroll_offset.y
+        stage.engine.give(20)
+        await stage.settle(pilot)
+        assert transcript.scroll_offset.y == at
+        await stage.press(pilot, "pagedown", "pagedown", "pagedown")
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert transcript.is_vertical_scroll_end
+
+
+async def test_the_wheel_scrolls(stage: Stage) -> None:
+    async with stage.app.run_test(size=(80, 24)) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        transcript = widget(stage, Transcript)
+        end = transcript.scroll_offset.y
+        transcript.post_message(_wheel_up(transcript))
+        await stage.settle(pilot)
+        assert transcript.scroll_offset.y < end
+
+
+async def test_pictures_are_never_overwritten(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "specchat-1.svg").write_text("mine")
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.press(pilot, "ctrl+s")
+        assert (tmp_path / "specchat-1.svg").read_text() == "mine"
+        assert (tmp_path / "specchat-2.svg").read_text().startswith("<svg")
+
+
+async def test_quit_stores_what_was_said(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 20)
+        await pilot.press("ctrl+q")
+    assert stage.engine.closed
+    from specchat.app.storage.store import Store
+
+    with Store(stage.database) as store:
+        prompt, reply = store.messages(store.chats()[0].id)
+    assert prompt.content == QUESTION
+    assert reply.content
+    assert reply.finish_reason == "cancelled"
+
+
+async def test_palette_offers_our_commands(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 10)
+        names = {command.title for command in stage.app.get_system_commands(stage.app.screen)}
+        assert {"New chat", "Rename chat", "Delete chat", "Stop", "Markdown", "Theme", "Save picture", "Quit"} <= names
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        assert stage.app.screen is not screen_of(stage)
+        await pilot.press("escape")
+
+
+def screen_of(stage: Stage) -> ChatScreen:
+    return stage.app.screen_stack[0]  # type: ignore[return-value]
+
+
+def _wheel_up(target: Any) -> Any:
+    from textual.events import MouseScrollUp
+
+    return MouseScrollUp(target, 5, 5, 0, -1, 0, False, False, False)

@@ -1,0 +1,270 @@
+"""The side-by-side mode: keys, turns, what is stored, and what the figures count, on recorded lanes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specchat.app.errors import UsageError
+from specchat.app.settings.settings import Settings
+from specchat.app.side_by_side.duet import SideOptions
+from specchat.app.ui.screens.chat import ChatScreen
+from specchat.app.ui.screens.help import HelpScreen
+from specchat.app.ui.screens.side_by_side import SideScreen
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.side_figures import exactness, status, texts, times
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Admitted, Comparison, Finished, LaneReady, LaneTally, Prefilled, Ready, Round
+from specchat.engine.lanes.clock import CLOCKS
+from tests.app.cli.commands.command import command
+from tests.app.recorded import trace
+from tests.app.side_stage import FOLLOW_UP, QUESTION, SideStage, differing
+
+WIDE, NARROW = (140, 40), (80, 24)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> SideStage:
+    return SideStage(tmp_path)
+
+
+def summary(stage: SideStage) -> str:
+    """The text of the summary as it stands."""
+    widget = stage.screen.query_one("#summary")
+    return "\n".join(strip.text for strip in widget.render_lines(widget.outer_size.region))
+
+
+async def both_answer(stage: SideStage, pilot: object, text: str = QUESTION) -> None:
+    await stage.send(pilot, text)  # type: ignore[arg-type]
+    await stage.give(pilot, None, None)  # type: ignore[arg-type]
+
+
+async def test_one_prompt_goes_into_both_lanes_with_their_own_drafters(stage: SideStage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot)
+        (left,), (right,) = stage.left.submitted, stage.right.submitted
+        assert left.messages == right.messages
+        assert (left.drafter, left.gamma) == ("none", 0)
+        assert (right.drafter, right.gamma) == ("ngram", 4)
+
+
+async def test_a_prompt_typed_while_loading_waits_for_the_models(stage: SideStage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.settle(pilot)
+        await stage.send(pilot)
+        assert not stage.left.submitted
+        await stage.ready(pilot)
+        assert len(stage.left.submitted) == len(stage.right.submitted) == 1
+
+
+async def test_the_next_turn_begins_when_both_lanes_have_answered(stage: SideStage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot)
+        await stage.send(pilot, FOLLOW_UP)
+        await stage.give(pilot, 10, None)
+        assert len(stage.right.submitted) == 1
+        await stage.give(pilot, None, None)
+        assert [len(lane.submitted) for lane in stage.lanes] == [2, 2]
+        assert [m.role for m in stage.left.submitted[1].messages] == ["user", "assistant", "user"]
+
+
+async def test_summary_and_both_conversations_in_the_store(stage: SideStage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        assert "A lane's clock runs" in summary(stage)
+        await both_answer(stage, pilot)
+        shown = summary(stage)
+        assert "identical, token for token (72 tokens)" in shown
+        for words in ("measured", "Theorem 3.8", "Theorem 3.11", "target passes"):
+            assert words in shown
+    titles = {chat.title: chat for chat in stage.store_again().chats()}
+    assert set(titles) == {f"{name} · {QUESTION[:47].rstrip()}…" for name in ("no drafts", "ngram γ 4")}
+
+
+async def test_esc_stops_both_and_keeps_their_texts(stage: SideStage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot)
+        await stage.send(pilot, FOLLOW_UP)
+        await stage.give(pilot, 20, 20)
+        await stage.press(pilot, "escape")
+        assert [reply.reason for reply in map(stage.duet.reply, (0, 1))] == ["cancelled", "cancelled"]  # type: ignore[union-attr]
+        assert stage.duet.reply(0).text  # type: ignore[union-attr]
+        assert stage.screen.query_one(Composer).text == FOLLOW_UP
+
+
+@pytest.mark.parametrize(("key", "side"), [("f8", 0), ("f9", 1)])
+async def test_going_on_from_a_lane(stage: SideStage, key: str, side: int) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await both_answer(stage, pilot)
+        conversation = stage.duet.conversations[side]
+        await stage.press(pilot, key)
+        assert isinstance(stage.app.screen, ChatScreen)
+        assert stage.app.screen.conversation is conversation
+        assert stage.left.closed
+        assert stage.right.closed
+        await stage.send(pilot, FOLLOW_UP)
+        (request,) = stage.chat_engine.submitted
+        assert request.messages[1].content == conversation.turns[0].reply.text  # type: ignore[union-attr]
+
+
+async def test_a_lane_that_answers_is_not_gone_on_from(stage: SideStage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot)
+        await stage.give(pilot, 10, None)
+        await stage.press(pilot, "f8", "f9")
+        assert isinstance(stage.app.screen, SideScreen)
+
+
+async def test_leaving_and_opening_again_by_key(stage: SideStage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        first = stage.duet
+        await stage.press(pilot, "escape")
+        assert isinstance(stage.app.screen, ChatScreen)
+        await stage.press(pilot, "ctrl+y")
+        assert isinstance(stage.app.screen, SideScreen)
+        assert stage.duet is not first
+
+
+async def test_it_does_not_open_while_the_chat_answers(stage: SideStage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "escape")
+        await stage.send(pilot)
+        await stage.press(pilot, "ctrl+y")
+        assert isinstance(stage.app.screen, ChatScreen)
+        assert any("would slow both lanes" in n.message for n in stage.app._notifications)
+
+
+async def test_a_difference_is_asked_about_once_and_the_next_turn_waits_for_the_answer(tmp_path: Path) -> None:
+    stage = SideStage(tmp_path, change_right=differing)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await both_answer(stage, pilot)
+        assert "they part at token" in summary(stage)
+        assert len(stage.left.asked) == 1
+        await stage.send(pilot, FOLLOW_UP)
+        assert len(stage.left.submitted) == 1
+        stage.left.answer(0.125)
+        await stage.settle(pilot)
+        assert len(stage.left.submitted) == 2
+        # From here on the lanes are asked different things: their texts are no longer held against each other.
+        await stage.give(pilot, None, None)
+        assert "not compared" in summary(stage)
+        assert len(stage.left.asked) == 1
+
+
+async def test_gap_is_shown(tmp_path: Path) -> None:
+    stage = SideStage(tmp_path, change_right=differing)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await both_answer(stage, pilot)
+        stage.left.answer(0.125)
+        await stage.settle(pilot)
+        assert "0.125 logits apart" in summary(stage)
+
+
+async def test_how_the_clock_counts_is_one_key_away(stage: SideStage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "f1")
+        assert isinstance(stage.app.screen, HelpScreen)
+        await stage.press(pilot, "escape")
+        assert isinstance(stage.app.screen, SideScreen)
+
+
+async def test_panes_on_a_narrow_screen(stage: SideStage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        await both_answer(stage, pilot)
+        seen = []
+        for _ in range(4):
+            shown = [name for name in ("left", "right", "summary") if stage.screen.query_one(f"#{name}").size.height]
+            seen.append(shown)
+            await stage.press(pilot, "ctrl+b")
+        assert seen == [["right"], ["summary"], ["left"], ["right"]]
+
+
+async def test_rejected_and_markdown_go_for_both_lanes(stage: SideStage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await both_answer(stage, pilot)
+        await stage.press(pilot, "ctrl+r", "ctrl+t")
+        views = list(stage.screen.query(Transcript))
+        assert [view.show_rejected for view in views] == [False, False]
+        assert [view.markdown for view in views] == [True, True]
+
+
+async def test_an_engine_that_dies_says_so_in_both_lanes(stage: SideStage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot)
+        stage.right.fail("no memory")
+        stage.left.die("no memory")
+        await stage.settle(pilot)
+        assert [stage.duet.reply(side).message for side in (0, 1)] == ["no memory"] * 2  # type: ignore[union-attr]
+        await stage.send(pilot)
+        assert stage.duet.reply(0).message == "no memory"  # type: ignore[union-attr]
+
+
+def test_recorded_lanes_are_on_clocks_of_their_own() -> None:
+    """What the recorded lanes did adds up to their clocks: nothing of the other lane is in them."""
+    for name in ("side-left", "side-right"):
+        records = trace(name)
+        tally = LaneTally()
+        first = next(r.request_id for r in records if isinstance(r, Admitted))
+        own = [r for r in records if getattr(r, "request_id", "") == first and not hasattr(r, "messages")]
+        for record in own:
+            tally.add(record)  # type: ignore[arg-type]
+        work = sum(r.seconds for r in own if isinstance(r, Round | Prefilled))
+        assert work <= tally.seconds <= 1.02 * work
+        assert isinstance(own[-1], Finished)
+
+
+def test_words_for_figures() -> None:
+    nothing = LaneTally()
+    assert status(None, nothing, False) == ["no prompt yet"]
+    assert times(None) == "–"
+    assert "different targets" in texts(Comparison(nothing, nothing, same_target=False), None, greedy=True)[0]
+    both = Comparison(nothing, nothing)
+    assert texts(both, None, greedy=False)[1] is None
+    ready = next(r for r in trace("side-left") if isinstance(r, Ready))
+    lane = LaneReady(ready, 0.0, True, 1.094)
+    assert exactness((lane, lane)) == "exact: a fixed-shape pass costs 1.09 of a pass over one token"
+    assert "cannot be given" in exactness((lane, replace(lane, exact=False)))
+    assert exactness(()) == ""
+    assert "stands while the other" in CLOCKS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--left", "none"), "--left goes with two lanes"),
+        (("--exact",), "--exact goes with two lanes"),
+        (("--side-by-side", "--right", "turbo"), "which is no drafter"),
+        (("--side-by-side", "--order", "both"), "--order 'both' is not known: choose interleaved or sequential"),
+        (("--side-by-side", "ask", "hi"), "--side-by-side goes behind the command"),
+    ],
+)
+def test_bad_options(
+    arguments: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
+    monkeypatch.setattr("specchat.app.cli.commands.chat.need_terminal", lambda instead: None)  # noqa: ARG005
+    assert sentence in command(*arguments).sentence
+
+
+def test_options_make_lanes() -> None:
+    left, right = SideOptions("ngram:gamma=2", "ngram:gamma=7").pair(Settings())
+    assert (left.gamma, right.gamma) == (2, 7)
+    with pytest.raises(UsageError, match="--order"):
+        SideOptions(order="random").pair(Settings())
+    sampled = SideOptions().pair(Settings(temperature=0.7))
+    assert sampled[0].seed == sampled[1].seed is not None

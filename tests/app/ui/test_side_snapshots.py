@@ -1,0 +1,96 @@
+"""What the side-by-side mode looks like, from recorded lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from specchat.engine import Order
+from tests.app.side_stage import FOLLOW_UP, SideStage, differing
+
+WIDE, MEDIUM, NARROW = (140, 40), (110, 30), (80, 24)
+Compare = Callable[..., bool]
+Step = Callable[[SideStage, Pilot[None]], Awaitable[None]]
+
+
+async def start(stage: SideStage, pilot: Pilot[None]) -> None:
+    await stage.ready(pilot)
+
+
+async def running(stage: SideStage, pilot: Pilot[None]) -> None:
+    await start(stage, pilot)
+    await stage.send(pilot)
+    await stage.give(pilot, 40, 40)
+
+
+async def one_finished(stage: SideStage, pilot: Pilot[None]) -> None:
+    await start(stage, pilot)
+    await stage.send(pilot)
+    await stage.give(pilot, 60, None)
+
+
+async def both_finished(stage: SideStage, pilot: Pilot[None]) -> None:
+    await start(stage, pilot)
+    await stage.send(pilot)
+    await stage.give(pilot, None, None)
+
+
+async def second_turn(stage: SideStage, pilot: Pilot[None]) -> None:
+    await both_finished(stage, pilot)
+    await stage.send(pilot, FOLLOW_UP)
+    await stage.give(pilot, None, None)
+
+
+def before(stage: SideStage, step: Step, *keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
+    async def act(pilot: Pilot[None]) -> None:
+        await step(stage, pilot)
+        if keys:
+            await stage.press(pilot, *keys)
+
+    return act
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("step", [start, running, one_finished, both_finished])
+def test_state(snap_compare: Compare, tmp_path: Path, step: Step, size: tuple[int, int]) -> None:
+    stage = SideStage(tmp_path)
+    assert snap_compare(stage.app, terminal_size=size, run_before=before(stage, step))
+
+
+async def answered(stage: SideStage, pilot: Pilot[None]) -> None:
+    await both_finished(stage, pilot)
+    stage.left.answer(0.125)
+    await stage.settle(pilot)
+
+
+def test_different_texts(snap_compare: Compare, tmp_path: Path) -> None:
+    stage = SideStage(tmp_path, change_right=differing)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=before(stage, answered))
+
+
+def test_narrow_panes(snap_compare: Compare, tmp_path: Path) -> None:
+    stage = SideStage(tmp_path)
+    assert snap_compare(stage.app, terminal_size=NARROW, run_before=before(stage, both_finished, "ctrl+b"))
+
+
+def test_medium(snap_compare: Compare, tmp_path: Path) -> None:
+    stage = SideStage(tmp_path)
+    assert snap_compare(stage.app, terminal_size=MEDIUM, run_before=before(stage, second_turn))
+
+
+def test_light(snap_compare: Compare, tmp_path: Path) -> None:
+    stage = SideStage(tmp_path, theme="specchat-light", exact=True)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=before(stage, both_finished))
+
+
+def test_sampled_in_sequence(snap_compare: Compare, tmp_path: Path) -> None:
+    stage = SideStage(tmp_path, order=Order.SEQUENTIAL, temperature=0.8, seed=1)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=before(stage, both_finished))
+
+
+def test_how_the_clock_counts(snap_compare: Compare, tmp_path: Path) -> None:
+    stage = SideStage(tmp_path)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=before(stage, both_finished, "f1"))

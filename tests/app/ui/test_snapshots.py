@@ -1,0 +1,209 @@
+"""What the app looks like, from recorded traces: every state, at the sizes where it differs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from specchat.app.chat.session import Session
+from specchat.app.sources.player import Player
+from specchat.app.storage.store import Store
+from specchat.app.ui.app import SpecChat
+from specchat.engine import Admitted, EngineError, Finished, Round, to_json
+from tests.app.recorded import Clock, trace
+from tests.app.stage import FOLLOW_UP, QUESTION, Stage, run
+
+WIDE, MEDIUM, NARROW = (140, 40), (110, 30), (80, 24)
+Compare = Callable[..., bool]
+CHATS = ("Regex for dates", "Sort a list in place", "日本語の挨拶")
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    """The app with three older chats."""
+    stage = Stage(tmp_path)
+    stage.chats(*CHATS)
+    return stage
+
+
+async def loading(stage: Stage, pilot: Pilot[None]) -> None:
+    await stage.settle(pilot)
+    stage.engine.load()
+    await stage.settle(pilot)
+
+
+async def queued(stage: Stage, pilot: Pilot[None]) -> None:
+    await loading(stage, pilot)
+    await stage.send(pilot)
+
+
+async def ready(stage: Stage, pilot: Pilot[None]) -> None:
+    await stage.ready(pilot)
+
+
+async def mid_round(stage: Stage, pilot: Pilot[None]) -> None:
+    await stage.ready(pilot)
+    await stage.answer(pilot, 70)
+
+
+async def finished(stage: Stage, pilot: Pilot[None]) -> None:
+    await stage.ready(pilot)
+    await stage.answer(pilot)
+    await stage.answer(pilot, text=FOLLOW_UP)
+
+
+async def stopped(stage: Stage, pilot: Pilot[None]) -> None:
+    await mid_round(stage, pilot)
+    await stage.press(pilot, "escape")
+
+
+async def failed(stage: Stage, pilot: Pilot[None]) -> None:
+    await mid_round(stage, pilot)
+    stage.engine.fail("the device ran out of memory: choose a smaller context")
+    await stage.settle(pilot)
+
+
+async def died(stage: Stage, pilot: Pilot[None]) -> None:
+    await stage.settle(pilot)
+    stage.engine.die("smollm2-360m is not a known preset and no such folder exists: specchat models list shows presets")
+    await stage.settle(pilot)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("step", [loading, queued, ready, mid_round, finished, stopped, failed, died])
+def test_state(
+    snap_compare: Compare, stage: Stage, step: Callable[..., Awaitable[None]], size: tuple[int, int]
+) -> None:
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, step))
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_first_frame(snap_compare: Compare, size: tuple[int, int]) -> None:
+    photographed = threading.Event()
+
+    def prepare() -> Session:
+        photographed.wait()
+        raise EngineError("the picture is taken")
+
+    class Photographed(SpecChat):
+        def export_screenshot(self, **options: Any) -> str:
+            picture = super().export_screenshot(**options)
+            photographed.set()
+            return picture
+
+    async def before(pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        pilot.app.screen.query_one("#composer").cursor_blink = False  # type: ignore[attr-defined]
+        await pilot.pause()
+
+    assert snap_compare(Photographed(prepare), terminal_size=size, run_before=before)
+
+
+def test_medium(snap_compare: Compare, stage: Stage) -> None:
+    assert snap_compare(stage.app, terminal_size=MEDIUM, run_before=run(stage, mid_round))
+
+
+def test_light(snap_compare: Compare, tmp_path: Path) -> None:
+    stage = Stage(tmp_path, theme="specchat-light")
+    stage.chats(*CHATS)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, finished))
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", "nord", "solarized-light"])
+def test_themes_of_textual(snap_compare: Compare, tmp_path: Path, theme: str) -> None:
+    stage = Stage(tmp_path, theme=theme)
+    stage.chats(*CHATS)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, finished))
+
+
+def test_no_color(snap_compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    stage = Stage(tmp_path)
+    stage.chats(*CHATS)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, mid_round))
+
+
+KEYS = {
+    "markdown": (finished, "ctrl+t"),
+    "rejected_hidden": (finished, "ctrl+r"),
+    "help": (mid_round, "f1"),
+    "chats_focused": (finished, "ctrl+b"),
+    "chats_folded": (finished, "ctrl+b", "ctrl+b"),
+    "panel_folded": (finished, "ctrl+g"),
+    "rename": (finished, "ctrl+b", "r"),
+    "deleted": (finished, "ctrl+b", "down", "d"),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_key_wide(snap_compare: Compare, stage: Stage, name: str) -> None:
+    step, *keys = KEYS[name]
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, step, *keys))
+
+
+@pytest.mark.parametrize("name", ["markdown", "help", "chats_focused", "panel_folded"])
+def test_key_narrow(snap_compare: Compare, stage: Stage, name: str) -> None:
+    step, *keys = KEYS[name]
+    assert snap_compare(stage.app, terminal_size=NARROW, run_before=run(stage, step, *keys))
+
+
+@pytest.mark.parametrize("size", [(40, 10), (20, 5), (48, 12)], ids=["40x10", "20x5", "48x12"])
+def test_small(snap_compare: Compare, stage: Stage, size: tuple[int, int]) -> None:
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, mid_round))
+
+
+def test_long_prompt(snap_compare: Compare, stage: Stage) -> None:
+    async def write(stage: Stage, pilot: Pilot[None]) -> None:
+        await stage.ready(pilot)
+        composer = stage.app.screen.query_one("#composer")
+        composer.load_text("\n".join(f"line {number} of a long prompt" for number in range(12)))  # type: ignore[attr-defined]
+        await stage.settle(pilot)
+
+    assert snap_compare(stage.app, terminal_size=NARROW, run_before=run(stage, write))
+
+
+def test_reopened(snap_compare: Compare, stage: Stage) -> None:
+    """A reply that was being written when the program was killed, and hostile text in an older one."""
+    chat = stage.store.create_chat(QUESTION)
+    stage.store.add_message(chat.id, "user", "Print a red \x1b[31mword\x1b[0m.")
+    hostile = stage.store.add_message(chat.id, "assistant", "")
+    stage.store.append_rounds(hostile, "\x1b[31mred\x1b[0m \x07 and \u202eback", [])
+    stage.store.finish_message(hostile, "eos")
+    stage.store.add_message(chat.id, "user", QUESTION)
+    reply = stage.store.add_message(chat.id, "assistant", "")
+    records = [r for r in trace() if isinstance(r, Admitted | Round | Finished)][:60]
+    text = "".join(record.text for record in records if isinstance(record, Round))
+    stage.store.append_rounds(reply, text, [to_json(record) for record in records])
+
+    async def open_newest(stage: Stage, pilot: Pilot[None]) -> None:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+b", "home", "enter")
+
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, open_newest))
+    Store(stage.database).close()
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("name", ["code", "sampled"])
+def test_replay(snap_compare: Compare, name: str, size: tuple[int, int]) -> None:
+    clock = Clock()
+    player = Player(trace(name), f"{name}.jsonl", clock)
+    app = SpecChat(lambda: Session(player), player=player)
+    app.animation_level = "none"
+
+    async def before(pilot: Pilot[None]) -> None:
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        clock.now = player.duration * 0.8
+        for _ in range(3):
+            app.pump.run()
+        await pilot.press("space", "plus")
+        app.pump.run()
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=before)

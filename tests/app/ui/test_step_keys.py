@@ -1,0 +1,159 @@
+"""Stepping through rounds, live and in a replay."""
+
+from __future__ import annotations
+
+import pytest
+
+from specchat.app.sources.stepper import Part
+from specchat.app.ui.widgets.replay_bar import ReplayBar
+from specchat.app.ui.widgets.step_bar import StepBar
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Fate
+from tests.app.stage import Stage
+from tests.app.views import WIDE, Replay, answered, reply_of, spot_of, to_draft
+
+
+async def test_a_live_round_in_three_steps(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot, 7)
+        reply, bar = reply_of(screen), screen.query_one(StepBar)
+        await stage.press(pilot, "f7")
+        assert stage.engine.paused
+        assert bar.display
+        await to_draft(stage, pilot)
+        assert reply.stepping is not None
+        done = len(reply.rounds)
+        record, part = reply.stepping
+        assert record.drafted
+        assert part is Part.DRAFTED
+        assert "proposes" in bar.render().plain
+        assert len(reply.rounds) == done
+        await stage.press(pilot, "f7")
+        assert reply.stepping == (record, Part.JUDGED)
+        await stage.press(pilot, "f7")
+        assert reply.stepping is None
+        assert reply.rounds[-1] is record
+        await stage.press(pilot, "f10")
+        assert not stage.engine.paused
+        assert not bar.display
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert not reply.running
+
+
+async def test_pending_tokens_are_not_left_behind(stage: Stage) -> None:
+    """After steps the transcript is the same as without them."""
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot, 7)
+        await stage.press(pilot, "f10", *["f7"] * 30, "f10")
+        transcript = screen.query_one(Transcript)
+        stepped = [transcript.render_line(y).text for y in range(transcript.size.height)]
+        await stage.press(pilot, "ctrl+r", "ctrl+r")
+        assert [transcript.render_line(y).text for y in range(transcript.size.height)] == stepped
+
+
+async def test_a_paused_reply_is_stopped(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot, 7)
+        await stage.press(pilot, "f10")
+        await to_draft(stage, pilot)
+        await stage.press(pilot, "escape")
+        reply = reply_of(screen)
+        assert not reply.running
+        assert reply.stepping is None
+
+
+async def test_closing_while_paused_keeps_what_is_held(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot, 7)
+        await stage.press(pilot, "f10")
+        await to_draft(stage, pilot)
+        held = reply_of(screen).stepping
+        assert held is not None
+    from specchat.app.storage.store import Store
+
+    store = Store(stage.database)
+    stored = store.messages(store.chats()[0].id)[1]
+    store.close()
+    assert stored.content.endswith(held[0].text)
+
+
+async def test_a_replay_steps_forth_and_back() -> None:
+    replay = Replay()
+    async with replay.app.run_test(size=WIDE) as pilot:
+        await replay.at(pilot, 0.5)
+        done = len(reply_of(replay.screen).rounds)
+        await replay.press(pilot, "full_stop", "full_stop", "full_stop", "full_stop")
+        assert replay.player.paused
+        assert len(reply_of(replay.screen).rounds) == done + 1
+        await replay.press(pilot, "comma", "comma")
+        assert len(reply_of(replay.screen).rounds) == done - 1
+        await replay.press(pilot, "full_stop")
+        stepping = reply_of(replay.screen).stepping
+        assert stepping is not None
+        assert stepping[0].number == done - 1
+
+
+async def test_a_replay_steps_through_a_whole_batch_at_once() -> None:
+    replay = Replay("lanes")
+    async with replay.app.run_test(size=WIDE) as pilot:
+        await replay.at(pilot, 0.4)
+        await replay.press(pilot, "n", "n")
+        replies = [reply_of(replay.screen, turn) for turn in range(3)]
+        counts = [len(reply.rounds) for reply in replies]
+        while not any(reply.stepping for reply in replies):
+            await replay.press(pilot, "n")
+        assert all(reply.stepping for reply in replies if reply.running)
+        await replay.press(pilot, "n", "n")
+        grown = [len(reply.rounds) - count for reply, count in zip(replies, counts, strict=True)]
+        assert len(set(grown)) == 1
+        assert grown[0] > 0
+
+
+async def test_to_the_next_rejection() -> None:
+    replay = Replay()
+    async with replay.app.run_test(size=WIDE) as pilot:
+        await replay.at(pilot, 0.3)
+        found = []
+        for _ in range(3):
+            await replay.press(pilot, "x")
+            number, fate = spot_of(replay.screen)
+            assert fate is Fate.REJECTED
+            found.append(number)
+        assert found == sorted(set(found))
+        await replay.press(pilot, *["x"] * 30)
+        assert replay.player.paused
+
+
+async def test_scrubbing_gives_the_same_replies() -> None:
+    replay = Replay()
+    async with replay.app.run_test(size=WIDE) as pilot:
+        await replay.at(pilot, 0.6)
+        await replay.press(pilot, "space")
+        at = replay.player.position
+        text = reply_of(replay.screen).text
+        await replay.press(pilot, "left", "left")
+        assert replay.player.position == pytest.approx(at - 2)
+        assert len(reply_of(replay.screen).text) < len(text)
+        await replay.press(pilot, "right", "right")
+        assert reply_of(replay.screen).text == text
+        bar = replay.screen.query_one(ReplayBar)
+        await pilot.click(ReplayBar, offset=(bar.size.width // 4, 0))
+        await replay.settle(pilot)
+        assert replay.player.position < at / 2 + 1
+        assert text.startswith(reply_of(replay.screen).text)
+
+
+async def test_a_replay_goes_on_after_steps() -> None:
+    replay = Replay()
+    async with replay.app.run_test(size=WIDE) as pilot:
+        await replay.at(pilot, 0.5)
+        await replay.press(pilot, "n", "n", "space")
+        assert not replay.player.paused
+        await replay.at(pilot, 1.0)
+        reply = reply_of(replay.screen)
+        assert not reply.running
+        assert [r.number for r in reply.rounds] == list(range(len(reply.rounds)))
+        await replay.press(pilot, "n", "r")
+        assert not replay.player.paused
+        assert replay.player.position == 0

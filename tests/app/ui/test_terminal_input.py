@@ -1,0 +1,79 @@
+"""The app in a real pseudo-terminal: input that no keyboard gives, and a terminal that goes away."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from specchat.app.chat.export import file_stem
+from specchat.app.storage.store import Store
+from tests.terminal import Terminal
+
+ENTER, QUIT, CHATS, RENAME = "\r", "\x11", "\x02", "r"
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    program = (sys.executable, "-m", "benchmarks.stress.numbered", "--rounds", 3)
+    with Terminal(*program, SPECCHAT_HOME=str(tmp_path)) as terminal:
+        terminal.wait_for("ready: ask anything")
+        yield terminal
+
+
+def stored(home: Path) -> list[tuple[str, list[str]]]:
+    """Title and prompts of every chat."""
+    with Store(home / "data" / "specchat.db") as store:
+        return [(c.title, [m.content for m in store.messages(c.id) if m.role == "user"]) for c in store.chats()]
+
+
+def test_a_byte_that_is_no_text_is_replaced(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.type(b"typed \xff here ")
+    terminal.wait_for("typed \ufffd here")
+    terminal.type(b"\x1b[200~pasted \xfe\xc3 there\x1b[201~")
+    terminal.wait_for("pasted \ufffd\ufffd there")
+    terminal.type(ENTER)
+    terminal.wait_for("w00002")
+    assert terminal.leave(QUIT) == 0
+    assert stored(tmp_path)[0][1] == ["typed \ufffd here pasted \ufffd\ufffd there"]
+
+
+def test_a_paste_keeps_its_order_and_has_no_control_characters(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.type(b"\x1b[200~abc\x01def\x07\tg \x1b[31mr \xc2\x9b1mc1 \x1b]0;t\x07 end\x1b[201~")
+    terminal.wait_for("end")
+    terminal.type(ENTER)
+    terminal.wait_for("w00002")
+    assert terminal.leave(QUIT) == 0
+    assert stored(tmp_path) == [("abcdef g [31mr 1mc1 ]0;t end", ["abcdef\tg [31mr 1mc1 ]0;t end"])]
+    assert file_stem("abcdef g [31mr 1mc1 ]0;t end") == "abcdef-g-31mr-1mc1-0-t-end"
+
+
+def test_a_title_that_is_pasted_has_no_control_characters(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.type("first" + ENTER)
+    terminal.wait_for("w00002")
+    terminal.type(CHATS)
+    terminal.wait_for("u undo")
+    terminal.type(RENAME)
+    terminal.wait_for("rename chat")
+    terminal.type(b"\x1b[200~a\x1b]0;b\x07c \x1b[2Jd\xc2\x85\x1b[201~" + b"\r")
+    terminal.wait_for("a]0;bc [2Jd")
+    assert terminal.leave(QUIT) == 0
+    assert stored(tmp_path)[0][0] == "a]0;bc [2Jd"
+
+
+def test_keys_work_as_before(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.type("Lisbon")
+    terminal.wait_for("Lisbon")
+    terminal.type("\x1b[D\x1b[D")  # left, left
+    terminal.read(1.0)
+    terminal.type("X")
+    terminal.wait_for("LisbXon")
+    terminal.type(ENTER)
+    terminal.wait_for("w00002")
+    terminal.type("\x1bOA")  # up: the prompt before
+    terminal.wait_for("LisbXon", 20)
+    terminal.type("\x1b")
+    assert terminal.leave(QUIT) == 0
+    assert stored(tmp_path)[0][1] == ["LisbXon"]

@@ -1,0 +1,69 @@
+"""Every theme can be chosen, is there again at the next start, and leaves every fate readable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.color import Color
+from textual.pilot import Pilot
+from textual.theme import BUILTIN_THEMES, Theme
+
+from specchat.app.settings.settings import load_settings
+from specchat.app.ui import themes
+from specchat.engine import Fate
+from tests.app.stage import Stage
+from tests.app.ui.test_controls import kept
+
+THEMES = [themes.DARK, themes.LIGHT, *BUILTIN_THEMES.values()]
+TONES = [f"fate-{fate.value}" for fate in Fate] + ["quiet"]
+
+
+@pytest.mark.parametrize("theme", [t for t in THEMES if not t.ansi], ids=lambda theme: theme.name)
+def test_every_fate_can_be_read(theme: Theme) -> None:
+    variables = theme.to_color_system().generate()
+    colours = themes.colours(theme, variables)
+    for tone in TONES:
+        assert themes.contrast(Color.parse(colours[tone]), Color.parse(variables["background"])) >= 4.4, tone
+    assert len({colours[f"fate-{fate.value}"] for fate in Fate}) == len(Fate)
+
+
+def test_contrast_is_that_of_wcag() -> None:
+    assert themes.contrast(Color.parse("#ffffff"), Color.parse("#000000")) == pytest.approx(21)
+    assert themes.contrast(Color.parse("#777777"), Color.parse("#ffffff")) == pytest.approx(4.48, abs=0.01)
+
+
+async def test_a_theme_chosen_in_the_palette_is_there_again(tmp_path: Path) -> None:
+    stage = kept(tmp_path)
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+p")
+        await pilot.press(*"theme")
+        await pilot.pause(0.5)
+        assert not (tmp_path / "settings.toml").exists()
+        await pilot.press("escape")
+        stage.app.theme = "dracula"  # what the palette does
+        await stage.settle(pilot)
+    assert load_settings(tmp_path / "settings.toml")[0].theme == "dracula"
+
+
+async def test_a_theme_of_the_command_line_is_not_stored(tmp_path: Path) -> None:
+    stage = kept(tmp_path, theme="nord")
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        assert stage.app.theme == "nord"
+    assert not (tmp_path / "settings.toml").exists()
+
+
+@pytest.mark.parametrize("theme", ["dracula", "tokyo-night", "catppuccin-latte", "solarized-dark", "textual-light"])
+def test_looks(snap_compare: Any, tmp_path: Path, theme: str) -> None:
+    stage = Stage(tmp_path, name="code", theme=theme)
+    stage.chats("Sort a list in place", "Lisbon in spring")
+
+    async def before(pilot: Pilot[None]) -> None:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        await stage.answer(pilot, 30)
+
+    assert snap_compare(stage.app, terminal_size=(140, 40), run_before=before)

@@ -1,0 +1,80 @@
+"""The same time stands at the same column in every lane."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from specchat.app.chat.reply import Reply, ran_together
+from specchat.app.ui.timeline_layout import LEAST, TimelineLayout
+from specchat.engine import Request, Round
+from tests.app.recorded import trace
+
+
+def replies_of(name: str) -> list[Reply]:
+    records = trace(name)
+    replies = {r.request_id: Reply(r.request_id) for r in records if isinstance(r, Request)}
+    for record in records:
+        if isinstance(record, Round):
+            replies[record.request_id].add(record)
+    return list(replies.values())
+
+
+def test_rounds_of_one_batch_share_their_columns() -> None:
+    replies = replies_of("lanes")
+    lanes = TimelineLayout(replies)
+    by_time: dict[float, set[tuple[int, int]]] = {}
+    for lane, reply in enumerate(replies):
+        for index, record in enumerate(reply.rounds):
+            slot = lanes.slot(lane, index)
+            by_time.setdefault(record.verify_s, set()).add((slot.left, slot.right))
+    assert all(len(columns) == 1 for columns in by_time.values())
+    assert len(lanes.slots) == len(by_time)
+
+
+def test_slots_do_not_touch_and_have_the_length_of_their_time() -> None:
+    lanes = TimelineLayout(replies_of("detail"))
+    for before, after in zip(lanes.slots, lanes.slots[1:], strict=False):
+        assert after.left > before.right
+    for slot in lanes.slots:
+        cells = (slot.end - slot.start) * 1000 / lanes.ms
+        assert slot.right - slot.left >= LEAST
+        assert abs(slot.right - slot.left - cells) <= 1 or cells < LEAST
+
+
+def test_growing_gives_the_same_as_starting_anew() -> None:
+    (whole,) = replies_of("detail")
+    growing = Reply()
+    lanes = TimelineLayout([growing])
+    for record in whole.rounds:
+        growing.add(record)
+        assert lanes.update()
+    assert not lanes.update()
+    assert lanes.slots == TimelineLayout([whole], lanes.scale).slots
+
+
+def test_a_pause_is_cut_short() -> None:
+    (reply,) = replies_of("detail")
+    first, second = reply.rounds[:2]
+    paused = Reply()
+    paused.add(first)
+    paused.add(replace(second, at=second.at + 3600))
+    lanes = TimelineLayout([paused])
+    assert lanes.slots[1].left - lanes.slots[0].right == 2
+
+
+def test_what_is_in_sight() -> None:
+    (reply,) = replies_of("detail")
+    lanes = TimelineLayout([reply])
+    assert list(lanes.visible(0, 0, lanes.width)) == list(range(len(reply.rounds)))
+    slot = lanes.slot(0, 5)
+    assert list(lanes.visible(0, slot.left, slot.right)) == [5]
+    assert lanes.round_at(0, slot.left) == 5
+    assert lanes.round_at(0, 10**6) == len(reply.rounds) - 1
+    assert TimelineLayout([Reply()]).round_at(0, 3) is None
+
+
+def test_replies_of_one_batch_are_known_by_their_times() -> None:
+    one, two, three = replies_of("lanes")
+    assert ran_together(one, two)
+    assert ran_together(two, three)
+    assert not ran_together(one, replies_of("detail")[0])

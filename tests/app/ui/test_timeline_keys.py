@@ -1,0 +1,106 @@
+"""Every key and mouse action of the timeline, on recorded engines and traces."""
+
+from __future__ import annotations
+
+from textual.events import MouseScrollDown, MouseScrollUp
+
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.timeline import Timeline
+from specchat.app.ui.widgets.transcript import Transcript
+from tests.app.stage import Stage
+from tests.app.views import NARROW, WIDE, Replay, answered, reply_of, screen_of, spot_of
+
+
+async def test_a_round_picked_selects_its_tokens_and_a_token_its_round(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot)
+        timeline, rounds = screen.query_one(Timeline), reply_of(screen).rounds
+        await stage.press(pilot, "ctrl+l")
+        assert timeline.has_focus
+        await stage.press(pilot, "left", "left")
+        assert spot_of(screen)[0] == rounds[-2].number
+        assert f"round {rounds[-2].number}:" in str(timeline.border_subtitle)
+        await stage.press(pilot, "home")
+        assert spot_of(screen)[0] == 0
+        await stage.press(pilot, "end")
+        assert spot_of(screen)[0] == rounds[-1].number
+        await stage.press(pilot, "f6", "ctrl+left")
+        assert f"round {rounds[-2].number}:" in str(timeline.border_subtitle)
+
+
+async def test_the_timeline_folds(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot)
+        await stage.press(pilot, "ctrl+l", "ctrl+l")
+        assert not screen.query_one(Timeline).display
+        assert isinstance(screen.focused, Composer)
+        await stage.press(pilot, "ctrl+l")
+        assert screen.query_one(Timeline).display
+
+
+async def test_a_click_picks_a_round(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot)
+        await stage.press(pilot, "ctrl+l", "home")
+        await pilot.click(Timeline, offset=(14, 1))
+        await stage.settle(pilot)
+        assert spot_of(screen)[0] == 1
+
+
+async def test_zoom_keeps_the_round(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot)
+        timeline = screen.query_one(Timeline)
+        await stage.press(pilot, "ctrl+l", "left", "left")
+        before, width = timeline.border_subtitle, timeline.virtual_size.width
+        await stage.press(pilot, "z")
+        assert timeline.virtual_size.width > width
+        assert timeline.border_subtitle == before
+        await stage.press(pilot, "Z", "Z")
+        assert timeline.virtual_size.width < width
+
+
+async def test_lanes_of_a_batch_and_the_way_between_them() -> None:
+    replay = Replay("lanes")
+    async with replay.app.run_test(size=WIDE) as pilot:
+        await replay.at(pilot, 0.5)
+        timeline = replay.screen.query_one(Timeline)
+        assert timeline.virtual_size.height == 6
+        await replay.press(pilot, "l", "left", "down")
+        transcript = replay.screen.query_one(Transcript)
+        assert transcript.spot is not None
+        assert transcript.spot.reply is reply_of(replay.screen, 1)
+        await replay.press(pilot, "down")
+        assert transcript.spot.reply is reply_of(replay.screen, 2)
+
+
+async def test_rounds_are_a_tab_on_a_narrow_screen(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        screen = await answered(stage, pilot)
+        assert not screen.query_one(Timeline).display
+        await stage.press(pilot, "ctrl+l")
+        assert screen.query_one(Timeline).display
+        assert screen.query_one(Timeline).has_focus
+        await stage.press(pilot, "escape")
+        assert not screen.query_one(Timeline).display
+
+
+async def test_the_wheel_goes_along_the_time_and_the_end_is_followed_again(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await answered(stage, pilot)
+        timeline = screen_of(stage).query_one(Timeline)
+        end = timeline.scroll_offset.x
+        assert end > 0
+        await pilot._post_mouse_events([MouseScrollUp], widget=Timeline, offset=(5, 1))
+        await stage.settle(pilot)
+        assert timeline.scroll_offset.x < end
+        away = timeline.scroll_offset.x
+        stage.engine.give(10)
+        await stage.settle(pilot)
+        assert timeline.scroll_offset.x == away
+        for _ in range(30):
+            await pilot._post_mouse_events([MouseScrollDown], widget=Timeline, offset=(5, 1))
+        await stage.settle(pilot)
+        stage.engine.give(10)
+        await stage.settle(pilot)
+        assert timeline.scroll_offset.x == timeline.max_scroll_x > end

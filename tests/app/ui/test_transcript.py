@@ -1,0 +1,151 @@
+"""The token view draws what has changed and nothing else, and every character in it is harmless."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.style import Style
+from textual.geometry import Region
+
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.reply import Reply
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Fate, Round
+from tests.app.recorded import trace
+from tests.app.stage import Stage
+
+
+def round_of(*pieces: str, accepted: int, tested: int, last: str, fate: Fate, number: int = 0) -> Round:
+    values = (0.5,) * tested
+    ids = tuple(range(len(pieces)))
+    return Round(
+        "r", number, 10, "ngram", 4, ids, values, values, values, values, accepted, 9, fate, pieces, last,
+        number * 0.1 + 0.1, 0.01, 0.05, 0.01, 1,
+    )  # fmt: skip
+
+
+def shown(stage: Stage, *rounds: Round, prompt: str = "?") -> tuple[Transcript, Reply]:
+    """The transcript of one reply that is being written."""
+    transcript = stage.app.screen.query_one(Transcript)
+    reply = Reply("r")
+    for record in rounds:
+        reply.add(record)
+    stage.app.screen.show(Conversation(turns=[Turn(prompt, reply)]))  # type: ignore[attr-defined]
+    return transcript, reply
+
+
+def styled(transcript: Transcript, text: str) -> Style:
+    """The style of the first segment with this text."""
+    for y in range(transcript.size.height):
+        for segment in transcript.render_line(y):
+            if segment.text.strip() == text and segment.style is not None:
+                return segment.style
+    raise AssertionError(f"{text!r} is not shown")
+
+
+async def test_no_fate_relies_on_colour_alone(stage: Stage) -> None:
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        transcript, _reply = shown(
+            stage,
+            round_of(" yes", " no", " never", accepted=1, tested=2, last=" instead", fate=Fate.CORRECTION),
+            round_of(" all", accepted=1, tested=1, last=" more", fate=Fate.BONUS, number=1),
+            round_of(accepted=0, tested=0, last=" alone", fate=Fate.PLAIN, number=2),
+        )
+        await stage.settle(pilot)
+        looks = {
+            text: (bool(s.bold), bool(s.underline), bool(s.strike), bool(s.dim))
+            for text in ("yes", "no", "never", "instead", "more", "alone")
+            for s in [styled(transcript, text)]
+        }
+        assert looks == {
+            "yes": (False, False, False, False),
+            "no": (False, False, True, True),
+            "never": (False, False, False, True),
+            "instead": (False, True, False, False),
+            "more": (True, False, False, False),
+            "alone": (False, False, False, False),
+        }
+        colours = {styled(transcript, text).color for text in ("yes", "no", "instead", "more", "alone")}
+        assert len(colours) == 5
+
+
+async def test_only_the_last_lines_are_drawn_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        first = [round_of(accepted=0, tested=0, last=f"line {n}\n", fate=Fate.PLAIN, number=n) for n in range(20)]
+        transcript, reply = shown(stage, *first)
+        await stage.settle(pilot)
+        regions: list[Region] = []
+        monkeypatch.setattr(transcript, "refresh", lambda *regions_, **_: regions.extend(regions_))
+        reply.add(round_of(accepted=0, tested=0, last="more", fate=Fate.PLAIN, number=20))
+        transcript.update()
+        # An empty line, the prompt, an empty line, twenty lines, then the one that grew.
+        assert [region.y for region in regions] == [3 + 20]
+        transcript.update()
+        assert len(regions) == 1
+
+
+async def test_settled_lines_keep_their_strips(stage: Stage) -> None:
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        transcript, reply = shown(stage, *(r for r in trace() if isinstance(r, Round)))
+        await stage.settle(pilot)
+        block: Any = transcript._stack.blocks[1]
+        before, top = [transcript.render_line(y) for y in range(10)], transcript.scroll_offset.y
+        cached = dict(block._strips)
+        reply.add(round_of(accepted=0, tested=0, last=" end", fate=Fate.PLAIN))
+        transcript.update()
+        last_paragraph = 8  # lines at most: only these may be drawn again
+        settled = [y for y in cached if y < block.height - last_paragraph]
+        assert len(settled) > 10
+        assert all(block._strips[y] is cached[y] for y in settled)
+        moved = transcript.scroll_offset.y - top  # it follows a line that is added
+        assert moved < 3
+        assert [transcript.render_line(y).text for y in range(10 - moved)] == [strip.text for strip in before[moved:]]
+
+
+@pytest.mark.parametrize("markdown", [False, True])
+async def test_no_character_reaches_the_terminal_raw(stage: Stage, markdown: bool) -> None:
+    hostile = "\x1b[2J\x1b]0;title\x07 \x9b31m \u202ereversed \r"
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        rounds = [
+            round_of(hostile, hostile, accepted=1, tested=2, last=hostile, fate=Fate.CORRECTION),
+            round_of(accepted=0, tested=0, last=hostile, fate=Fate.PLAIN, number=1),
+        ]
+        transcript, reply = shown(stage, *rounds, prompt=hostile)
+        reply.fail(hostile)
+        transcript.markdown = markdown
+        await stage.settle(pilot)
+        text = "".join(transcript.render_line(y).text for y in range(transcript.size.height))
+        assert "␛[2J" in text
+        assert not set(text) & set("\x1b\x07\x9b\u202e\r")
+
+
+async def test_selected_text_is_copied(stage: Stage) -> None:
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        transcript, _reply = shown(stage, round_of(accepted=0, tested=0, last="some words\nand more", fate=Fate.PLAIN))
+        await stage.settle(pilot)
+        left, top = transcript.content_region.offset
+        await pilot.mouse_down(offset=(left + 4, top + 3))
+        await pilot.hover(offset=(left + 8, top + 3))
+        await pilot.mouse_up(offset=(left + 8, top + 3))
+        await stage.settle(pilot)
+        assert stage.app.screen.get_selected_text() in ("some", "some ")
+        await stage.press(pilot, "ctrl+c")
+        assert stage.app.clipboard.startswith("some")
+
+
+async def test_a_new_width_wraps_again(stage: Stage) -> None:
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        transcript, _reply = shown(stage, *(r for r in trace() if isinstance(r, Round)))
+        for width in (30, 60, 100, 200, 20, 90):
+            await pilot.resize_terminal(width, 30)
+            await stage.settle(pilot)
+            if transcript.size:
+                longest = max(transcript.render_line(y).cell_length for y in range(transcript.size.height))
+                assert longest <= transcript.size.width

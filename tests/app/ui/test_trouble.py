@@ -1,0 +1,125 @@
+"""Whatever goes wrong is said in a sentence; the app goes on, and nothing that was stored is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specchat.app.chat.reply import stored_reply
+from specchat.app.chat.session import Session
+from specchat.app.errors import StoreError
+from specchat.app.settings.settings import Settings
+from specchat.app.ui.app import SpecChat
+from specchat.engine import FinishReason, Round, to_json
+from tests.app.recorded import RecordedEngine, trace
+from tests.app.stage import Stage, lines_of
+
+SIZE = (140, 40)
+
+
+def notices(stage: Stage) -> list[str]:
+    return [notice.message for notice in stage.app._notifications]
+
+
+async def test_a_refused_request_is_said_in_place(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        stage.engine.refuse = "the prompt has 9000 tokens and the context 4096: begin a new chat"
+        await stage.send(pilot)
+        assert any("✗ the prompt has 9000 tokens" in line for line in lines_of(stage))
+        stage.engine.refuse = None
+        await stage.answer(pilot, text="shorter")
+        assert [m.content for m in stage.engine.submitted[0].messages] == ["shorter"]
+
+
+async def test_a_failed_reply_keeps_its_text(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 20)
+        stage.engine.fail("out of memory")
+        await stage.settle(pilot)
+        assert any("✗ out of memory" in line for line in lines_of(stage))
+        stored = stage.store.messages(stage.store.chats()[0].id)[1]
+        assert stored.content
+        assert stored.finish_reason == "error"
+
+
+async def test_prompts_that_wait_when_the_engine_dies_get_its_last_sentence(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.send(pilot, "one")
+        stage.engine.die("no room on the device")
+        await stage.settle(pilot)
+        await stage.send(pilot, "two")
+        assert sum("✗ no room on the device" in line for line in lines_of(stage)) == 2
+        assert notices(stage) == ["no room on the device"]
+
+
+@pytest.mark.parametrize("error", [StoreError("chats are not stored: disk full"), RuntimeError("bug")])
+async def test_no_session(error: Exception) -> None:
+    def prepare() -> Session:
+        raise error
+
+    app = SpecChat(prepare)
+    async with app.run_test(size=SIZE) as pilot:
+        await app.workers.wait_for_complete()
+        await pilot.press("h", "i", "enter")
+        await pilot.pause()
+        reply = app.screen.conversation.turns[0].reply  # type: ignore[attr-defined]
+        assert reply.reason is FinishReason.ERROR
+        assert str(error) in reply.message
+
+
+async def test_a_store_that_fails_does_not_stop_the_chat(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        stage.store.close()
+        await stage.answer(pilot)
+        assert any("✓ token limit" in line for line in lines_of(stage))
+        assert any("chats are not stored" in notice for notice in notices(stage))
+
+
+async def test_without_a_store(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    engine = RecordedEngine(trace())
+    stage.engine = engine
+    stage.app = SpecChat(lambda: Session(engine, Settings(), None, ("chats cannot be stored here",)))
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        assert notices(stage) == ["chats cannot be stored here"]
+        await stage.answer(pilot)
+        await stage.press(pilot, "ctrl+b", "d", "r", "u", "escape")
+        assert any("✓ token limit" in line for line in lines_of(stage))
+
+
+async def test_pictures_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "gone", pictures=tmp_path / "nowhere")
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.press(pilot, "ctrl+s")
+        assert "no picture" in notices(stage)[0]
+
+
+async def test_markup_in_a_sentence_is_text(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.send(pilot, "one")
+        stage.engine.die("[bold]/tmp/a[/b] is missing\x1b[0m")
+        await stage.settle(pilot)
+        assert notices(stage) == ["[bold]/tmp/a[/b] is missing␛[0m"]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (20, 5), (40, 10), (47, 11), (48, 12), (300, 90)])
+async def test_any_size(stage: Stage, size: tuple[int, int]) -> None:
+    async with stage.app.run_test(size=size) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        await stage.press(pilot, "ctrl+t", "ctrl+g", "ctrl+b", "f1", "escape")
+
+
+def test_damaged_lines_of_a_stored_reply_are_left_out() -> None:
+    rounds = [r for r in trace() if isinstance(r, Round)][:5]
+    lines = tuple(to_json(r) for r in rounds)
+    text = "".join(r.text for r in rounds)
+    assert stored_reply(text, "eos", lines).rounds == rounds
+    damaged = stored_reply(text, "eos", (*lines[:2], '{"half', *lines[3:]))
+    assert damaged.text == text
+    assert not damaged.rounds

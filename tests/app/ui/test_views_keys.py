@@ -1,0 +1,62 @@
+"""Figure 1, definitions, and what their keys leave alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from specchat.app.chat.reply import Reply
+from specchat.app.ui.screens.definitions import DefinitionsScreen
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Round
+from tests.app.stage import Stage
+from tests.app.views import WIDE, Replay, answered, reply_of
+
+
+@pytest.mark.parametrize("key", ["ctrl+f"])
+async def test_figure_1_has_a_line_for_each_round(stage: Stage, key: str) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot, 20)
+        transcript, reply = screen.query_one(Transcript), reply_of(screen)
+        await stage.press(pilot, key)
+        numbers = [
+            line.split()[0]
+            for y in range(transcript.size.height)
+            if (line := transcript.render_line(y).text[:4]).strip()
+        ]
+        assert [n for n in numbers if n.isdigit()] == [str(r.number) for r in reply.rounds]
+        await stage.press(pilot, key)
+        assert not any(transcript.render_line(y).text[:4].strip().isdigit() for y in range(transcript.size.height))
+
+
+async def test_definitions_by_key_and_by_click(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await answered(stage, pilot)
+        await stage.press(pilot, "f12")
+        assert isinstance(stage.app.screen, DefinitionsScreen)
+        await stage.press(pilot, "escape")
+        await pilot.click("#acceptance")
+        await stage.settle(pilot)
+        assert isinstance(stage.app.screen, DefinitionsScreen)
+
+
+async def test_letters_are_typed_in_the_composer(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot)
+        await stage.press(pilot, *"ilpnfdx")
+        assert screen.query_one(Composer).text == "ilpnfdx"
+        assert not stage.engine.paused
+
+
+def test_every_round_has_its_place() -> None:
+    """`Reply.token` finds each token of each round."""
+    reply = Reply()
+    for record in Replay().player._records:
+        reply.add(record)
+    tokens = [(r.number, token) for r in reply.rounds for token in r.tokens()]
+    assert reply.tokens == len(tokens)
+    found = [reply.token(number) for number in range(reply.tokens)]
+    assert [(record.number, token) for record, token in found] == tokens
+    assert all(isinstance(record, Round) for record, _ in found)
+    with pytest.raises(IndexError):
+        reply.token(reply.tokens)

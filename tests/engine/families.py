@@ -1,0 +1,82 @@
+"""A tiny random model of each family that the quantised kernels run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specchat.engine.models.quiet import silence_transformers
+from tests.tiny_model import CHAT_TEMPLATE, SPECIAL, tiny_tokenizer
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [2.0, 3.0, 4.0, 5.0],
+    "original_max_position_embeddings": 128,
+    "partial_rotary_factor": 0.5,
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-biased": ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
+    "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}}),
+    "llama3": ("llama", {"rope_parameters": _LLAMA3}),
+    "mistral": ("mistral", {"sliding_window": 8}),
+    "qwen2": ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}),
+    "qwen2-yarn": ("qwen2", {"rope_parameters": _YARN}),
+    "qwen3": ("qwen3", {}),
+    "gemma2": ("gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 24, "tie_word_embeddings": True}),
+    "gemma3": ("gemma3_text", {"sliding_window": 8, "sliding_window_pattern": 2, "query_pre_attn_scalar": 24}),
+    "phi3": ("phi3", {"sliding_window": 8, "resid_pdrop": 0.0}),
+    "phi3-long": ("phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 128}),
+}
+"""Name to transformers' model type and what is special about it."""
+
+
+def write_family(name: str, folder: Path, **more: Any) -> Path:
+    """Write the tiny model of a family with a byte-level tokenizer; give the folder back."""
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    silence_transformers()
+    kind, special = FAMILIES[name]
+    config = AutoConfig.for_model(kind, **_COMMON | special | more)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        auto: Any = AutoModelForCausalLM
+        model = auto.from_config(config)
+        for parameter_name, parameter in model.named_parameters():  # norms and biases that do something
+            if parameter.ndim == 1:
+                parameter.data += 0.1 * torch.randn_like(parameter) * (1 if "norm" in parameter_name else 3)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=tiny_tokenizer(320), bos_token=SPECIAL[1], eos_token=SPECIAL[2], pad_token=SPECIAL[0]
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return folder

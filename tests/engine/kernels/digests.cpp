@@ -1,0 +1,179 @@
+// Prints a digest of what every variant of the kernels computes on this processor: a line each, name and digest. The
+// same numbers come out on every processor, so lines of different machines can be compared.
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <string>
+#include <vector>
+
+#include "api.h"
+
+namespace {
+
+uint64_t state = 1;
+
+uint32_t random_bits() {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    return uint32_t(state >> 33);
+}
+
+float random_float() { return float(int32_t(random_bits() % 20001) - 10000) * 1e-4f; }
+
+std::vector<float> random_floats(size_t count, float offset = 0.0f) {
+    std::vector<float> values(count);
+    for (float& value : values) value = random_float() + offset;
+    return values;
+}
+
+struct Packed {
+    sk_matrix matrix;
+    std::vector<uint8_t> bytes;
+};
+
+// Memory of weights that live until the end.
+std::vector<Packed*> kept;
+
+sk_matrix random_matrix(int32_t format, int64_t rows, int64_t columns) {
+    std::vector<uint8_t> codes(size_t(rows * columns * 4));
+    std::vector<uint8_t> sub(size_t(rows * columns / 16)), sub_minimum(sub.size());
+    std::vector<uint16_t> scale(size_t(rows * columns / 32)), minimum(scale.size());
+    for (uint8_t& code : codes) code = uint8_t(random_bits());
+    if (format >= SK_BF16) {  // numbers around 0.05 and no infinities
+        for (int64_t i = 0; i < rows * columns; i++) {
+            const float value = random_float() * 0.1f;
+            uint32_t bits;
+            memcpy(&bits, &value, 4);
+            const uint16_t brain = uint16_t(bits >> 16), half = uint16_t(0x2000 | (random_bits() & 0x8bff));
+            if (format == SK_F32) memcpy(&codes[size_t(4 * i)], &bits, 4);
+            if (format == SK_BF16) memcpy(&codes[size_t(2 * i)], &brain, 2);
+            if (format == SK_F16) memcpy(&codes[size_t(2 * i)], &half, 2);
+        }
+    }
+    for (uint8_t& value : sub) value = uint8_t(random_bits() & 63);
+    for (uint8_t& value : sub_minimum) value = uint8_t(random_bits() & 63);
+    for (uint16_t& value : scale) value = uint16_t(0x1000 + (random_bits() & 0x3ff));
+    for (uint16_t& value : minimum) value = uint16_t(0x9c00 + (random_bits() & 0x3ff));
+    Packed* packed = new Packed;
+    packed->bytes.resize(size_t(sk_packed_bytes(format, rows, columns)) + 64);
+    uint8_t* start = packed->bytes.data() + (64 - uintptr_t(packed->bytes.data()) % 64) % 64;
+    sk_pack(format, rows, columns, codes.data(), scale.data(), minimum.data(), sub.data(), sub_minimum.data(), start);
+    packed->matrix = {format, 0, rows, columns, start};
+    kept.push_back(packed);
+    return packed->matrix;
+}
+
+uint64_t digest(uint64_t before, const std::vector<float>& values) {
+    uint64_t hash = before;
+    for (float value : values) {
+        uint32_t bits;
+        memcpy(&bits, &value, 4);
+        hash = (hash ^ bits) * 1099511628211ull;
+    }
+    return hash;
+}
+
+uint64_t linear_layers(uint64_t hash) {
+    for (int32_t format = SK_Q4; format <= SK_F32; format++)
+        for (int64_t tokens : {1, 2, 3, 5, 9, 17}) {
+            const sk_matrix matrix = random_matrix(format, 43, 512);
+            const std::vector<float> x = random_floats(size_t(tokens) * 512), bias = random_floats(43);
+            std::vector<float> y(size_t(tokens) * 43);
+            sk_linear(&matrix, bias.data(), x.data(), tokens, y.data(), 2);
+            hash = digest(hash, y);
+        }
+    return hash;
+}
+
+// Two layers of a decoder with everything that some family has, over a chain and then a tree.
+uint64_t passes(uint64_t hash) {
+    constexpr int32_t hidden = 64, heads = 6, key_heads = 2, size = 32, inner = 96, words = 50, slots = 2, columns = 192;
+    std::vector<std::vector<float>> norms;
+    const auto norm = [&](int32_t length) {
+        norms.push_back(random_floats(size_t(length), 1.5f));
+        return norms.back().data();
+    };
+    norms.reserve(100);
+    const std::vector<float> cosines = random_floats(columns * size / 2), sines = random_floats(columns * size / 2);
+    const sk_rope rope = {cosines.data(), sines.data(), columns, size / 2};
+    sk_layer layers[2];
+    for (int i = 0; i < 2; i++) {
+        const int32_t format = i ? SK_Q8 : SK_Q4;
+        layers[i] = {random_matrix(format, heads * size, hidden), random_matrix(format, key_heads * size, hidden),
+                     random_matrix(SK_BF16, key_heads * size, hidden), random_matrix(format, hidden, heads * size),
+                     random_matrix(format, inner, hidden), random_matrix(format, inner, hidden),
+                     random_matrix(format, hidden, inner), norm(heads * size), norm(key_heads * size), nullptr, nullptr,
+                     norm(hidden), norm(hidden), norm(hidden), norm(hidden), norm(size), norm(size), i ? 40 : 0, 0};
+    }
+    sk_model model{};
+    model.layer_count = 2;
+    model.hidden = hidden;
+    model.heads = heads;
+    model.key_heads = key_heads;
+    model.head_size = size;
+    model.intermediate = inner;
+    model.vocabulary = words;
+    model.rope_count = 1;
+    model.epsilon = 1e-5f;
+    model.attention_scale = 0.2f;
+    model.embedding_scale = 2.5f;
+    model.embedding = random_matrix(SK_Q8, words, hidden);
+    model.output = model.embedding;
+    model.final_norm = norm(hidden);
+    model.layers = layers;
+    model.ropes = &rope;
+    for (int32_t activation : {SK_SILU, SK_GELU_TANH}) {
+        model.activation = activation;
+        model.attention_cap = model.logit_cap = activation == SK_SILU ? 0.0f : 6.0f;
+        sk_decoder* decoder = sk_decoder_new(&model);
+        std::vector<uint16_t> cache(size_t(4) * slots * key_heads * columns * size);
+        const size_t part = cache.size() / 4;
+        uint16_t* keys[] = {cache.data(), cache.data() + part};
+        uint16_t* values[] = {cache.data() + 2 * part, cache.data() + 3 * part};
+        sk_decoder_attach(decoder, slots, columns, keys, values);
+        std::vector<int64_t> ids(150);
+        std::vector<int32_t> slot(150, 1), places(150), offsets(151, 0);
+        for (int32_t i = 0; i < 150; i++) {
+            ids[size_t(i)] = random_bits() % words;
+            places[size_t(i)] = i;
+        }
+        std::vector<float> logits(150 * words);
+        sk_batch batch{};
+        batch.tokens = batch.judged_count = 150;
+        batch.ids = ids.data();
+        batch.slots = slot.data();
+        batch.positions = batch.columns = batch.prefixes = batch.judged = places.data();
+        batch.ancestor_offsets = offsets.data();
+        batch.ancestors = places.data();
+        batch.logits = logits.data();
+        batch.threads = 2;
+        if (!sk_decoder_pass(decoder, &batch)) printf("%s\n", sk_error());
+        hash = digest(hash, logits);
+        const int32_t tree_columns[] = {150, 151, 152, 153}, prefixes[] = {150, 150, 150, 150};
+        const int32_t positions[] = {150, 151, 151, 152}, tree_offsets[] = {0, 0, 1, 2, 4}, ancestors[] = {0, 0, 0, 2};
+        batch.tokens = batch.judged_count = 4;
+        batch.columns = tree_columns;
+        batch.prefixes = prefixes;
+        batch.positions = positions;
+        batch.ancestor_offsets = tree_offsets;
+        batch.ancestors = ancestors;
+        logits.resize(4 * words);
+        if (!sk_decoder_pass(decoder, &batch)) printf("%s\n", sk_error());
+        hash = digest(hash, logits);
+        sk_decoder_free(decoder);
+    }
+    return hash;
+}
+
+}  // namespace
+
+int main() {
+    for (int32_t variant = 1; variant <= sk_variants(); variant *= 2) {
+        if (!(sk_variants() & variant)) continue;
+        sk_use(variant);
+        state = 1;
+        const uint64_t layers = linear_layers(14695981039346656037ull);
+        printf("%s %016llx\n", std::string(sk_variant()).c_str(), (unsigned long long)passes(layers));
+    }
+    for (Packed* packed : kept) delete packed;
+}

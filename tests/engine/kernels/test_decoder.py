@@ -1,0 +1,197 @@
+"""A whole pass: right beside transformers' modelling code, and the same bits however the tokens get there."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig
+
+from specchat.engine.kernels.decoder import Chains, Decoder
+from specchat.engine.kernels.library import KernelError, Library, Variant
+from specchat.engine.kernels.packed_matrix import Format
+from tests.engine.kernels.conftest import variants
+from tests.engine.kernels.described import Description
+from tests.engine.kernels.tiny_decoders import (
+    FAMILIES,
+    HalfCache,
+    tiny_decoder,
+    tiny_network,
+    with_quantised_activations,
+)
+
+LENGTH = 150  # more than a block of keys
+PARENTS = [-1, 0, 0, 1, 1, 2, 3, 3, 5, 8]  # of each token of a tree, which the first one starts
+TAPS = (0, 2, 4)
+
+
+@cache
+def decoder_of(family: str) -> Decoder:
+    return tiny_decoder(tiny_network(family), Format.Q4)
+
+
+def text(length: int = LENGTH) -> np.ndarray:
+    return np.random.default_rng(7).integers(3, 100, length)
+
+
+def feed(decoder: Decoder, tokens: np.ndarray, start: int = 0, slot: int = 0, threads: int = 2) -> np.ndarray:
+    """Logits and taps of every token of a chain [n, .], as bits."""
+    chain = Chains.plain([slot], [start], [len(tokens)])
+    return bits(*decoder.run(tokens, chain, np.arange(len(tokens), dtype=np.int32), threads, TAPS))
+
+
+def bits(logits: torch.Tensor, tapped: torch.Tensor | None) -> np.ndarray:
+    assert tapped is not None
+    assert torch.isfinite(logits).all()
+    return torch.cat([logits, tapped], 1).numpy().view(np.int32)
+
+
+@pytest.mark.parametrize("kind", [Format.F32, Format.Q8, Format.Q4])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pass_computes_what_the_modelling_code_does(family: str, kind: Format) -> None:
+    """Float weights show that the network is the right one: only the order of sums differs, and keys and values on the
+    edge between two float16 numbers. With quantised ones an activation on the edge between two codes may fall to the
+    other side, which is worth 1/127 of the largest of its group: up to 1 % of what a layer of this size gives, and
+    four of them add up."""
+    network = tiny_network(family)
+    decoder = tiny_decoder(network, kind)
+    if kind is not Format.F32:
+        with_quantised_activations(network)
+    tokens = text()
+    with torch.inference_mode():
+        out = network(torch.from_numpy(tokens)[None], past_key_values=HalfCache(), output_hidden_states=True)
+    logits, tapped = decoder.run(tokens, Chains.plain([1], [0], [LENGTH]), np.arange(LENGTH, dtype=np.int32), 2, TAPS)
+    states = torch.cat([out.hidden_states[i][0] for i in TAPS], 1)
+    tolerance = 1e-3 if kind is Format.F32 else 8e-2
+    for ours, theirs in ((logits, out.logits[0]), (tapped, states)):
+        error = (ours - theirs).norm(dim=1) / theirs.norm(dim=1)
+        assert error.max() < tolerance
+        assert error.median() < tolerance / 3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("variant", variants())
+def test_every_instruction_set_gives_the_bits_of_the_scalar_one(
+    kernels: Library, family: str, variant: Variant
+) -> None:
+    decoder = decoder_of(family)
+    kernels.use(Variant.SCALAR)
+    wanted = feed(decoder, text(140))
+    kernels.use(variant)
+    assert np.array_equal(feed(decoder, text(140)), wanted)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_chunks_slots_and_threads_do_not_change_a_bit(family: str) -> None:
+    decoder, tokens = decoder_of(family), text()
+    whole = feed(decoder, tokens)
+    for slot, threads, cuts in ((1, 1, [40, 41, 139]), (2, 3, [1, 2, 3, 128, 129]), (0, 2, list(range(120, 150)))):
+        edges = [0, *cuts, LENGTH]
+        parts = [feed(decoder, tokens[a:b], a, slot, threads) for a, b in pairwise(edges)]
+        assert np.array_equal(np.concatenate(parts), whole)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_of_a_batch_do_not_change_each_other(family: str) -> None:
+    decoder, tokens = decoder_of(family), text()
+    whole = feed(decoder, tokens)
+    feed(decoder, tokens[:130], slot=2)
+    feed(decoder, tokens[:7], slot=1)
+    lengths, starts = [9, 20, 3], [130, 7, 100]
+    both = Chains.plain([2, 1, 0], starts, lengths)
+    fed = np.concatenate([tokens[s : s + n] for s, n in zip(starts, lengths, strict=True)])
+    wanted = np.concatenate([whole[s : s + n] for s, n in zip(starts, lengths, strict=True)])
+    assert np.array_equal(bits(*decoder.run(fed, both, np.arange(32, dtype=np.int32), 2, TAPS)), wanted)
+    only, _ = decoder.run(fed, both, np.array([30, 5], dtype=np.int32), 1)
+    assert np.array_equal(only.numpy().view(np.int32), wanted[[30, 5], : only.shape[1]])
+
+
+@pytest.mark.parametrize("start", [1, 20, 126, 140])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_of_a_tree_have_the_bits_of_their_chains(family: str, start: int) -> None:
+    decoder, tokens = decoder_of(family), text()
+    offered = np.random.default_rng(start).integers(3, 100, len(PARENTS))
+    paths = [path_to(i) for i in range(len(PARENTS))]
+    feed(decoder, tokens[:start])
+    tree = tree_at(start, paths)
+    got = bits(*decoder.run(offered, tree, np.arange(len(PARENTS), dtype=np.int32), 2, TAPS))
+    for token, path in enumerate(paths):
+        chain = np.concatenate([tokens[:start], offered[path]])
+        assert np.array_equal(got[token], feed(decoder, chain, slot=1)[-1])
+
+
+def test_a_chain_may_be_given_as_a_tree() -> None:
+    decoder, tokens = decoder_of("gemma3"), text(40)
+    whole = feed(decoder, tokens)
+    feed(decoder, tokens[:20])
+    tree = tree_at(20, [list(range(i + 1)) for i in range(20)])
+    assert np.array_equal(bits(*decoder.run(tokens[20:], tree, np.arange(20, dtype=np.int32), 2, TAPS)), whole[20:])
+
+
+def test_decoders_may_be_used_from_several_threads_at_once() -> None:
+    families = ["llama", "gemma3", "qwen3"]
+    wanted = [feed(decoder_of(family), text()) for family in families]
+
+    def work(family: str) -> list[np.ndarray]:
+        return [feed(decoder_of(family), text(), threads=1 + i % 3) for i in range(10)]
+
+    with ThreadPoolExecutor(3) as pool:
+        for results, expected in zip(pool.map(work, families), wanted, strict=True):
+            assert all(np.array_equal(result, expected) for result in results)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    decoder = decoder_of("llama")
+    chain, judged = Chains.plain([0], [0], [3]), np.zeros(1, dtype=np.int32)
+    for tokens, chains, sentence in (
+        ([5, 6, 100], chain, "the id of token 2 is not in the vocabulary"),
+        ([5, 6, 7], Chains.plain([3], [0], [3]), "the slot of token 0 is not in the cache"),
+        ([5, 6, 7], Chains.plain([0], [510], [3]), "the column of token 2 is not in the cache"),
+        ([5, 6, 7], Chains.plain([0, 1, 0], [0, 0, 1], [1, 1, 1]), "the tokens of slot 0 are not next to each other"),
+        ([5, 6], chain, "slots does not fit a pass over 2 tokens"),
+        ([5, 6, 7], tree_at(4, [[0], [0, 1], [2, 2]]), "an ancestor of token 2 does not come before it"),
+    ):
+        with pytest.raises(KernelError, match=sentence):
+            decoder.run(np.array(tokens), chains, judged, 1)
+    with pytest.raises(KernelError, match="a tapped depth is not in the model"):
+        decoder.run(np.array([5, 6, 7]), chain, judged, 1, [5])
+    with pytest.raises(KernelError, match="must be contiguous float16"):
+        decoder.attach([torch.zeros(1, 2, 8, 32)] * 4, [torch.zeros(1, 2, 8, 32)] * 4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model_type": "gpt2"},
+        {"model_type": "llama", "mlp_bias": True},
+        {"model_type": "llama", "hidden_act": "relu"},
+        {"model_type": "llama", "hidden_size": 72, "num_attention_heads": 3, "num_key_value_heads": 3},
+        {"model_type": "llama", "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+    ],
+)
+def test_what_the_decoder_cannot_run_has_no_description(settings: dict) -> None:
+    assert Description.of(AutoConfig.for_model(**settings)) is None
+
+
+def path_to(token: int) -> list[int]:
+    path = [token]
+    while PARENTS[path[0]] >= 0:
+        path.insert(0, PARENTS[path[0]])
+    return path
+
+
+def tree_at(start: int, paths: list[list[int]]) -> Chains:
+    """A tree in slot 0 whose first token stands at `start`; every path ends with the token itself."""
+    before = [path[:-1] for path in paths]
+    return Chains(
+        slots=np.zeros(len(paths), dtype=np.int32),
+        positions=np.array([start + len(path) for path in before], dtype=np.int32),
+        columns=np.arange(start, start + len(paths), dtype=np.int32),
+        prefixes=np.full(len(paths), start, dtype=np.int32),
+        ancestor_offsets=np.cumsum([0, *map(len, before)], dtype=np.int32),
+        ancestors=np.array([i for path in before for i in path], dtype=np.int32),
+    )

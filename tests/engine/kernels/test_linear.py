@@ -1,0 +1,137 @@
+"""Packed matrices and linear layers: right, and the same bits whatever instruction set, width or threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from specchat.engine.kernels.library import KernelError, Library, Variant
+from specchat.engine.kernels.packed_matrix import Format, PackedMatrix, aligned, pack, packed_bytes, unpack
+from specchat.engine.kernels.quantized_linear import QuantizedLinear
+from tests.engine.kernels.conftest import variants
+from tests.engine.kernels.matrices import QUANTISED, quantised_activations, random_matrix
+
+
+def linear(matrix: PackedMatrix, x: np.ndarray, threads: int = 1, bias: torch.Tensor | None = None) -> np.ndarray:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return QuantizedLinear(matrix, bias)(torch.from_numpy(x)).numpy()
+    finally:
+        torch.set_num_threads(before)
+
+
+def activations(tokens: int, columns: int, seed: int = 1) -> np.ndarray:
+    x = np.random.default_rng(seed).normal(0, 1, (tokens, columns)).astype(np.float32)
+    x[:, 3] *= 50  # one large value makes the others of its group coarse
+    if columns >= 64:
+        x[0, 32:64] = 0
+    return x
+
+
+@pytest.mark.parametrize("kind", Format)
+@pytest.mark.parametrize("rows", [1, 16, 37])
+def test_unpacking_gives_the_weights_that_were_packed(kind: Format, rows: int) -> None:
+    matrix, weights = random_matrix(kind, rows, 512)
+    assert np.allclose(unpack(matrix), weights, rtol=1e-6, atol=1e-9)
+    assert np.array_equal(matrix.rows_of([rows - 1, 0]), unpack(matrix)[[rows - 1, 0]])
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_a_layer_is_the_product_with_quantised_activations(kind: Format) -> None:
+    matrix, weights = random_matrix(kind, 40, 768)
+    x = activations(5, 768)
+    seen = quantised_activations(x) if kind in QUANTISED else x
+    wanted = seen.astype(np.float64) @ weights.astype(np.float64).T
+    assert np.allclose(linear(matrix, x), wanted, rtol=1e-5, atol=2e-5 * np.abs(wanted).max())
+
+
+def test_quantised_activations_cost_about_half_a_percent() -> None:
+    matrix, weights = random_matrix(Format.Q4, 64, 576)
+    x = np.random.default_rng(3).normal(0, 1, (16, 576)).astype(np.float32)
+    wanted = x @ weights.T
+    error = np.linalg.norm(linear(matrix, x) - wanted) / np.linalg.norm(wanted)
+    assert 1e-4 < error < 0.01
+
+
+@pytest.mark.parametrize("kind", Format)
+@pytest.mark.parametrize("variant", variants())
+def test_every_instruction_set_gives_the_bits_of_the_scalar_one(
+    kernels: Library, kind: Format, variant: Variant
+) -> None:
+    for rows, columns in ((16, 256), (5, 512), (83, 1280), (33, 2304)):
+        matrix, _ = random_matrix(kind, rows, columns, seed=rows)
+        bias = torch.randn(rows, generator=torch.Generator().manual_seed(1))
+        for tokens in (1, 2, 3, 7, 8, 9, 17, 40):
+            x = activations(tokens, columns, seed=tokens)
+            kernels.use(Variant.SCALAR)
+            wanted = linear(matrix, x, bias=bias)
+            kernels.use(variant)
+            assert np.array_equal(linear(matrix, x, bias=bias).view(np.int32), wanted.view(np.int32))
+
+
+@pytest.mark.parametrize("kind", [Format.Q4, Format.Q8])
+@pytest.mark.parametrize("variant", variants())
+def test_a_group_that_ends_a_half_block_is_read(kernels: Library, kind: Format, variant: Variant) -> None:
+    matrix, _ = random_matrix(kind, 20, 96)
+    x = activations(3, 96)
+    kernels.use(Variant.SCALAR)
+    wanted = linear(matrix, x)
+    kernels.use(variant)
+    assert np.array_equal(linear(matrix, x), wanted)
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_a_row_does_not_depend_on_those_beside_it_nor_on_threads(kind: Format) -> None:
+    matrix, _ = random_matrix(kind, 200, 512)
+    x = activations(40, 512)
+    whole = linear(matrix, x, threads=1)
+    assert np.array_equal(linear(matrix, x, threads=3), whole)
+    for tokens in range(1, 40):
+        assert np.array_equal(linear(matrix, x[-tokens:], threads=1 + tokens % 3), whole[-tokens:])
+
+
+def test_a_layer_keeps_the_type_and_shape_of_what_it_is_given() -> None:
+    matrix, weights = random_matrix(Format.Q8, 24, 64)
+    x = torch.randn(2, 3, 64, dtype=torch.bfloat16)
+    layer = QuantizedLinear(matrix)
+    assert layer(x).shape == (2, 3, 24)
+    assert layer(x).dtype is torch.bfloat16
+    assert np.allclose(layer.weight.numpy(), weights, rtol=1e-6)
+    assert layer.bytes == packed_bytes(Format.Q8, 24, 64)
+
+
+def test_panels_can_be_packed_apart() -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 16, (48, 64), dtype=np.uint8)
+    scale, minimum = (rng.normal(0, 1, (48, 2)).astype(np.float16) for _ in range(2))
+    whole = pack(Format.Q4, codes, scale, minimum)
+    out = aligned(packed_bytes(Format.Q4, 48, 64))
+    half = packed_bytes(Format.Q4, 16, 64)
+    pack(Format.Q4, codes[:16], scale[:16], minimum[:16], out=out[:half])
+    pack(Format.Q4, codes[16:], scale[16:], minimum[16:], out=out[half:])
+    assert np.array_equal(out, whole.data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "sentence"),
+    [(Format.Q4, 48, "rows of 48 weights cannot be divided into groups of 32"), (Format.Q4_SUPER, 320, "of 256")],
+)
+def test_rows_that_groups_do_not_divide_are_refused(kind: Format, columns: int, sentence: str) -> None:
+    with pytest.raises(KernelError, match=sentence):
+        packed_bytes(kind, 16, columns)
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    codes = np.zeros((16, 64), dtype=np.uint8)
+    with pytest.raises(KernelError, match="scale is missing"):
+        pack(Format.Q4, codes)
+    with pytest.raises(KernelError, match=r"scale has the shape \[16, 1\] and not \[16, 2\]"):
+        pack(Format.Q8, codes, np.zeros((16, 1), dtype=np.float16))
+    with pytest.raises(KernelError, match="minimum has no place"):
+        pack(Format.Q8, codes, np.zeros((16, 2), np.float16), np.zeros((16, 2), np.float16))
+    with pytest.raises(KernelError, match="scale is float32"):
+        pack(Format.Q8, codes, np.zeros((16, 2), dtype=np.float32))
+    with pytest.raises(KernelError, match=r"takes \d+ bytes"):
+        PackedMatrix(Format.Q8, 16, 64, aligned(64))

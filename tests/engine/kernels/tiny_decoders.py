@@ -1,0 +1,150 @@
+"""Small models of every family with random weights: as transformers runs them, and as the kernels do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from specchat.engine.kernels.decoder import Decoder
+from specchat.engine.kernels.packed_matrix import Format, PackedMatrix, pack, unpack
+from tests.engine.kernels.described import Description, Source
+from tests.engine.kernels.matrices import quantised_activations
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.15,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama", "tie_word_embeddings": True},
+    "llama with biases and scaled rope": {"model_type": "llama", "attention_bias": True, "rope_parameters": _LLAMA3},
+    "mistral": {"model_type": "mistral", "sliding_window": 24},
+    "qwen2": {"model_type": "qwen2", "num_key_value_heads": 1},
+    "qwen2 with windows": {
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 9,
+        "max_window_layers": 2,
+    },
+    "qwen3": {"model_type": "qwen3", "head_dim": 48, "num_key_value_heads": 4},
+    "gemma2": {
+        "model_type": "gemma2",
+        "sliding_window": 20,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 7.0,
+    },
+    "gemma3": {
+        "model_type": "gemma3_text",
+        "sliding_window": 12,
+        "query_pre_attn_scalar": 32,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+    },
+    "phi3": {
+        "model_type": "phi3",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+    },
+}
+CONTEXT = 512
+
+
+def tiny_network(family: str) -> Any:
+    """A model of transformers in float32, eager attention."""
+    settings = _SIZES | {"tie_word_embeddings": False} | FAMILIES[family]
+    config = AutoConfig.for_model(**settings)
+    torch.manual_seed(len(family))
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "bias" in name:  # initialised to what changes nothing
+            parameter.data.add_(torch.randn_like(parameter) * 0.2)
+    return model.requires_grad_(False)
+
+
+def packed(weight: np.ndarray, kind: Format) -> PackedMatrix:
+    """A weight in one of three formats, rounded to the nearest."""
+    if kind is Format.F32:
+        return pack(kind, weight)
+    groups = weight.reshape(len(weight), -1, 32)
+    if kind is Format.Q8:
+        scale = (np.maximum(np.abs(groups).max(-1), 1e-3) / 127).astype(np.float16)
+        codes = np.clip(np.rint(groups / scale[..., None].astype(np.float32)), -128, 127)
+        return pack(kind, codes.astype(np.int8).reshape(weight.shape), scale)
+    low, high = groups.min(-1), groups.max(-1)
+    scale, minimum = (np.maximum(high - low, 1e-3) / 15).astype(np.float16), low.astype(np.float16)
+    codes = np.clip(np.rint((groups - minimum[..., None]) / scale[..., None].astype(np.float32)), 0, 15)
+    return pack(Format.Q4, codes.astype(np.uint8).reshape(weight.shape), scale, minimum)
+
+
+def tiny_decoder(network: Any, kind: Format, slots: int = 3) -> Decoder:
+    """The same model on the kernels, with a cache; the network takes the rounded weights."""
+    weights = network.state_dict()
+    described = Description.of(network.config)
+    assert described is not None
+
+    def matrix(source: Source) -> PackedMatrix:
+        whole = weights[source.tensor]
+        part = whole[source.first : None if source.rows is None else source.first + source.rows]
+        done = packed(part.numpy(), kind)
+        part.copy_(torch.from_numpy(unpack(done)))
+        return done
+
+    def vector(source: Source) -> np.ndarray | None:
+        return weights[source.tensor].numpy() if source.tensor in weights else None
+
+    decoder = described.build(network.config, matrix, vector, CONTEXT)
+    shape = decoder.shape
+    # Rubbish in unused columns must not be seen.
+    blocks = [torch.full((slots, shape.key_heads, CONTEXT, shape.head_size), torch.nan).half() for _ in range(8)]
+    decoder.attach(blocks[:4], blocks[4:])
+    return decoder
+
+
+def with_quantised_activations(network: Any) -> Any:
+    """The network with linear layers that round what goes into them as the kernels do."""
+
+    def round_input(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+        return torch.from_numpy(quantised_activations(inputs[0].numpy()))
+
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_pre_hook(round_input)
+    return network
+
+
+class HalfCache:
+    """Stands in for a cache in one pass: keys and values are rounded to float16 and forgotten."""
+
+    is_compileable = False
+
+    def update(self, key: Tensor, value: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        return key.half().float(), value.half().float()
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
+        return 0
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:  # noqa: ARG002
+        return 0
+
+    def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[int, int]:  # noqa: ARG002
+        return (query_length if isinstance(query_length, int) else len(query_length)), 0

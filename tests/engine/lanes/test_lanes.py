@@ -1,0 +1,255 @@
+"""Lanes: who has the next turn, what a lane's clock counts, and that no lane helps or slows the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import pytest
+
+from specchat.engine import (
+    Admitted,
+    EngineConfig,
+    EngineError,
+    Event,
+    Finished,
+    Outbox,
+    Prefilled,
+    Request,
+    Round,
+    read_trace,
+)
+from specchat.engine.lanes import worker as lane_loop
+from specchat.engine.lanes.clock import LaneClock, Order, next_lane
+from specchat.engine.lanes.engine import LaneEngine
+from specchat.engine.progress import Progress
+from specchat.engine.worker.assembly import Assembly, put_together
+from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
+
+TRACES = Path(__file__).parents[3] / "assets" / "traces"
+PROMPT = "ababababab " * 8
+
+
+def recorded_costs(name: str) -> tuple[list[float], list[float]]:
+    """What the turns of two lanes cost, from a trace: plain rounds (one for each token), and the rounds as they were.
+
+    The work of a prompt's chunks begins both.
+    """
+    records = list(read_trace(TRACES / f"{name}.jsonl"))
+    rounds = [record for record in records if isinstance(record, Round)]
+    chunks = [record.seconds for record in records if isinstance(record, Prefilled)]
+    plain = [record.verify_s + record.rest_s for record in rounds for _ in record.emitted]
+    return [*chunks, *plain], [*chunks, *(record.seconds for record in rounds)]
+
+
+def schedule(order: Order, costs: tuple[list[float], list[float]]) -> list[tuple[int, float]]:
+    """The lane and the cost of every turn, in the order that they are given."""
+    seconds, turns, left = [0.0, 0.0], [], [list(lane) for lane in costs]
+    while any(left):
+        lane = next_lane(order, [i for i in (0, 1) if left[i]], seconds)
+        cost = left[lane].pop(0)
+        seconds[lane] += cost
+        turns.append((lane, cost))
+    return turns
+
+
+@pytest.mark.parametrize("name", ["chat", "code", "sampled"])
+def test_clocks_never_differ_by_more_than_one_turn_while_both_work(name: str) -> None:
+    costs = recorded_costs(name)
+    turns = schedule(Order.INTERLEAVED, costs)
+    left = [len(lane) for lane in costs]
+    seconds = [0.0, 0.0]
+    for lane, cost in turns:
+        if not all(left):
+            break
+        seconds[lane] += cost
+        left[lane] -= 1
+        assert abs(seconds[0] - seconds[1]) <= max(max(lane) for lane in costs)
+    # The lane that ends first ends behind the other by less than one turn: nobody was kept waiting.
+    assert min(left) == 0
+    assert abs(seconds[0] - seconds[1]) <= max(max(lane) for lane in costs)
+
+
+@pytest.mark.parametrize("name", ["chat", "code", "sampled"])
+def test_both_orders_give_a_lane_the_same_time(name: str) -> None:
+    costs = recorded_costs(name)
+    for order in Order:
+        totals = [sum(cost for lane, cost in schedule(order, costs) if lane == number) for number in (0, 1)]
+        assert totals == pytest.approx([sum(lane) for lane in costs])
+
+
+def test_sequential_lets_the_first_lane_end() -> None:
+    lanes = [lane for lane, _ in schedule(Order.SEQUENTIAL, recorded_costs("chat"))]
+    assert lanes == sorted(lanes)
+
+
+def test_a_clock_runs_only_while_its_lane_works() -> None:
+    now = 0.0
+    clock = LaneClock(lambda: now)
+    now = 5.0
+    assert clock() == 0
+    with clock.running():
+        now = 6.0
+        assert clock() == 1
+    now = 9.0
+    with clock.running():
+        now = 9.5
+    now = 20.0
+    assert clock() == 1.5
+
+
+@contextmanager
+def lane_engine(order: Order = Order.INTERLEAVED, *, exact: bool = False) -> Iterator[LaneEngine]:
+    model = tiny_model()
+
+    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
+        return put_together(config, model, None)
+
+    config = EngineConfig("tiny", Path(), slots=1, context=384, prefill_chunk=32, exact=exact)
+    engine = LaneEngine((config, config), order, assemble)
+    engine.start()
+    engine.wait_ready(60)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def both(engine: LaneEngine, left: Request, right: Request) -> tuple[list[list[Event]], list[tuple[int, Event]]]:
+    """The events of each lane, and all of them in the order in which they came."""
+    outbox = Outbox()
+    lanes = {left.request_id: 0, right.request_id: 1}
+    engine.submit(left, outbox, 0)
+    engine.submit(right, outbox, 1)
+    events: list[list[Event]] = [[], []]
+    in_order = []
+    while not all(lane and isinstance(lane[-1], Finished) for lane in events):
+        event = outbox.get(30)
+        assert event is not None, "no event for 30 seconds"
+        lane = lanes[event.request_id]  # type: ignore[union-attr]
+        events[lane].append(event)
+        in_order.append((lane, event))
+    return events, in_order
+
+
+def pair(text: str = PROMPT, **options: object) -> tuple[Request, Request]:
+    return (
+        ask(text, "left", drafter="none", max_tokens=60, **options),
+        ask(text, "right", drafter="ngram", gamma=3, max_tokens=60, **options),
+    )
+
+
+@pytest.mark.parametrize("order", Order)
+def test_lanes_say_what_an_engine_alone_says(order: Order) -> None:
+    with lane_engine(order) as engine:
+        lanes, _ = both(engine, *pair())
+    with tiny_engine() as alone:
+        expected = [list(alone.stream(request)) for request in pair()]
+    assert [ids_of(events) for events in lanes] == [ids_of(events) for events in expected]
+    assert [e.rows for events in lanes for e in events if isinstance(e, Round)] == [1] * sum(
+        isinstance(e, Round) for events in lanes for e in events
+    )
+
+
+def test_the_engine_gives_the_turn_to_the_lane_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[list[int], list[float]]] = []
+
+    def watch(order: Order, busy: Sequence[int], seconds: Sequence[float]) -> int:
+        seen.append((list(busy), list(seconds)))
+        return next_lane(order, busy, seconds)
+
+    monkeypatch.setattr(lane_loop, "next_lane", watch)
+    with lane_engine() as engine:
+        both(engine, *pair())
+    together = [seconds for busy, seconds in seen if busy == [0, 1]]
+    turns = [max(b - a for a, b in zip(old, new, strict=True)) for old, new in pairwise(together)]
+    ahead = [abs(left - right) for left, right in together]
+    assert len(together) > 60
+    assert max(ahead) <= max(*turns, ahead[0])  # the left lane may have had a turn before the right one was asked
+
+
+def test_a_lane_s_clock_counts_its_own_work() -> None:
+    with lane_engine() as engine:
+        began = time.perf_counter()
+        lanes, _ = both(engine, *pair())
+        elapsed = time.perf_counter() - began
+    starts = [next(e.at - e.queued_s for e in lane if isinstance(e, Admitted)) for lane in lanes]
+    spent = [lane[-1].at - start for lane, start in zip(lanes, starts, strict=True)]
+    assert sum(spent) <= elapsed
+    for lane, seconds in zip(lanes, spent, strict=True):
+        assert 0 < sum(e.seconds for e in lane if isinstance(e, Round | Prefilled)) <= seconds
+
+
+def test_sequential_lanes_run_one_after_the_other() -> None:
+    with lane_engine(Order.SEQUENTIAL) as engine:
+        _, in_order = both(engine, *pair())
+    rounds = [lane for lane, event in in_order if isinstance(event, Round)]
+    assert rounds == sorted(rounds)
+
+
+def test_both_lanes_read_the_same_part_of_a_prompt() -> None:
+    with lane_engine() as engine:
+        first, _ = both(engine, *pair())
+        second, _ = both(engine, *pair(PROMPT + PROMPT))
+    for turn in (first, second):
+        read = [[(e.done, e.total) for e in lane if isinstance(e, Prefilled)] for lane in turn]
+        assert read[0] == read[1]
+    reused = [next(e.reused_tokens for e in lane if isinstance(e, Admitted)) for lane in second]
+    assert reused[0] == reused[1]
+    assert reused[0] > 0
+    assert reused[0] % 32 == 0
+
+
+def test_a_reply_can_be_gone_on_from_to_ask_for_the_target_s_choice() -> None:
+    with lane_engine() as engine:
+        lanes, _ = both(engine, *pair())
+        tokens = ids_of(lanes[0])
+        outbox = Outbox()
+        engine.submit(ask(PROMPT, "probe", drafter="none", max_tokens=1, detail=2), outbox, 0, tokens[:10])
+        events: list[Event] = []
+        while not events or not isinstance(events[-1], Finished):
+            event = outbox.get(30)
+            assert event is not None
+            events.append(event)
+        # The reply's part of the cache is not used again: the other lane has none of it.
+        again, _ = both(engine, *pair())
+    assert ids_of(events) == [tokens[10]]
+    (only,) = (e for e in events if isinstance(e, Round))
+    assert len(only.detail[0].target) == 2
+    assert len({next(e.reused_tokens for e in lane if isinstance(e, Admitted)) for lane in again}) == 1
+
+
+def test_a_lane_without_its_drafter_refuses_and_the_other_goes_on() -> None:
+    with lane_engine() as engine:
+        left, _ = pair()
+        lanes, _ = both(engine, left, ask(PROMPT, "right", drafter="head"))
+    assert len(ids_of(lanes[0])) == 60
+    assert "drafter 'head' is not there" in lanes[1][-1].message  # type: ignore[union-attr]
+
+
+def test_cancel_ends_one_lane() -> None:
+    with lane_engine() as engine:
+        outbox = Outbox()
+        engine.submit(ask(PROMPT, "left", drafter="none", max_tokens=200), outbox, 0)
+        engine.cancel("left")
+        while not isinstance(event := outbox.get(30), Finished):
+            assert event is not None
+    assert event.reason == "cancelled"
+
+
+def test_models_that_do_not_load_end_both_lanes(tmp_path: Path) -> None:
+    config = EngineConfig(str(tmp_path / "nowhere"), tmp_path)
+    engine = LaneEngine((config, config))
+    engine.start()
+    with pytest.raises(EngineError, match="nowhere"):
+        engine.wait_ready(60)
+
+
+def test_order_of_clocks_is_a_running_sum() -> None:
+    costs = ([1.0] * 4, [0.6] * 4)
+    turns = schedule(Order.INTERLEAVED, costs)
+    assert [lane for lane, _ in turns] == [0, 1, 1, 0, 1, 1, 0, 0]
+    assert list(accumulate(cost for lane, cost in turns if lane == 1)) == pytest.approx([0.6, 1.2, 1.8, 2.4])

@@ -1,0 +1,96 @@
+"""GGUF blocks as canonical arrays: every weight is what the gguf package dequantises, bit by bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, GGUFWriter, quants
+
+from specchat.engine.errors import EngineError
+from specchat.engine.models.gguf.blocks import GgmlType, read_matrix, read_vector
+from specchat.engine.models.gguf.header import GgufHeader
+
+ROWS, COLUMNS = 6, 512
+
+
+def write(file: Path, raw: np.ndarray, kind: GGMLQuantizationType) -> GgufHeader:
+    writer = GGUFWriter(file, "llama")
+    writer.add_tensor("odd", np.zeros(3, np.float32))  # so that the next one does not start at 0
+    writer.add_tensor("weight", raw, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return GgufHeader.read(file)
+
+
+def random_blocks(kind: GgmlType, scales_at: tuple[int, ...]) -> np.ndarray:
+    """Blocks of any bytes whatever, but for their float16 scales, which are numbers."""
+    block, size = quants.GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+    random = np.random.default_rng(kind)
+    raw = random.integers(0, 256, (ROWS, COLUMNS // block, size), np.uint8)
+    for at in scales_at:
+        raw[..., at : at + 2] = random.normal(0, 0.02, raw.shape[:2]).astype(np.float16)[..., None].view(np.uint8)
+    return raw.reshape(ROWS, -1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scales_at"),
+    [
+        (GgmlType.Q4_0, (0,)),
+        (GgmlType.Q4_1, (0, 2)),
+        (GgmlType.Q5_0, (0,)),
+        (GgmlType.Q5_1, (0, 2)),
+        (GgmlType.Q8_0, (0,)),
+        (GgmlType.Q3_K, (108,)),
+        (GgmlType.Q4_K, (0, 2)),
+        (GgmlType.Q5_K, (0, 2)),
+        (GgmlType.Q6_K, (208,)),
+    ],
+    ids=lambda value: value.name if isinstance(value, GgmlType) else "",
+)
+def test_blocks_dequantise_to_the_same_bits(kind: GgmlType, scales_at: tuple[int, ...], tmp_path: Path) -> None:
+    raw = random_blocks(kind, scales_at)
+    header = write(tmp_path / "x.gguf", raw, GGMLQuantizationType(kind))
+    arrays = read_matrix(header, header.tensors["weight"])
+    assert arrays.shape == (ROWS, COLUMNS)
+    # + 0.0: a weight of zero may have either sign
+    expected = quants.dequantize(raw, GGMLQuantizationType(kind)) + np.float32(0)
+    assert (arrays.values() + np.float32(0)).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("kind", [GgmlType.F32, GgmlType.F16, GgmlType.BF16], ids=lambda kind: kind.name)
+def test_plain_numbers_stay(kind: GgmlType, tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).normal(size=(ROWS, COLUMNS)).astype(np.float32)
+    raw = quants.quantize(weights, GGMLQuantizationType(kind))
+    header = write(tmp_path / "x.gguf", raw, GGMLQuantizationType(kind))
+    tensor = header.tensors["weight"]
+    assert np.array_equal(
+        read_matrix(header, tensor).values(), quants.dequantize(raw, GGMLQuantizationType(kind)).reshape(ROWS, COLUMNS)
+    )
+    assert np.array_equal(read_vector(header, header.tensors["odd"]), np.zeros(3, np.float32))
+
+
+def test_chosen_rows_keep_their_scales(tmp_path: Path) -> None:
+    raw = random_blocks(GgmlType.Q4_K, (0, 2))
+    header = write(tmp_path / "x.gguf", raw, GGMLQuantizationType.Q4_K)
+    arrays = read_matrix(header, header.tensors["weight"])
+    order = np.array([4, 0, 3])
+    assert np.array_equal(arrays.rows(order).values(), arrays.values()[order])
+    assert np.array_equal(arrays.rows(slice(2, 5)).values(), arrays.values()[2:5])
+
+
+def test_a_type_that_cannot_be_kept_is_refused_by_name(tmp_path: Path) -> None:
+    header = write(tmp_path / "x.gguf", random_blocks(GgmlType.Q4_0, (0,)), GGMLQuantizationType.IQ4_NL)
+    with pytest.raises(EngineError, match="weight as IQ4_NL, which cannot be kept quantised"):
+        read_matrix(header, header.tensors["weight"])
+
+
+def test_scales_that_are_no_numbers_are_found(tmp_path: Path) -> None:
+    raw = random_blocks(GgmlType.Q8_0, (0,))
+    raw[2, :2] = 0xFF
+    header = write(tmp_path / "x.gguf", raw, GGMLQuantizationType.Q8_0)
+    with pytest.raises(EngineError, match="weight holds values that are not numbers"):
+        read_matrix(header, header.tensors["weight"])

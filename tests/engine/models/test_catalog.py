@@ -1,0 +1,49 @@
+"""The presets: complete, consistent, and light to import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS, WheelFile, nearest_preset
+from specchat.engine.models.hub import HUB_ID
+
+
+def test_the_default_needs_no_hub() -> None:
+    preset = PRESETS[DEFAULT_PRESET]
+    assert isinstance(preset.source, WheelFile)
+    assert next(iter(PRESETS)) == DEFAULT_PRESET
+    assert len(preset.source.member_sha256) == len(preset.source.wheel_sha256) == 64
+
+
+def test_every_preset_is_complete() -> None:
+    for name, preset in PRESETS.items():
+        assert preset.name == name
+        assert preset.licence
+        assert preset.memory_bytes == 2 * preset.parameters > 0
+        if isinstance(preset.source, str):
+            assert HUB_ID.fullmatch(preset.source)
+
+
+def test_a_draft_is_a_smaller_preset() -> None:
+    drafted = [preset for preset in PRESETS.values() if preset.draft]
+    assert {"llama-3.2-3b", "qwen3-8b", "smollm2-1.7b"} <= {preset.name for preset in drafted}
+    for preset in drafted:
+        assert preset.draft is not None
+        assert PRESETS[preset.draft].parameters < preset.parameters
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("smolm2-135m", "smollm2-135m"), ("Llama3.2-1b", "llama-3.2-1b"), ("zzzz", None)]
+)
+def test_nearest_preset(typed: str, meant: str | None) -> None:
+    assert nearest_preset(typed) == meant
+
+
+def test_names_and_stores_load_no_torch() -> None:
+    names = ("catalog", "store", "wheel", "hub", "resolve", "checkpoint")
+    modules = ", ".join(f"specchat.engine.models.{name}" for name in names)
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,157 @@
+"""From a name to a folder: every kind of name, kills in the middle, and names that mean nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from specchat.engine.errors import EngineError
+from specchat.engine.models.load import load_model
+from specchat.engine.models.resolve import resolve
+from specchat.engine.models.store import ModelStore
+from specchat.engine.progress import ignore_progress
+from tests.tiny_model import write_tiny_gguf
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ModelStore:
+    return ModelStore(tmp_path / "models")
+
+
+@pytest.fixture
+def gguf(tiny_model: Callable[..., Path], tmp_path: Path) -> Path:
+    return write_tiny_gguf(tiny_model(), tmp_path / "tiny q4.gguf")
+
+
+def untouched(*_: object) -> None:
+    raise AssertionError("nothing should be fetched or converted")
+
+
+def test_a_folder_is_itself(tiny_model: Callable[..., Path], store: ModelStore) -> None:
+    folder = tiny_model()
+    assert resolve(str(folder), store, untouched) == folder
+    assert not store.folder.exists()
+
+
+def test_a_folder_in_the_home_folder(
+    tiny_model: Callable[..., Path], store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_model()
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert resolve(f"~/{folder.name}", store, untouched) == folder
+
+
+def test_a_gguf_file_is_converted_once(gguf: Path, store: ModelStore) -> None:
+    folder = resolve(str(gguf), store, ignore_progress)
+    assert folder.parent == store.folder
+    assert folder.name.startswith("tiny-q4-")
+    assert load_model(folder, torch.device("cpu"), torch.float32, ignore_progress).name == "tiny-q4"
+    assert resolve(str(gguf), store, untouched) == folder
+    assert store.models()[0].origin == str(gguf)
+
+
+def test_the_same_content_elsewhere_is_the_same_model(gguf: Path, store: ModelStore, tmp_path: Path) -> None:
+    folder = resolve(str(gguf), store, ignore_progress)
+    copy = shutil.copy(gguf, tmp_path / "other name.gguf")
+    assert resolve(str(copy), store, ignore_progress) == folder
+
+
+def test_two_files_are_never_confused(tiny_model: Callable[..., Path], gguf: Path, store: ModelStore) -> None:
+    """Not even one put in the other's place with its size and time."""
+    first, stat = resolve(str(gguf), store, ignore_progress), gguf.stat()
+    other = write_tiny_gguf(tiny_model(seed=1), gguf.with_name("new.gguf"))
+    os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert other.stat().st_size == stat.st_size
+    other.replace(gguf)
+    assert resolve(str(gguf), store, ignore_progress) != first
+
+
+def test_a_broken_index_of_hashes_is_made_anew(gguf: Path, store: ModelStore) -> None:
+    folder = resolve(str(gguf), store, ignore_progress)
+    for content in ("", "[1]", '{"x": 3}', "\0"):
+        (store.folder / "gguf-hashes.json").write_text(content)
+        assert resolve(str(gguf), store, ignore_progress) == folder
+
+
+def test_a_stored_model_by_its_name(gguf: Path, store: ModelStore) -> None:
+    folder = resolve(str(gguf), store, ignore_progress)
+    assert resolve(folder.name, store, untouched) == folder
+
+
+@pytest.mark.model
+def test_the_default_preset(default_model: Path) -> None:
+    assert resolve("smollm2-135m", ModelStore(default_model.parent), untouched) == default_model
+
+
+def test_a_conversion_killed_in_the_middle_is_redone(gguf: Path, store: ModelStore) -> None:
+    code = f"""
+import sys, time
+from pathlib import Path
+from specchat.engine.models.store import ModelStore
+from specchat.engine.models.resolve import resolve
+def progress(stage, text, fraction):
+    if stage == "convert" and fraction is not None and fraction >= 0.9:
+        print("converting", flush=True)
+        time.sleep(60)
+resolve({str(gguf)!r}, ModelStore(Path({str(store.folder)!r})), progress)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "converting\n"
+        process.send_signal(signal.SIGKILL)
+    (work,) = (store.folder / ".unfinished").iterdir()
+    (work / "model" / "model.safetensors").write_bytes(b"half")
+    assert store.models() == []
+    folder = resolve(str(gguf), store, ignore_progress)
+    load_model(folder, torch.device("cpu"), torch.float32, ignore_progress)
+    assert not work.exists()
+
+
+def test_a_failed_conversion_leaves_no_model(gguf: Path, store: ModelStore, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(gguf.read_bytes()[:-50000])
+    with pytest.raises(EngineError, match="is cut short"):
+        resolve(str(cut), store, ignore_progress)
+    assert store.models() == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("smolm2-135m", "no model is called 'smolm2-135m': did you mean smollm2-135m"),
+        ("zzzz", "no model is called 'zzzz': choose one of smollm2-135m, "),
+        ("", "no model is named"),
+        ("  ", "no model is named"),
+        ("/no/such/folder", "there is no file or folder /no/such/folder"),
+        ("./nothing", "there is no file or folder ./nothing"),
+        ("~/no such", "there is no file or folder ~/no such"),
+        ("no/such/file.gguf", "there is no file no/such/file.gguf"),
+        ("a/b/c", "there is no file or folder a/b/c"),
+    ],
+)
+def test_names_that_mean_nothing(spec: str, sentence: str, store: ModelStore) -> None:
+    with pytest.raises(EngineError, match=sentence):
+        resolve(spec, store, untouched)
+    assert not store.folder.exists()
+
+
+def test_a_file_that_is_no_model(store: ModelStore, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(EngineError, match=r"notes.txt is not a GGUF file"):
+        resolve(str(tmp_path / "notes.txt"), store, untouched)
+
+
+def test_a_folder_that_is_no_model(store: ModelStore, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="is not a model: it has no config"):
+        resolve(str(tmp_path), store, untouched)
+    (tmp_path / "x.gguf").write_text("")
+    with pytest.raises(EngineError, match=r"to use its GGUF file, give .*/x.gguf"):
+        resolve(str(tmp_path), store, untouched)

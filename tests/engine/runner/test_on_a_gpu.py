@@ -1,0 +1,235 @@
+"""What the engine does on a GPU, as far as that can be seen without one.
+
+Every round runs on a pretended device (`tests.engine.pretend_cuda`), by the code that is for CUDA: nothing may mix
+devices, the host may wait once in a round, and what comes out is what the CPU gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from specchat.engine import (
+    Engine,
+    EngineConfig,
+    EngineError,
+    Finished,
+    FinishReason,
+    Notice,
+    Outbox,
+    Request,
+    Round,
+    Sampling,
+)
+from specchat.engine.commands import Submit
+from specchat.engine.lanes.worker import LaneWorker
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.runner.cuda_graphs import GraphRunner
+from specchat.engine.runner.model_runner import ModelRunner
+from specchat.engine.worker.assembly import Assembly, put_together
+from tests.engine.pretend_cuda import OnGpu, PretendedGpu, pretended_gpu, to_gpu
+from tests.engine.tiny import ask, ids_of, tiny_head, tiny_model
+
+DRAFTERS = ["none", "ngram", "model", "head", "combined"]
+SAMPLINGS = {
+    "greedy": Sampling(temperature=0.0),
+    "sampled": Sampling(temperature=1.0, seed=5),
+    "filtered": Sampling(temperature=0.9, top_k=40, top_p=0.9, min_p=0.02, seed=5),
+    "penalised": Sampling(
+        temperature=0.9, repetition_penalty=1.2, presence_penalty=0.4, logit_bias=((65, 1.5),), seed=5
+    ),
+    "lenient": Sampling(temperature=1.0, lenience=0.8, seed=5),
+}
+
+
+def parts(drafter: str) -> tuple[LoadedModel, dict[str, object]]:
+    """A tiny target, and the draft model or head that the drafter needs."""
+    target = tiny_model()
+    if drafter == "model":
+        return target, {"draft": tiny_model(seed=1, layers=1)}
+    return target, {"head": tiny_head(target)} if drafter in ("head", "combined") else {}
+
+
+def replies(
+    requests: Sequence[Request],
+    drafter: str,
+    gpu: PretendedGpu | None = None,
+    *,
+    exact: bool = False,
+    gives_up: bool = False,
+) -> list[list[int]]:
+    """The tokens of each reply; on the pretended device, every turn is checked for what the host waits for."""
+    target, draft = parts(drafter)
+    if gpu is not None:
+        to_gpu(target.model)
+        for part in draft.values():
+            to_gpu(part.model if isinstance(part, LoadedModel) else part.head)
+        if "head" in draft:
+            draft["head"] = replace(draft["head"], vocabulary=draft["head"].vocabulary.as_subclass(OnGpu))
+
+    def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
+        return put_together(config, target, **draft)
+
+    box = Outbox()
+    config = EngineConfig("tiny", Path(), slots=3, context=256, prefill_chunk=32, exact=exact)
+    lane = LaneWorker(config, box, [])
+    made = lane.load(assemble)
+    for request in requests:
+        lane.take(Submit(request, box, 0.0, 0, ()))
+    events = []
+    while lane.busy:
+        if gpu is not None:
+            gpu.waits.clear()
+        lane.turn()
+        turn = []
+        while (event := box.get(0)) is not None:
+            turn.append(event)
+        assert gives_up or not any(isinstance(event, Notice) for event in turn), turn
+        if gpu is not None:
+            assert gpu.waits == ["to the host"] * any(isinstance(event, Round) for event in turn), turn
+        events += turn
+    assert (
+        gpu is None or gives_up or not (made.target.hindrances or (made.draft_runner and made.draft_runner.hindrances))
+    )
+    ends = [event for event in events if isinstance(event, Finished)]
+    assert {end.reason for end in ends} <= {FinishReason.LENGTH, FinishReason.EOS}
+    return [ids_of([e for e in events if getattr(e, "request_id", None) == r.request_id]) for r in requests]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_gpu_gives_what_the_cpu_gives_and_is_waited_for_once_a_round(
+    drafter: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["abababab", "the cat sat on the mat, the cat sat", "0123456789" * 6]
+    requests = [
+        ask(text, name=str(i), drafter=drafter, gamma=gamma, sampling=sampling, max_tokens=20, detail=3 * (i == 1))
+        for i, (text, gamma) in enumerate(zip(texts, (4, 2, 0), strict=True))
+    ]
+    expected = replies(requests, drafter)
+    with pretended_gpu(monkeypatch) as gpu:
+        assert replies(requests, drafter, gpu) == expected
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [ask(text, name=text, drafter=drafter, gamma=3, max_tokens=16) for text in ("abababab", "cdcd")]
+    expected = replies(requests, drafter)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pretended_gpu(monkeypatch) as gpu:
+        monkeypatch.setattr(GraphRunner, "_captured", refuse)
+        assert replies(requests, drafter, gpu, gives_up=True) == expected
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_one_shape_that_cannot_be_captured_costs_that_shape_and_is_told_once(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tiny_model()
+    captured: list[object] = []
+
+    def refuse_one(_: GraphRunner, run: Callable[[], object]) -> Callable[[], object]:
+        captured.append(run)
+        if len(captured) == number + 1:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return gpu.captured(run)
+
+    with pretended_gpu(monkeypatch) as gpu:
+        monkeypatch.setattr(GraphRunner, "_captured", refuse_one)
+        to_gpu(target.model)
+        box = Outbox()
+        lane = LaneWorker(EngineConfig("tiny", Path(), slots=2, context=256), box, [])
+        made = lane.load(lambda config, _: put_together(config, target))
+        for gamma in (0, 2, 4, 8, 16):
+            lane.take(Submit(ask("abababab", f"{gamma}", gamma=gamma, max_tokens=16), box, 0.0, 0, ()))
+            while lane.busy:
+                lane.turn()
+        notices = [event.text for event in box.drain() if isinstance(event, Notice)]
+        assert len(captured) > number + 1
+        assert made.target._static is not None
+        assert len(notices) == 1
+        assert "operation not permitted when stream is capturing" in notices[0]
+
+
+@pytest.mark.parametrize("where", ["_warm", "_captured"])
+def test_memory_that_is_short_for_a_moment_switches_nothing_off(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpu(monkeypatch) as gpu:
+        target = tiny_model()
+        to_gpu(target.model)
+        runner = ModelRunner(target.model, 2, 64, 17)
+        usual = getattr(GraphRunner, where)
+
+        def short(*_: object) -> None:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+
+        monkeypatch.setattr(GraphRunner, where, short)
+        token = torch.zeros(1, 1, dtype=torch.long).as_subclass(OnGpu)
+        with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
+            runner.forward(token, [0], [0])
+        monkeypatch.setattr(GraphRunner, where, usual)
+        captured: list[object] = []
+        monkeypatch.setattr(GraphRunner, "_captured", lambda _, run: captured.append(run) or gpu.captured(run))
+        runner.forward(token, [0], [0])
+        assert len(captured) == 1
+        assert runner.hindrances == []
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("gamma", [None, 3])
+def test_so_does_exact_mode_and_a_gamma_that_adapts(
+    drafter: str, gamma: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [ask(text, name=text, drafter=drafter, gamma=gamma, max_tokens=16) for text in ("abababab", "cdcd")]
+    expected = replies(requests, drafter, exact=gamma is not None)
+    with pretended_gpu(monkeypatch) as gpu:
+        assert replies(requests, drafter, gpu, exact=gamma is not None) == expected
+
+
+def test_the_thread_works_on_the_device_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[torch.device] = []
+    with pretended_gpu(monkeypatch):
+        monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+        target = tiny_model()
+        to_gpu(target.model)
+        ModelRunner(target.model, 1, 64, 17)
+    assert asked == [torch.device("cuda:0")]
+
+
+def test_memory_that_runs_out_while_warming_up_is_told_in_a_sentence() -> None:
+    target = tiny_model()
+
+    def short_of_memory(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("simulated")
+
+    def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
+        made = put_together(config, target)
+        target.model.forward = short_of_memory  # type: ignore[method-assign]
+        return made
+
+    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
+    engine.start()
+    with pytest.raises(EngineError, match=r"out of memory: lower --context or choose a smaller model$"):
+        engine.wait_ready(60)
+
+
+def test_one_chat_after_many_is_one_row_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tiny_model()
+    with pretended_gpu(monkeypatch):
+        to_gpu(target.model)
+        box = Outbox()
+        lane = LaneWorker(EngineConfig("tiny", Path(), slots=8, context=256), box, [])
+        made = lane.load(lambda config, _: put_together(config, target))
+        buckets = made.target._static._buckets
+        buckets.clear()
+        for number in range(8):
+            lane.take(Submit(ask(f"{number} " * 9, f"{number}", gamma=0, max_tokens=4), box, 0.0, 0, ()))
+            while lane.busy:
+                lane.turn()
+        assert {rows for rows, *_ in buckets} == {1}

@@ -1,0 +1,241 @@
+"""Bias and penalties: each draft position in its own context, against transformers and against decoding one by one."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import RepetitionPenaltyLogitsProcessor
+
+from specchat.engine.request import Request, Sampling
+from specchat.engine.sampling.penalties import Adjustment, Penalties
+from specchat.engine.sampling.sampler import SamplingRows, most_likely, standardise
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.verify.chain_acceptance import accept, accept_greedy
+
+CPU = torch.device("cpu")
+NONE: Any = None
+EVERY_KIND = [
+    Sampling(repetition_penalty=1.3),
+    Sampling(presence_penalty=0.7),
+    Sampling(),
+    Sampling(logit_bias=((3, 5.0), (9, -100.0))),
+    Sampling(repetition_penalty=0.8, presence_penalty=-1.5, logit_bias=((0, -2.5),)),
+    Sampling(repetition_penalty=1.5, presence_penalty=2.0),
+]
+
+
+def make_row(sampling: Sampling, tokens: list[int], prompt_length: int, slot: int = 0) -> SequenceState:
+    request = Request("r", prompt="x", sampling=sampling)
+    return SequenceState(request, NONE, slot, tokens, prompt_length, len(tokens) - 1, seed=0, text=NONE, drafter="none")
+
+
+def one_by_one(logits: Tensor, sampling: Sampling, prompt: list[int], reply: list[int]) -> Tensor:
+    """The adjusted logits [V] after a prompt and a reply, in plain words."""
+    out = logits.float().clone()
+    for token, bias in sampling.logit_bias:
+        out[token] += bias
+    if sampling.repetition_penalty != 1:
+        repetition = RepetitionPenaltyLogitsProcessor(penalty=sampling.repetition_penalty)
+        out = repetition(torch.tensor([prompt + reply]), out[None])[0]
+    for token in set(reply):
+        out[token] -= sampling.presence_penalty
+    return out
+
+
+def adjust(penalties: Penalties, rows: list[SequenceState], logits: Tensor, drafted: Tensor, first: int = 0) -> Tensor:
+    adjustment = penalties.of(rows)
+    assert adjustment is not None
+    return adjustment.apply(logits, drafted, first)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("gamma", [0, 1, 4])
+def test_each_position_is_penalised_in_its_own_context(gamma: int, dtype: torch.dtype) -> None:
+    """Several rounds; few tokens, so that drafts repeat the prompt, the reply and themselves."""
+    torch.manual_seed(gamma)
+    vocabulary = 12
+    penalties = Penalties(slots=8, columns=64, device=CPU)
+    rows = [
+        make_row(sampling, torch.randint(vocabulary, (2 + i,)).tolist(), 2 + i, slot=7 - i)
+        for i, sampling in enumerate(EVERY_KIND)
+    ]
+    for _ in range(4):
+        drafted = torch.randint(vocabulary, (len(rows), gamma))
+        logits = (torch.randn(len(rows), gamma + 1, vocabulary) * 3).to(dtype)
+        before = logits.clone()
+        adjusted = adjust(penalties, rows, logits, drafted)
+        assert torch.equal(logits, before)
+        assert adjusted.dtype == torch.float32
+        for b, row in enumerate(rows):
+            prompt, reply = row.tokens[: row.prompt_length], row.tokens[row.prompt_length :]
+            for i in range(gamma + 1):
+                wanted = one_by_one(logits[b, i], row.request.sampling, prompt, reply + drafted[b, :i].tolist())
+                assert torch.equal(adjusted[b, i], wanted), (b, i)
+        for b, row in enumerate(rows):  # some of the draft is kept, and the last token is another
+            row.tokens += [*drafted[b, : b % (gamma + 1)].tolist(), int(torch.randint(vocabulary, ()))]
+
+
+def test_draft_steps_see_what_the_target_sees() -> None:
+    torch.manual_seed(1)
+    rows = [make_row(sampling, [1, 2, 3 + i], 3, slot=i) for i, sampling in enumerate(EVERY_KIND)]
+    penalties = Penalties(slots=8, columns=64, device=CPU)
+    drafted, logits = torch.randint(12, (len(rows), 4)), torch.randn(len(rows), 5, 12)
+    whole = adjust(penalties, rows, logits, drafted)
+    for step in range(5):
+        one = adjust(penalties, rows, logits[:, step : step + 1], drafted[:, :step], step)
+        assert torch.equal(one[:, 0], whole[:, step])
+
+
+def test_a_row_is_adjusted_as_it_is_alone() -> None:
+    torch.manual_seed(2)
+    rows = [make_row(s, list(range(2 + i, 9)), 3 + i, slot=i) for i, s in enumerate(EVERY_KIND)]
+    drafted, logits = torch.randint(12, (len(rows), 2)), torch.randn(len(rows), 3, 12)
+    together = adjust(Penalties(6, 64, CPU), rows, logits, drafted)
+    for b, row in enumerate(rows):
+        adjustment = Penalties(6, 64, CPU).of([row])
+        alone = logits[b : b + 1] if adjustment is None else adjustment.apply(logits[b : b + 1], drafted[b : b + 1])
+        assert torch.equal(together[b], alone[0])
+
+
+def test_nothing_asked_is_nothing_done() -> None:
+    penalties = Penalties(slots=2, columns=8, device=CPU)
+    assert penalties.of([make_row(Sampling(temperature=0.8, top_p=0.9), [1], 1)]) is None
+    assert penalties._tokens is None
+
+
+def test_the_next_row_of_a_slot_starts_afresh() -> None:
+    penalties = Penalties(slots=1, columns=8, device=CPU)
+    sampling = Sampling(repetition_penalty=2.0)
+    logits, nothing = torch.ones(1, 1, 6), torch.zeros(1, 0, dtype=torch.long)
+    assert adjust(penalties, [make_row(sampling, [1, 2, 3], 3)], logits, nothing).tolist() == [
+        [[1, 0.5, 0.5, 0.5, 1, 1]]
+    ]
+    assert adjust(penalties, [make_row(sampling, [4, 1], 2)], logits, nothing).tolist() == [[[1, 0.5, 1, 1, 0.5, 1]]]
+
+
+def test_a_row_of_broken_logits_breaks_no_other() -> None:
+    rows = [make_row(Sampling(repetition_penalty=1.3, presence_penalty=1.0), [1, 2], 1, slot=i) for i in range(2)]
+    logits = torch.randn(2, 2, 6)
+    whole = adjust(Penalties(2, 8, CPU), rows, logits, torch.tensor([[3], [3]]))
+    logits[0] = torch.nan
+    assert torch.equal(adjust(Penalties(2, 8, CPU), rows, logits, torch.tensor([[3], [3]]))[1], whole[1])
+
+
+def test_greedy_takes_the_best_of_the_adjusted_logits() -> None:
+    row = make_row(Sampling(repetition_penalty=2.0), [1, 2], 1)
+    logits = torch.tensor([[[0.0, 3.0, 0.0, 2.0], [0.0, 0.0, 0.0, 2.0], [0.5, 0.0, 0.0, 0.9]]])
+    adjusted = adjust(Penalties(1, 8, CPU), [row], logits, torch.tensor([[3, 3]]))
+    verdict = accept_greedy(most_likely(adjusted), torch.tensor([[3, 3]]), torch.tensor([2]))
+    assert (verdict.accepted.item(), verdict.last.item()) == (2, 0)
+
+
+# ---- a round with penalties gives what sampling token by token gives
+
+SMALL = 4
+PROMPT, REPLY = [0, 1], [2]
+LENGTH = 3
+SAMPLED = {
+    "repetition": Sampling(temperature=1.0, repetition_penalty=1.8),
+    "presence": Sampling(temperature=0.7, presence_penalty=1.5),
+    "all": Sampling(
+        temperature=0.9, top_p=0.95, repetition_penalty=0.6, presence_penalty=1.0, logit_bias=((1, 0.8), (3, -0.3))
+    ),
+}
+
+
+def model(salt: int) -> dict[tuple[int, ...], Tensor]:
+    """Logits after each context of up to `LENGTH` new tokens."""
+    generator = torch.Generator().manual_seed(salt)
+    return {
+        context: torch.randn(SMALL, generator=generator) * 1.5
+        for length in range(LENGTH)
+        for context in product(range(SMALL), repeat=length)
+    }
+
+
+def sequential(target: dict[tuple[int, ...], Tensor], sampling: Sampling) -> dict[tuple[int, ...], Tensor]:
+    """The distributions that decoding one by one samples from, with no code of the engine's penalties."""
+    rows = SamplingRows.of([sampling], CPU)
+    return {
+        new: standardise(one_by_one(logits, sampling, PROMPT, REPLY + list(new))[None, None], rows)[0, 0].double()
+        for new, logits in target.items()
+    }
+
+
+@pytest.mark.parametrize("sampling", SAMPLED.values(), ids=SAMPLED.keys())
+@pytest.mark.parametrize("certain", [False, True], ids=["draft model", "certain draft"])
+def test_a_round_has_exactly_the_distribution_of_decoding_one_by_one(sampling: Sampling, certain: bool) -> None:
+    """γ = 2: every draft, every way of its acceptance, every last token, each with its probability."""
+    target, other = model(1), model(2)
+    gamma = 2
+    drafts = [(3, 3)] if certain else list(product(range(SMALL), repeat=gamma))
+    adjustment = Penalties(1, 8, CPU).of([make_row(sampling, PROMPT + REPLY, len(PROMPT))])
+    assert adjustment is not None
+    settings = SamplingRows.of([sampling], CPU)
+    wanted = sequential(target, sampling)
+    got = dict.fromkeys(product(range(SMALL), repeat=LENGTH), 0.0)
+
+    for draft in drafts:
+        drafted = torch.tensor([draft])
+        logits = torch.stack([target[draft[:i]] for i in range(gamma + 1)])[None]
+        p = standardise(adjustment.apply(logits, drafted), settings)
+        q = (
+            None
+            if certain
+            else torch.cat([draft_step(adjustment, other, drafted, i, settings) for i in range(gamma)], 1)
+        )
+        chance = 1.0 if q is None else float(torch.stack([q[0, i, draft[i]].double() for i in range(gamma)]).prod())
+        if chance == 0:
+            continue
+        # u below and above p / q decides each position; u_last on a grid of the last token's own distribution.
+        for accepted in range(gamma + 1):
+            u = torch.tensor([[0.0] * accepted + [1 - 2.0**-53] * (gamma - accepted)], dtype=torch.float64)
+            verdict = accept(p, drafted, torch.tensor([gamma]), u, torch.zeros(1).double(), q)
+            ratio = (verdict.p.double() / verdict.q.double()).clamp(max=1)[0].tolist()
+            way = chance
+            for i in range(accepted):
+                way *= ratio[i]
+            way *= 1 - ratio[accepted] if accepted < gamma else 1.0
+            if way <= 1e-12 or verdict.accepted.item() != accepted:
+                assert way < 1e-6, "a way with some probability is not taken"
+                continue
+            for last, share in last_tokens(p, drafted, u, q, gamma).items():
+                head = (*draft[:accepted], last)
+                for rest in product(range(SMALL), repeat=LENGTH - len(head)):
+                    tail = 1.0
+                    for j, token in enumerate(rest):
+                        tail *= float(wanted[(*head, *rest[:j])][token])
+                    got[(*head, *rest)] += way * share * tail
+
+    for tokens, probability in got.items():
+        exact = 1.0
+        for i, token in enumerate(tokens):
+            exact *= float(wanted[tokens[:i]][token])
+        assert probability == pytest.approx(exact, abs=2e-4), tokens
+    assert sum(got.values()) == pytest.approx(1, abs=1e-6)
+
+
+def draft_step(
+    adjustment: Adjustment, other: dict[tuple[int, ...], Tensor], drafted: Tensor, step: int, settings: SamplingRows
+) -> Tensor:
+    logits = other[tuple(drafted[0, :step].tolist())][None, None]
+    return standardise(adjustment.apply(logits, drafted[:, :step], step), settings)
+
+
+def last_tokens(p: Tensor, drafted: Tensor, u: Tensor, q: Tensor | None, gamma: int) -> dict[int, float]:
+    """Each last token with the measure of the draws that give it."""
+    n = 10_000
+    u_last = (torch.arange(n).double() + 0.5) / n
+    verdict = accept(
+        p.expand(n, -1, -1),
+        drafted.expand(n, -1),
+        torch.full((n,), gamma),
+        u.expand(n, -1),
+        u_last,
+        None if q is None else q.expand(n, -1, -1),
+    )
+    return {token: count / n for token, count in enumerate(verdict.last.bincount().tolist()) if count}

@@ -1,0 +1,205 @@
+"""The standardised distribution, against transformers' own logits processors, and drawing from it."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+import torch
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from specchat.engine.request import Sampling
+from specchat.engine.sampling import sampler as sampling
+from specchat.engine.sampling.sampler import SamplingRows, broken, draw, most_likely, standardise
+from tests.engine.chi_square import z_score
+
+CPU = torch.device("cpu")
+SETTINGS = [
+    Sampling(temperature=0.7),
+    Sampling(temperature=1.3, top_k=5),
+    Sampling(temperature=1.0, top_p=0.8),
+    Sampling(temperature=1.0, min_p=0.1),
+    Sampling(temperature=0.9, top_k=40, top_p=0.9, min_p=0.02),
+]
+
+
+def by_transformers(logits: torch.Tensor, settings: Sampling) -> torch.Tensor:
+    chain = LogitsProcessorList([TemperatureLogitsWarper(settings.temperature)])
+    if settings.top_k:
+        chain.append(TopKLogitsWarper(settings.top_k))
+    if settings.top_p < 1:
+        chain.append(TopPLogitsWarper(settings.top_p))
+    if settings.min_p:
+        chain.append(MinPLogitsWarper(settings.min_p))
+    return chain(torch.zeros(logits.shape[0], 1, dtype=torch.long), logits.float()).softmax(-1)
+
+
+@pytest.mark.parametrize("spread", [4.0, 1.0, 0.01], ids=["peaked", "wide", "flat"])
+@pytest.mark.parametrize("vocabulary", [50, 5000, 16_411], ids=["small", "beyond the head", "large and odd"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_it_is_what_transformers_samples_from(settings: Sampling, vocabulary: int, spread: float) -> None:
+    """The spreads give nuclei of a few tokens, of hundreds, and of most of the vocabulary."""
+    torch.manual_seed(1)
+    logits = torch.randn(3, 2, vocabulary) * spread
+    ours = standardise(logits, SamplingRows.of([settings] * 3, CPU))
+    theirs = by_transformers(logits.reshape(6, vocabulary), settings).reshape(3, 2, vocabulary)
+    kept, theirs_kept = ours > 0, theirs > 0
+    # Theirs sums a whole vocabulary in float32, which puts the edge of a wide nucleus a token or two off.
+    assert (kept != theirs_kept).sum(-1).max() <= (2 if vocabulary > 5000 and settings.top_p < 1 else 0)
+    both = kept & theirs_kept
+    torch.testing.assert_close(ours[both], theirs[both], rtol=1e-3 if vocabulary > 5000 else 1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("vocabulary", [300, 16_500])
+def test_rows_keep_their_own_settings_in_one_batch(vocabulary: int) -> None:
+    """To the bit, whatever is beside them, and whether few or many tokens have to be looked at."""
+    torch.manual_seed(3)
+    settings = [*SETTINGS, Sampling(), Sampling(temperature=1.0, top_k=3000, top_p=0.99)]
+    for spread in (3.0, 1.0, 0.01):
+        logits = torch.randn(len(settings), 2, vocabulary) * spread
+        logits[2, 1] = torch.randn(vocabulary) * 0.01
+        together = standardise(logits, SamplingRows.of(settings, CPU))
+        for i, one in enumerate(settings):
+            alone = standardise(logits[i : i + 1], SamplingRows.of([one], CPU))
+            assert torch.equal(together[i : i + 1], alone), (spread, one)
+            assert torch.equal(standardise(logits[i : i + 1, 1:], SamplingRows.of([one], CPU)), alone[:, 1:])
+
+
+@pytest.mark.parametrize("vocabulary", [8, 16_500])
+def test_tokens_that_tie_at_the_edge_are_kept_together(vocabulary: int) -> None:
+    logits = torch.full((1, 1, vocabulary), -20.0)
+    logits[..., 1] = 3.0
+    logits[..., 2:6] = 2.0
+    for settings in (
+        Sampling(temperature=1.0, top_k=2),
+        Sampling(temperature=1.0, top_p=0.45),
+        Sampling(temperature=1.0, top_p=0.9),
+        Sampling(temperature=1.0, min_p=0.3),
+        Sampling(temperature=1.0, top_k=3, top_p=0.99, min_p=0.01),
+    ):
+        kept = standardise(logits, SamplingRows.of([settings], CPU))[0, 0] > 0
+        assert kept.nonzero().squeeze(-1).tolist() == [1, 2, 3, 4, 5]
+    level = torch.zeros(1, 1, vocabulary)
+    for settings in (Sampling(temperature=1.0, top_k=2), Sampling(temperature=1.0, top_p=0.5)):
+        assert torch.equal(standardise(level, SamplingRows.of([settings], CPU)), level.softmax(-1))
+
+
+@pytest.mark.parametrize("bad", [nan, inf, "nothing"])
+@pytest.mark.parametrize("vocabulary", [10, 16_500])
+def test_a_row_of_broken_logits_is_known_and_breaks_no_other(vocabulary: int, bad: float | str) -> None:
+    torch.manual_seed(5)
+    settings = [*SETTINGS, Sampling()]
+    rows = SamplingRows.of(settings, CPU)
+    whole = torch.randn(len(settings), 2, vocabulary)
+    before = standardise(whole, rows)
+    for row in range(len(settings)):
+        logits = whole.clone()
+        logits[row, 1] = -inf if bad == "nothing" else logits[row, 1]
+        logits[row, 1, 7] = -inf if bad == "nothing" else bad  # type: ignore[assignment]
+        assert broken(logits).tolist() == [i == row for i in range(len(settings))]
+        assert broken(logits.bfloat16()).tolist() == broken(logits).tolist()
+        after = standardise(logits, rows)
+        sound = torch.ones(after.shape[:2], dtype=torch.bool)
+        sound[row, 1] = False
+        assert torch.equal(after[sound], before[sound])
+        if not settings[row].greedy:
+            assert after[row, 1].isnan().any()
+        token = draw(after[row, 1:], torch.tensor([0.5], dtype=torch.float64))
+        assert 0 <= token.item() < vocabulary
+
+
+@pytest.mark.parametrize("vocabulary", [300, 16_500])
+def test_both_ways_to_filter_give_the_same(vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU filters whole vocabularies; the CPU looks at the head first."""
+    torch.manual_seed(8)
+    batches = [[s, s] for s in SETTINGS if s != Sampling(temperature=0.7)]
+    batches += [[*SETTINGS, Sampling()], [SETTINGS[3], Sampling()], [SETTINGS[2], Sampling()]]
+    for spread in (3.0, 0.01):
+        logits = torch.randn(6, 2, vocabulary) * spread
+        for settings in batches:
+            rows = SamplingRows.of(settings, CPU)
+            by_head = standardise(logits[: len(settings)], rows)
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    sampling, "_filtered_by_head", lambda scaled, filters, _: sampling._filtered(scaled, filters)
+                )
+                patch.setattr(sampling, "_edge_by_numpy", sampling._edge_by_torch)
+                whole = standardise(logits[: len(settings)], rows)
+            torch.testing.assert_close(by_head, whole, rtol=1e-5, atol=1e-9)
+
+
+def test_forbidden_tokens_are_no_fault() -> None:
+    logits = torch.tensor([[[0.0, -inf, 1.0, -inf]]])
+    assert not broken(logits).any()
+    for settings in [*SETTINGS, Sampling()]:
+        p = standardise(logits, SamplingRows.of([settings], CPU))
+        assert p.sum().item() == pytest.approx(1)
+        assert p[0, 0, 1] == p[0, 0, 3] == 0
+
+
+def test_the_coldest_temperature_leaves_the_best_token() -> None:
+    logits = torch.tensor([[[40.0, 40.5, -3.0]]])
+    for temperature in (1e-6, 1e-45, 5e-324):
+        p = standardise(logits, SamplingRows.of([Sampling(temperature=temperature, top_p=0.9)], CPU))
+        assert p.tolist() == [[[0.0, 1.0, 0.0]]]
+
+
+def test_any_top_k_will_do() -> None:
+    logits = torch.randn(1, 2, 30)
+    rows = SamplingRows.of([Sampling(temperature=1.0, top_k=10**400)], CPU)
+    torch.testing.assert_close(standardise(logits, rows), logits.softmax(-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("vocabulary", [64, 1000, 4096])
+def test_the_most_likely_token_is_the_first_of_the_best(vocabulary: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(6)
+    logits = (torch.randn(3, 5, vocabulary) * 2).to(dtype)
+    logits[1] = logits[1].round()  # many ties
+    logits[2, 0] = 0
+    logits[2, 1, vocabulary // 3 :] = nan
+    best = most_likely(logits)
+    for place in [(b, t) for b in range(3) for t in range(5)]:
+        values = logits[place].tolist()
+        wanted = vocabulary // 3 if place == (2, 1) else values.index(max(values))
+        assert best[place].item() == wanted
+
+
+def test_greedy_and_top_1_are_one_hot() -> None:
+    logits = torch.tensor([[[0.0, 3.0, 3.0, 1.0]]])
+    for settings in (Sampling(), Sampling(temperature=0.5, top_k=1)):
+        assert standardise(logits, SamplingRows.of([settings], CPU)).tolist() == [[[0.0, 1.0, 0.0, 0.0]]]
+
+
+def test_drawing_follows_the_weights() -> None:
+    torch.manual_seed(4)
+    weights = torch.rand(300)
+    weights[::3] = 0
+    u = torch.rand(200_000, dtype=torch.float64)
+    tokens = torch.cat([draw(weights.expand(part.numel(), -1), part) for part in u.split(100)])
+    assert abs(z_score(tokens, weights / weights.sum())) < 4
+
+
+@pytest.mark.parametrize("u", [0.0, 1 - 2.0**-53])
+def test_the_ends_of_the_unit_interval_never_pick_a_token_of_weight_zero(u: float) -> None:
+    weights = torch.tensor([[0.0, 0.3, 0.0, 0.7, 0.0]])
+    assert draw(weights, torch.tensor([u], dtype=torch.float64)).item() == (1 if u == 0 else 3)
+
+
+@pytest.mark.parametrize("vocabulary", [1, 5, 64, 100, 3000])
+def test_drawing_inverts_the_cumulative_sum_whatever_is_beside_a_row(vocabulary: int) -> None:
+    torch.manual_seed(7)
+    weights = torch.rand(40, vocabulary) * (torch.rand(40, vocabulary) < 0.3)
+    weights[:, vocabulary // 2] += 0.01
+    u = torch.rand(40, dtype=torch.float64)
+    tokens = draw(weights, u)
+    for b in range(40):
+        cumulative = weights[b].double().cumsum(0)
+        assert tokens[b] == (cumulative <= u[b] * cumulative[-1]).sum()
+        assert tokens[b] == draw(weights[b : b + 1], u[b : b + 1])[0]

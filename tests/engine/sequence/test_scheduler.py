@@ -1,0 +1,67 @@
+"""Slots: who gets which, and whose cache is used again."""
+
+from __future__ import annotations
+
+from specchat.engine.outbox import Outbox
+from specchat.engine.request import Request
+from specchat.engine.sequence.scheduler import Placement, Scheduler, common_prefix
+from specchat.engine.sequence.sequence import SequenceState
+
+
+def make_row(slot: int, tokens: list[int], cached: int) -> SequenceState:
+    request = Request(f"r{slot}", prompt_ids=tuple(tokens))
+    return SequenceState(request, Outbox(), slot, tokens, len(tokens), cached, 0, None, "none")  # type: ignore[arg-type]
+
+
+def hold(scheduler: Scheduler[None], slot: int, tokens: list[int]) -> None:
+    """Run a request in a slot and let it leave `tokens` cached there."""
+    row = make_row(slot, tokens, len(tokens))
+    scheduler.admit(row)
+    scheduler.retire(row)
+
+
+def test_a_follow_up_goes_on_in_its_own_slot() -> None:
+    scheduler: Scheduler[None] = Scheduler(3)
+    hold(scheduler, 0, [1, 2, 3])
+    hold(scheduler, 1, [1, 2, 9, 8])
+    assert scheduler.place([1, 2, 9, 8, 7, 6]) == Placement(1, 1, 4)
+
+
+def test_the_last_token_of_a_prompt_is_never_taken_from_the_cache() -> None:
+    scheduler: Scheduler[None] = Scheduler(1)
+    hold(scheduler, 0, [1, 2, 3])
+    assert scheduler.place([1, 2, 3]) == Placement(0, 0, 2)
+
+
+def test_another_conversation_copies_a_shared_beginning_and_leaves_its_owner_alone() -> None:
+    scheduler: Scheduler[None] = Scheduler(2)
+    hold(scheduler, 0, [1, 2, 3, 4, 5, 6])
+    assert scheduler.place([1, 2, 9, 9]) == Placement(1, 0, 2)
+
+
+def test_a_running_row_shares_what_it_has_cached_so_far() -> None:
+    scheduler: Scheduler[None] = Scheduler(2)
+    scheduler.admit(make_row(0, [1, 2, 3, 4], cached=3))
+    assert scheduler.place([1, 2, 3, 4, 5]) == Placement(1, 0, 3)
+
+
+def test_the_slot_unused_for_longest_is_given_up_first() -> None:
+    scheduler: Scheduler[None] = Scheduler(2)
+    hold(scheduler, 1, [5] * 9)
+    hold(scheduler, 0, [6] * 9)
+    assert scheduler.place([7, 7]).slot == 1
+
+
+def test_a_slot_that_is_not_to_be_trusted_is_forgotten() -> None:
+    scheduler: Scheduler[None] = Scheduler(1)
+    row = make_row(0, [1, 2, 3], 3)
+    scheduler.admit(row)
+    assert not scheduler.has_room
+    scheduler.retire(row, keep=False)
+    assert scheduler.place([1, 2, 3, 4]).length == 0
+
+
+def test_common_prefix() -> None:
+    assert common_prefix([], [1]) == 0
+    assert common_prefix([1, 2], [1, 2, 3]) == 2
+    assert common_prefix([1, 2, 4], [1, 2, 3]) == 2

@@ -1,0 +1,69 @@
+"""The top-k view of a round agrees with the numbers of its record."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from specchat.engine import Fate, Request, Round, Sampling
+from specchat.engine.trace import from_json, to_json
+from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_model
+
+SAMPLED = Sampling(temperature=1.0, top_k=20, seed=4)
+
+
+def rounds_of(request: Request) -> list[Round]:
+    with tiny_engine(draft=tiny_model(seed=9, hidden=16)) as engine:
+        return [event for event in engine.stream(request) if isinstance(event, Round)]
+
+
+@pytest.mark.parametrize("drafter", ["none", "ngram", "model"])
+def test_every_judged_position_has_one(drafter: str) -> None:
+    for r in rounds_of(ask("abcabcabc", drafter=drafter, max_tokens=40, sampling=SAMPLED, detail=20)):
+        assert len(r.detail) == r.tested + (r.last is not None)
+        for i in range(r.tested):
+            shown = {c.id: c.probability for c in r.detail[i].target}
+            assert shown.get(r.drafted[i], 0.0) == pytest.approx(r.p[i], abs=1e-6)
+            drafted = {c.id: c.probability for c in r.detail[i].draft}
+            assert drafted.get(r.drafted[i], 0.0) == pytest.approx(r.q[i], abs=1e-6)
+            assert sum(shown.values()) == pytest.approx(1.0, abs=1e-5)
+            overlap = sum(min(p, drafted.get(token, 0.0)) for token, p in shown.items())
+            assert overlap == pytest.approx(r.beta[i], abs=1e-5)
+            entropy = -sum(p * math.log(p) for p in shown.values())
+            assert r.detail[i].target_entropy == pytest.approx(entropy, abs=1e-4)
+
+
+def test_a_correction_shows_the_residual_it_was_drawn_from() -> None:
+    corrections = [
+        r
+        for r in rounds_of(ask("abcabcabc", drafter="model", max_tokens=60, sampling=SAMPLED, detail=20))
+        if r.last_fate is Fate.CORRECTION
+    ]
+    assert corrections
+    for r in corrections:
+        at = r.detail[-1]
+        target, draft = ({c.id: c.probability for c in side} for side in (at.target, at.draft))
+        left = {token: max(0.0, p - draft.get(token, 0.0)) for token, p in target.items()}
+        for candidate in at.residual:
+            assert candidate.probability == pytest.approx(left[candidate.id] / sum(left.values()), abs=1e-4)
+        assert r.last in {candidate.id for candidate in at.residual}
+
+
+def test_a_greedy_row_is_shown_its_softmax() -> None:
+    for r in rounds_of(ask("abcabcabc", max_tokens=20, detail=3)):
+        for i, each in enumerate(r.detail):
+            assert len(each.target) == 3
+            assert each.target_entropy > 0
+            token = r.last if i == len(r.detail) - 1 else None
+            assert token is None or token == each.target[0].id
+
+
+def test_only_who_asks_gets_details_and_nobody_else_changes() -> None:
+    with tiny_engine() as engine:
+        plain, detailed = run_together(
+            engine, [ask("abcabc", "a", sampling=SAMPLED), ask("abcabc", "b", sampling=SAMPLED, detail=5)]
+        )
+    assert ids_of(plain) == ids_of(detailed)
+    assert not any(r.detail for r in plain if isinstance(r, Round))
+    assert all(from_json(to_json(r)) == r for r in detailed if isinstance(r, Round))

@@ -1,0 +1,171 @@
+"""Acceptance with several tokens for a position: χ² of what comes out against the target, tables, provenance."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from specchat.engine.request import Sampling
+from specchat.engine.runner.tree import BRANCHES, Tree, chain, tree_of
+from specchat.engine.runner.tree_mask import TreeMask
+from specchat.engine.sampling.sampler import SamplingRows, one_hot, standardise
+from specchat.engine.speculation.drafters.head.drafter import _draw_different
+from specchat.engine.speculation.proposal import Support
+from specchat.engine.speculation.verify.chain_acceptance import accept
+from specchat.engine.speculation.verify.tree_acceptance import TreeVerdict, accept_tree, accept_tree_greedy
+from tests.engine.chi_square import z_score
+
+CPU = torch.device("cpu")
+FIVE_SIGMA = 5.0
+
+
+def judged(tree: Tree, p: Tensor, q: Tensor, support: Support, rows: int, seed: int = 0) -> tuple[TreeVerdict, Tensor]:
+    """Draft and judge the same tree many times, behind token 0; p [V, V] and q [V, V'] are of what follows each."""
+    random = torch.Generator().manual_seed(seed)
+    tokens = torch.zeros(rows, len(tree) + 1, dtype=torch.long)
+    drawn_from = torch.zeros(rows, tree.inner, q.shape[1])
+    for token, children in enumerate(tree.children):
+        if children:
+            drawn_from[:, token] = q[tokens[:, token]]
+            u = torch.rand(rows, 1, len(children), generator=random, dtype=torch.float64)
+            tokens[:, list(children)] = support.tokens[_draw_different(drawn_from[:, token : token + 1], u)[:, 0]]
+    row = torch.arange(rows)
+    tree_mask = TreeMask.of((tree,), len(tree) + 1, CPU)
+    many = TreeMask(
+        tree_mask.depths.expand(rows, -1),
+        tree_mask.inside.expand(rows, -1, -1),
+        tree_mask.children.expand(rows, -1, -1),
+        tree_mask.widths,
+        tree_mask.trees * rows,
+    )
+    verdict = accept_tree(
+        lambda end: p[tokens[row, end]],
+        tokens[:, 1:],
+        many,
+        torch.zeros(rows, dtype=torch.bool),
+        torch.rand(rows, tree.depth, BRANCHES, generator=random, dtype=torch.float64),
+        torch.rand(rows, generator=random, dtype=torch.float64),
+        drawn_from,
+        support,
+    )
+    return verdict, tokens
+
+
+def emitted(verdict: TreeVerdict, tokens: Tensor) -> Tensor:
+    """The tokens of each round [B, D+1]: those kept, then the last, then -1."""
+    kept = torch.where(verdict.path > 0, tokens.gather(1, verdict.path), -1)
+    whole = torch.cat([kept, torch.full_like(kept[:, :1], -1)], 1)
+    return whole.scatter(1, (verdict.path > 0).sum(-1, keepdim=True), verdict.last[:, None])
+
+
+def distributions(
+    vocabulary: int, drafted: int, adversarial: bool, sampling: Sampling
+) -> tuple[Tensor, Tensor, Support]:
+    """p [V, V] and q [V, V'] of a random target and a draft over part of its vocabulary."""
+    logits = torch.randn(vocabulary, vocabulary, generator=torch.Generator().manual_seed(1)) * 2
+    support = Support.of(torch.randperm(vocabulary, generator=torch.Generator().manual_seed(2))[:drafted], vocabulary)
+    theirs = -logits if adversarial else logits + torch.randn(logits.shape, generator=torch.Generator().manual_seed(3))
+    rows = SamplingRows.of([sampling], CPU)
+    return standardise(logits[None], rows)[0], standardise(theirs[None][..., support.tokens], rows)[0], support
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=1.0), Sampling(temperature=0.8, top_k=6, top_p=0.9)])
+@pytest.mark.parametrize("drafted", [16, 9])
+@pytest.mark.parametrize("adversarial", [True, False])
+def test_what_comes_out_is_distributed_as_the_target(adversarial: bool, drafted: int, sampling: Sampling) -> None:
+    p, q, support = distributions(16, drafted, adversarial, sampling)
+    tokens = torch.cat([emitted(*judged(tree_of(3), p, q, support, 50_000, seed)) for seed in range(4)])
+    assert z_score(tokens[:, 0], p[0]) < FIVE_SIGMA
+    for first in range(16):
+        second = tokens[(tokens[:, 0] == first) & (tokens[:, 1] >= 0), 1]
+        if len(second) > 500:
+            assert z_score(second, p[first]) < FIVE_SIGMA
+
+
+@pytest.mark.slow
+def test_a_large_vocabulary() -> None:
+    p, q, support = distributions(4096, 700, False, Sampling(temperature=1.0))
+    tokens = torch.cat([emitted(*judged(tree_of(1), p, q, support, 2_500, seed)) for seed in range(40)])
+    assert z_score(tokens[:, 0], p[0]) < FIVE_SIGMA
+
+
+def test_beta_is_the_share_that_is_kept() -> None:
+    p, q, support = distributions(16, 9, False, Sampling(temperature=1.0))
+    verdict, _ = judged(tree_of(2), p, q, support, 100_000)
+    kept = (verdict.path[:, 0] > 0).double().mean().item()
+    assert verdict.beta[:, 0].double().mean().item() == pytest.approx(kept, abs=0.005)
+    one = torch.minimum(p[0, support.tokens], q[0]).sum().item()
+    assert kept > one + 0.01, "several tokens are kept more often than one"
+
+
+def test_a_chain_is_judged_as_a_chain() -> None:
+    p, q, support = distributions(16, 16, False, Sampling(temperature=1.0))
+    verdict, tokens = judged(chain(3), p, q, support, 500)
+    random = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        torch.rand(500, 1, 1, generator=random, dtype=torch.float64)
+    u = torch.rand(500, 3, BRANCHES, generator=random, dtype=torch.float64)[:, :, 0]
+    u_last = torch.rand(500, generator=random, dtype=torch.float64)
+    whole = torch.zeros(16, 16)
+    whole[:, support.tokens] = q
+    alone = accept(p[tokens], tokens[:, 1:], torch.full((500,), 3), u, u_last, whole[tokens[:, :-1]])
+    assert torch.equal((verdict.path > 0).sum(-1), alone.accepted)
+    assert (verdict.last == alone.last).double().mean() > 0.99, "but for rounding"
+
+
+def test_the_draft_being_the_target_is_kept_at_once() -> None:
+    p, _, support = distributions(16, 16, False, Sampling(temperature=1.0))
+    verdict, _ = judged(tree_of(4), p, p[:, support.tokens], support, 2_000)
+    assert (verdict.path[:, 0] == 1).all(), "the first choice"
+
+
+def test_a_token_that_could_not_be_drawn_is_never_kept() -> None:
+    """Where the drafter knew two tokens for four places, the rest are nothing; p may like them all the same."""
+    p = torch.full((8, 8), 1 / 8)
+    q = torch.zeros(8, 8)
+    q[:, 0] = q[:, 1] = 0.5
+    verdict, tokens = judged(tree_of(1), p, q, Support.of(torch.arange(8), 8), 100_000)
+    assert set(tokens[verdict.path[:, 0] > 0].gather(1, verdict.path[verdict.path[:, 0] > 0]).flatten().tolist()) == {
+        0,
+        1,
+    }
+    assert z_score(emitted(verdict, tokens)[:, 0], p[0]) < FIVE_SIGMA
+
+
+def test_greedy_goes_along_the_tokens_that_are_the_targets() -> None:
+    tree = Tree((0, 1, 0, 2, 3, 1))  # 1-2-4, 3-5, and 6 beside 2
+    drafted = torch.tensor([[5, 6, 9, 7, 1, 3]])
+    wanted = torch.tensor([5, 3, 0, 0, 0, 0, 40])
+    tree_mask = TreeMask.of([tree], 7, CPU)
+    by_match = accept_tree_greedy(wanted[None], drafted, tree_mask)
+    p = one_hot(wanted, 50)
+    by_chance = accept_tree(
+        lambda end: p[end],
+        drafted,
+        tree_mask,
+        torch.tensor([True]),
+        torch.full((1, 3, BRANCHES), 0.999, dtype=torch.float64),
+        torch.tensor([0.5], dtype=torch.float64),
+        torch.zeros(1, tree.inner, 50),
+        Support.of(torch.arange(50), 50),
+    )
+    for verdict in (by_match, by_chance):
+        assert verdict.path.tolist() == [[1, 6, 0]]
+        assert verdict.end.item() == 6
+        assert verdict.last.item() == 40
+        assert verdict.p[0, 0, :2].tolist() == [1, 0]
+        assert verdict.p[0, 1, :2].tolist() == [0, 1]
+        assert verdict.beta[0, :2].tolist() == [1, 1]
+
+
+def test_every_token_comes_from_where_it_says() -> None:
+    """A kept token was drafted behind what was kept before it; a last token is likely under what p has become."""
+    p, q, support = distributions(16, 9, True, Sampling(temperature=0.7))
+    tree = tree_of(4)
+    verdict, _ = judged(tree, p, q, support, 5_000)
+    assert verdict.left is not None
+    for row in range(300):
+        path = [token for token in verdict.path[row].tolist() if token]
+        assert path == tree.path(int(verdict.end[row]))
+        assert verdict.left[row, verdict.last[row]] > 0

@@ -1,0 +1,121 @@
+"""The figures, each against its definition."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specchat.engine import Admitted, Fate, Metrics, Round
+from specchat.engine.stats.metrics import WINDOW_S
+from tests.engine.records import make_round, rounds
+
+
+def steady(count: int, apart: float, *, start: float = 0.0) -> list[Round]:
+    """Rounds that take all of the time between them; each emits 3 tokens."""
+    return [
+        make_round(drafted=2, number=i, at=start + (i + 1) * apart, seconds=(0.0, apart, 0.0)) for i in range(count)
+    ]
+
+
+def figures(*events: Admitted | Round) -> Metrics:
+    metrics = Metrics()
+    for event in events:
+        metrics.add(event)
+    return metrics
+
+
+def test_nothing_divides_by_zero() -> None:
+    empty = figures()
+    assert empty.acceptance is None
+    assert empty.mean_emitted_length is None
+    assert empty.alpha is None
+    assert empty.tokens_per_second is None
+    assert empty.recent_tokens_per_second is None
+    assert empty.time_to_first_token_s is None
+    assert empty.per_position == []
+    assert empty.seconds == 0.0
+
+
+def test_plain_rounds_have_no_acceptance() -> None:
+    plain = figures(make_round(drafted=0), make_round(drafted=0))
+    assert plain.acceptance is None
+    assert plain.alpha is None
+    assert plain.mean_emitted_length == 1.0
+
+
+def test_tokens_behind_a_rejection_are_not_tested() -> None:
+    metrics = figures(make_round(drafted=4, accepted=1, rejected=True))
+    assert (metrics.tested, metrics.accepted, metrics.wasted) == (2, 1, 3)
+    assert metrics.acceptance == 0.5
+    assert metrics.emitted == 2
+
+
+def test_positions_are_counted_apart() -> None:
+    metrics = figures(
+        make_round(drafted=3),
+        make_round(drafted=3, accepted=1, rejected=True),
+        make_round(drafted=2, accepted=0, rejected=True),
+    )
+    assert metrics.position_tested == [3, 2, 1]
+    assert metrics.position_accepted == [2, 1, 1]
+    assert metrics.per_position == pytest.approx([2 / 3, 1 / 2, 1.0])
+
+
+def test_alpha_is_the_mean_over_tested_positions_not_over_rounds() -> None:
+    metrics = figures(make_round(drafted=3, beta=0.9), make_round(drafted=1, accepted=0, rejected=True, beta=0.1))
+    assert metrics.alpha == pytest.approx((3 * 0.9 + 0.1) / 4)
+
+
+def test_mean_emitted_length_includes_the_last_token() -> None:
+    assert figures(make_round(drafted=4), make_round(drafted=0)).mean_emitted_length == 3.0
+
+
+def test_speed_over_the_reply_runs_from_the_start_of_the_first_round() -> None:
+    metrics = figures(*steady(4, 0.5, start=10.0))
+    assert metrics.seconds == pytest.approx(2.0)
+    assert metrics.tokens_per_second == pytest.approx(6.0)
+
+
+def test_time_to_first_token_counts_queueing_and_prefill() -> None:
+    metrics = figures(Admitted("r", 20, 5, queued_s=0.3, at=1.0), *steady(2, 0.5, start=1.2))
+    assert metrics.time_to_first_token_s == pytest.approx(1.0)
+    assert (metrics.prompt_tokens, metrics.reused_tokens) == (20, 5)
+
+
+def test_a_second_reply_adds_up_and_leaves_the_first_ones_wait_alone() -> None:
+    one = Admitted("a", 20, 0, queued_s=0.0, at=1.0)
+    two = Admitted("b", 30, 20, queued_s=0.0, at=9.0)
+    metrics = figures(one, *steady(1, 0.5, start=1.0), two, *steady(1, 0.5, start=9.0))
+    assert metrics.time_to_first_token_s == pytest.approx(0.5)
+    assert (metrics.prompt_tokens, metrics.reused_tokens) == (50, 20)
+
+
+@pytest.mark.parametrize("apart", [0.01, 0.3, 1.0, 1.9, 2.0, 5.0])
+def test_a_steady_reply_has_the_same_speed_in_the_window_as_over_all(apart: float) -> None:
+    metrics = figures(*steady(40, apart))
+    assert metrics.recent_tokens_per_second == pytest.approx(3 / apart)
+    assert metrics.recent_tokens_per_second == pytest.approx(metrics.tokens_per_second)
+
+
+def test_the_window_forgets_what_is_older() -> None:
+    slow = steady(10, 0.5)
+    fast = steady(1000, 0.01, start=slow[-1].at)
+    metrics = figures(*slow, *fast)
+    assert metrics.recent_tokens_per_second == pytest.approx(300.0)
+    assert metrics.tokens_per_second == pytest.approx(1010 * 3 / 15.0)
+    assert len(metrics._recent) <= WINDOW_S / 0.01 + 1
+
+
+@given(st.lists(rounds(), max_size=20))
+def test_counts_agree_with_the_fates_on_screen(many: list[Round]) -> None:
+    metrics = figures(*many)
+    fates = [token.fate for record in many for token in record.tokens()]
+    assert metrics.rounds == len(many)
+    assert metrics.accepted == fates.count(Fate.ACCEPTED)
+    assert metrics.tested == metrics.accepted + fates.count(Fate.REJECTED)
+    assert metrics.wasted == fates.count(Fate.REJECTED) + fates.count(Fate.DISCARDED)
+    assert metrics.emitted == sum(len(record.emitted) for record in many)
+    assert sum(metrics.position_tested) == metrics.tested
+    assert sum(metrics.position_accepted) == metrics.accepted
+    assert all(0 <= rate <= 1 for rate in metrics.per_position)

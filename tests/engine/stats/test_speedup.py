@@ -1,0 +1,99 @@
+"""Predicted and measured speedup, and that what lies between them multiplies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specchat.engine import Baseline, Metrics, Round, SpeedupTracker, read_trace
+from specchat.engine.stats import theory
+
+TRACES = Path(__file__).parents[3] / "assets" / "traces"
+
+
+def rounds_of(name: str) -> list[Round]:
+    return [r for r in read_trace(TRACES / f"{name}.jsonl") if isinstance(r, Round)]
+
+
+def made_of(rounds: list[Round]) -> tuple[SpeedupTracker, Baseline, Metrics]:
+    baseline, metrics = Baseline(), Metrics()
+    gains = SpeedupTracker(baseline)
+    for record in rounds:
+        baseline.add(record)
+        gains.add(record)
+        metrics.add(record)
+    return gains, baseline, metrics
+
+
+def plain(number: int, **changes: object) -> Round:
+    first = next(r for r in rounds_of("chat") if not r.drafted)
+    return replace(first, number=number, draft_s=0.0, verify_s=0.04, rest_s=0.01, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["chat", "code", "sampled"])
+def test_the_factors_multiply_to_what_was_measured(name: str) -> None:
+    gains, _baseline, metrics = made_of(rounds_of(name))
+    gain = gains.gain(metrics.alpha)
+    assert gain is not None
+    product = gain.predicted * gain.acceptance * gain.passes * gain.overhead
+    assert product == pytest.approx(gain.measured)
+    assert gain.c > 0
+
+
+def test_rounds_as_the_theory_has_them_give_what_it_predicts() -> None:
+    """Passes of one cost, nothing else to do, and τ tokens a round: prediction and measurement agree."""
+    drafted = [
+        plain(n, drafted=(1,), pieces=("a",), p=(1.0,), q=(1.0,), u=(0.5,), beta=(1.0,), accepted=1) for n in (1, 2, 3)
+    ]
+    flat = [replace(r, rest_s=0.0, draft_s=0.01 if r.drafted else 0.0) for r in [*map(plain, (4, 5, 6)), *drafted]]
+    gains, _baseline, metrics = made_of(flat)
+    gain = gains.gain(metrics.alpha)
+    assert gain is not None
+    assert gain.c == pytest.approx(0.25)
+    lengths = {0: 1, 1: 3}  # the plain rounds before the third are not compared with anything
+    assert gain.predicted == pytest.approx(theory.speedup_of_rounds(1.0, lengths, 0.25))
+    assert gain.measured == pytest.approx(gain.predicted)
+
+
+def test_a_machine_that_slows_down_is_no_speedup() -> None:
+    """Every round takes twice as long from some time on: rounds without drafts are still worth one another."""
+
+    def slowed(record: Round) -> Round:
+        return replace(record, verify_s=2 * record.verify_s, rest_s=2 * record.rest_s, draft_s=2 * record.draft_s)
+
+    rounds = rounds_of("chat")
+    steady = made_of(rounds)
+    drifting = made_of([r if i < len(rounds) // 2 else slowed(r) for i, r in enumerate(rounds)])
+    before, after = (gains.gain(metrics.alpha) for gains, _, metrics in (steady, drifting))
+    assert before is not None
+    assert after is not None
+    assert after.measured == pytest.approx(before.measured, rel=0.15)
+
+
+def test_nothing_is_measured_before_plain_rounds_were() -> None:
+    gains, baseline, metrics = made_of([r for r in rounds_of("code") if r.drafted])
+    assert gains.gain(metrics.alpha) is None
+    assert baseline.pass_s(1) is None
+
+
+def test_only_wholly_plain_batches_are_a_baseline() -> None:
+    baseline = Baseline()
+    drafting = next(r for r in rounds_of("chat") if r.drafted)
+    for number in range(1, 5):
+        baseline.add(plain(number, request_id="a", rows=2))
+        baseline.add(replace(drafting, request_id="b", rows=2, number=number))
+    assert baseline.round_s(2) is None
+    for number in range(5, 9):
+        baseline.add(plain(number, request_id="a", rows=2))
+        baseline.add(plain(number, request_id="b", rows=2))
+    assert baseline.round_s(2) == pytest.approx(0.05)
+    assert baseline.round_s(1) is None
+
+
+def test_part_of_a_batch_is_no_baseline() -> None:
+    baseline = Baseline()
+    for number in range(1, 9):
+        baseline.add(plain(number, request_id="a", rows=2))
+    assert baseline.round_s(2) is None

@@ -1,0 +1,118 @@
+"""The formulas against the paper's own tables and against simulation-free identities."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specchat.engine.stats.theory import expected_tokens, speedup_of_rounds
+
+alphas = st.floats(0, 1)
+gammas = st.integers(0, 16)
+costs = st.floats(0, 2)
+
+
+def speedup(alpha: float, gamma: int, c: float) -> float:
+    """Theorem 3.8 for one draft length."""
+    return speedup_of_rounds(alpha, {gamma: 1}, c)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "gamma", "printed_operations", "printed_speed"),
+    [
+        (0.6, 2, 1.53, 1.96),
+        (0.7, 3, 1.58, 2.53),
+        (0.8, 2, 1.23, 2.44),
+        (0.8, 5, 1.63, 3.69),
+        (0.9, 2, 1.11, 2.71),
+        (0.9, 10, 1.60, 6.86),
+    ],
+)
+def test_table_1(alpha: float, gamma: int, printed_operations: float, printed_speed: float) -> None:
+    assert round((gamma + 1) / expected_tokens(alpha, gamma), 2) == printed_operations
+    assert round(speedup(alpha, gamma, 0), 2) == printed_speed
+
+
+@pytest.mark.parametrize(
+    ("gamma", "alpha", "c", "expected"),
+    [
+        (7, 0.75, 0.02, 3.2),
+        (7, 0.80, 0.04, 3.3),
+        (7, 0.82, 0.11, 2.5),
+        (7, 0.62, 0.02, 2.3),
+        (5, 0.65, 0.02, 2.4),
+        (5, 0.73, 0.04, 2.6),
+        (3, 0.74, 0.11, 2.0),
+        (5, 0.53, 0.02, 1.9),
+        (3, 0.55, 0.04, 1.8),
+    ],
+)
+def test_table_4(gamma: int, alpha: float, c: float, expected: float) -> None:
+    assert round(speedup(alpha, gamma, c), 1) == expected
+
+
+@pytest.mark.parametrize(
+    ("gamma", "alpha", "c", "printed", "by_the_formula"),
+    [
+        (5, 0.68, 0.04, 2.4, 2.35),  # EnDe, T5-base, temperature 1
+        (3, 0.71, 0.11, 2.0, 1.93),  # EnDe, T5-large, temperature 1
+        (3, 0.56, 0.11, 1.6, 1.54),  # CNNDM, T5-large, temperature 1
+    ],
+)
+def test_table_4_entries_that_need_the_unrounded_inputs(
+    gamma: int, alpha: float, c: float, printed: float, by_the_formula: float
+) -> None:
+    """Three entries do not follow from the printed α and c, but from some that round to them."""
+    assert speedup(alpha, gamma, c) == pytest.approx(by_the_formula, abs=0.005)
+    assert round(speedup(alpha, gamma, c), 1) < printed
+    assert round(speedup(alpha + 0.0049, gamma, c - 0.0049), 1) == printed
+
+
+@pytest.mark.parametrize(("alpha", "printed"), [(0.62, 2.5), (0.71, 3.1), (0.76, 3.6), (0.84, 5.0)])
+def test_lenience_examples_of_appendix_a5_lie_just_above_the_best_gamma(alpha: float, printed: float) -> None:
+    """The factors stated for c = 0.015 are more than Theorem 3.8 gives at any γ, by up to 7%."""
+    best = max(speedup(alpha, gamma, 0.015) for gamma in range(65))
+    assert 0.93 * printed < best < printed
+
+
+@pytest.mark.parametrize(("alpha", "printed"), [(0.75, 3.3), (0.8, 3.9), (0.87, 4.9)])
+def test_lenience_examples_at_temperature_0(alpha: float, printed: float) -> None:
+    assert round(speedup(alpha, 8, 0.015), 1) == printed
+
+
+def test_bigram_example_of_section_3_6() -> None:
+    assert round(speedup(0.2, 3, 0), 2) == 1.25
+
+
+@given(alphas, gammas)
+def test_equation_1_is_the_sum_of_survival(alpha: float, gamma: int) -> None:
+    assert expected_tokens(alpha, gamma) == pytest.approx(sum(alpha**i for i in range(gamma + 1)), rel=1e-6)
+
+
+@given(st.floats(0, 0.99), costs)
+def test_drafting_pays_exactly_where_alpha_exceeds_c(alpha: float, c: float) -> None:
+    """Corollary 3.9: if any γ pays, then γ = 1 does, by (1 + α) / (1 + c)."""
+    assert speedup(alpha, 1, c) == pytest.approx((1 + alpha) / (1 + c), rel=1e-6)
+    if abs(alpha - c) > 1e-6:
+        assert (max(speedup(alpha, gamma, c) for gamma in range(1, 65)) > 1) == (alpha > c)
+
+
+@given(alphas, st.integers(0, 12), costs, st.integers(1, 9))
+def test_rounds_of_one_length_are_theorem_3_8(alpha: float, gamma: int, c: float, count: int) -> None:
+    expected = expected_tokens(alpha, gamma) / (gamma * c + 1)
+    assert speedup_of_rounds(alpha, {gamma: count}, c) == pytest.approx(expected)
+
+
+def test_rounds_without_a_draft_are_plain_decoding() -> None:
+    assert speedup_of_rounds(0.9, {0: 7}, 0.5) == 1
+    assert 1 < speedup_of_rounds(0.9, {0: 7, 4: 7}, 0.05) < speedup(0.9, 4, 0.05)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"alpha is 1\.5"):
+        expected_tokens(1.5, 2)
+    with pytest.raises(ValueError, match="gamma is -1"):
+        speedup(0.5, -1, 0)
+    with pytest.raises(ValueError, match=r"cost ratio is -0\.1"):
+        speedup(0.5, 1, -0.1)

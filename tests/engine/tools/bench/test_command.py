@@ -1,0 +1,219 @@
+"""Whole benchmarks on tiny models: the report, its text and its JSON. Nothing here looks at how fast anything is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from specchat.engine import EngineError
+from specchat.engine.events import Admitted, Prefilled
+from specchat.engine.tools.bench import command, roofline, suite
+from specchat.engine.tools.bench.__main__ import main
+from specchat.engine.tools.bench.cell import Cell
+from specchat.engine.tools.bench.command import BenchOptions, run
+from specchat.engine.tools.bench.crossover import Crossover, find_crossover
+from specchat.engine.tools.bench.pace import Pace
+from specchat.engine.tools.bench.plan import NONE, Plan, Variant
+from specchat.engine.tools.bench.prompts import Prompt, PromptSet
+from specchat.engine.tools.bench.reading import reading_pace
+from specchat.engine.tools.bench.report import BenchReport, Setting
+from specchat.engine.tools.bench.roofline import Traffic
+from specchat.engine.tools.bench.suite import Results, Suite
+
+QUICK = {"models": Path(), "command": "bench", "limit": 2, "max_tokens": 8, "passes": 2}
+
+
+@pytest.fixture(autouse=True)
+def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(roofline._COPIED, "cpu", 1 << 16)
+
+
+def test_a_synthetic_pair_over_drafters_gammas_batches_and_temperatures() -> None:
+    said: list[str] = []
+    options = BenchOptions(
+        **QUICK, synthetic=0.8, shape="tiny/tiny", gammas=("2", "3"), batches=(1, 2), temperatures=(0.0, 0.7)
+    )
+    report = run(options, said.append)
+    ways = [("none", "-"), ("model", "2"), ("model", "3"), ("ngram", "2"), ("ngram", "3")]
+    assert [(c.batch, c.temperature, c.drafter, c.gamma) for c in report.cells] == [
+        (batch, temperature, *way) for batch in (1, 2) for temperature in (0.0, 0.7) for way in ways
+    ]
+    assert all(cell.tokens > 0 and cell.bytes_per_token for cell in report.cells)
+    assert all((cell.predicted_speedup is not None) for cell in report.cells if cell.drafter == "model")
+    assert any("2/2" in line for line in said)
+    text = report.text()
+    assert text.startswith("SYNTHETIC: random weights in the shape tiny/tiny, set to agree at 0.8")
+    assert "synthetic, batch 2, temperature 0.7" in text
+    found = json.loads(report.json())
+    assert found["specchat_bench"] == 1
+    assert len(found["cells"]) == 20
+    assert found["setting"]["device"] == "cpu"
+    assert {"python", "torch", "transformers"} <= found["versions"].keys()
+    assert found["plan"]["gammas"] == [2, 3]
+    assert found["command"] == "bench"
+
+
+def test_a_real_pair_beside_its_peers(tiny_model: Callable[..., Path]) -> None:
+    target, draft = tiny_model(), tiny_model(num_hidden_layers=1)
+    options = BenchOptions(
+        **QUICK,
+        target=str(target),
+        draft=str(draft),
+        prompts=("chat",),
+        batches=(1, 2),
+        peers=("transformers", "llama.cpp"),
+    )
+    report = run(options, lambda _line: None)
+    peers = [(peer.batch, peer.name, peer.gamma) for peer in report.peers]
+    assert peers == [
+        (1, "transformers", "-"),
+        (1, "transformers prompt lookup", "4"),
+        (1, "transformers assisted", "4"),
+        (2, "transformers", "-"),
+    ]
+    assert any(note.startswith("llama.cpp is left out") for note in report.notes)
+    assert any("drafts for a batch of 1 only" in note for note in report.notes)
+    table = report.text().splitlines()
+    assert any(line.startswith("transformers assisted") and line.endswith("x") for line in table)
+
+
+def _cell(batch: int, speedup: float, drafter: str = "model") -> Cell:
+    return Cell(
+        "synthetic", batch, 0.0, drafter, "4", 10, 5, 100.0, 1.0, 2.0, 0.1, 0.5, (0.5,) * 7, 2.0, 0.5, 4.0, 0.1, 1.0,
+        1.2, speedup, 1e6, 1e9, 0.5,
+    )  # fmt: skip
+
+
+def _crossing(monkeypatch: pytest.MonkeyPatch, speedups: dict[int, float]) -> list[Crossover]:
+    def measured(self: Suite, variants: object, sets: object, peers: object = ()) -> Results:  # noqa: ARG001
+        (batch,) = self.plan.batches
+        return Results((_cell(batch, 1.0, "none"), _cell(batch, speedups[batch])), ())
+
+    monkeypatch.setattr(Suite, "run", measured)
+    whole = Suite(None, Plan(), Traffic(1, 1, 1, 1), 1.0, print)  # type: ignore[arg-type]
+    return find_crossover(whole, [NONE, Variant("model", 4)], [PromptSet("s", (Prompt("x"),))], 8)
+
+
+def test_the_crossover_is_the_first_batch_that_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = _crossing(monkeypatch, {1: 2.0, 2: 1.5, 4: 0.9})
+    assert found.batch == 4
+    assert [cell.batch for cell in found.cells] == [1, 2, 4]
+    setting = Setting("t", None, None, "cpu", "CPU", "float32", 1, 1, 1, 3, 1.0, {})
+    text = BenchReport("bench", {}, setting, Plan(), (), (), (), (found,), ()).text()
+    assert "It stops paying at a batch of 4." in text
+    assert "in memory 1.50 of both" in text
+
+
+def test_a_draft_may_pay_at_every_batch_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = _crossing(monkeypatch, {1: 2.0, 2: 1.5, 4: 1.2, 8: 1.1})
+    assert found.batch is None
+    assert found.cells[-1].batch == 8
+
+
+def test_crossover_from_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(command, "LARGEST_BATCH", 2)
+    arguments = ["--synthetic", "1", "--shape", "tiny/tiny", "--limit", "1", "--max-tokens", "6", "--passes", "1"]
+    assert main([*arguments, "--crossover", "--drafter", "model"]) == 0
+    out = capsys.readouterr().out
+    assert "model, gamma 4, synthetic, temperature 0, batch by batch" in out
+    assert "a batch of" in out
+
+
+def test_reading_a_prompt_is_measured_for_every_drafter() -> None:
+    before = torch.get_num_threads()
+    options = BenchOptions(**QUICK, synthetic=0.8, shape="tiny/tiny", prompt_tokens=30, threads=before + 1)  # type: ignore[arg-type]
+    report = run(options, lambda _line: None)
+    assert [(each.name, each.prompt_tokens) for each in report.readings] == [("none", 30), ("model", 30), ("ngram", 30)]
+    assert report.readings[0].measured_speedup == 1
+    assert "reading a prompt of 30 tokens" in report.text()
+    assert report.setting.threads == before + 1
+    assert torch.get_num_threads() == before
+    assert "torch" in report.setting.instruction_sets["specchat"]
+
+
+def test_only_what_was_read_counts_as_reading() -> None:
+    admitted, ends = Admitted("r", 11, 4, 0.0, 0.0), [Prefilled("r", 8, 11, 0.2, 0.0), Prefilled("r", 10, 11, 0.1, 0.0)]
+    assert reading_pace([admitted, *ends]) == Pace(6, pytest.approx(0.3))
+    with pytest.raises(EngineError, match="give a longer one"):
+        reading_pace([Admitted("r", 2, 1, 0.0, 0.0)])
+
+
+def test_json_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--synthetic", "0.5", "--shape", "tiny", "--gamma", "2", "--limit", "1", "--max-tokens", "6", "--json"]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["command"].startswith("python -m specchat.engine.tools.bench --synthetic 0.5")
+    assert [cell["drafter"] for cell in found["cells"]] == ["none", "ngram"]
+
+
+def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--shape", "tiny"]) == 2
+    assert capsys.readouterr().err == "bench: --shape goes with --synthetic ALPHA, which makes models of that shape\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"peers": ("vllm",)}, "peer 'vllm' is not known"),
+        ({"limit": 0}, "limit is 0"),
+        ({"threads": 0}, "threads is 0"),
+        ({"prompt_tokens": 1}, "prompt-tokens is 1"),
+        ({"synthetic": 0.5, "target": "x"}, "--target contradicts --synthetic"),
+        ({"synthetic": 0.5, "draft": "x"}, "--draft contradicts --synthetic"),
+        ({"synthetic": 0.5, "peers": ("transformers",)}, "--peer contradicts --synthetic"),
+    ],
+)
+def test_contradictions_are_refused(values: dict[str, object], sentence: str) -> None:
+    with pytest.raises(EngineError, match=sentence):
+        BenchOptions(**{**QUICK, **values})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"drafters": ("model",)}, "it needs --draft"),
+        ({"drafters": ("none",), "crossover": True}, "name one with --drafter"),
+        (
+            {"drafters": ("ngram",), "crossover": True, "peers": ("transformers",)},
+            "--peer does not go with --crossover",
+        ),
+    ],
+)
+def test_what_only_the_loaded_models_show_is_refused_too(
+    tiny_model: Callable[..., Path], values: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(EngineError, match=sentence):
+        run(BenchOptions(**{**QUICK, "target": str(tiny_model()), **values}), lambda _line: None)  # type: ignore[arg-type]
+
+
+def test_a_reply_that_fails_ends_the_benchmark(
+    tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = PromptSet("chat", (Prompt("word " * 2000),))
+    monkeypatch.setattr(BenchOptions, "sets", lambda _self: [long])
+    with pytest.raises(EngineError, match="shorten it"):
+        run(BenchOptions(**QUICK, target=str(tiny_model())), lambda _line: None)  # type: ignore[arg-type]
+
+
+def test_every_variant_takes_its_turn_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[str] = []
+
+    class StopError(Exception):
+        pass
+
+    def note(_engine: object, variant: Variant, *_: object) -> object:
+        turns.append(variant.drafter)
+        if len(turns) == 2 + 4:
+            raise StopError
+        return None
+
+    monkeypatch.setattr(suite, "measure", note)
+    whole = Suite(SimpleNamespace(ready=None), Plan(passes=2), Traffic(1, 1, 1, 1), 1.0, lambda _line: None)  # type: ignore[arg-type]
+    with pytest.raises(StopError):
+        whole.run([NONE, Variant("ngram", 4)], [PromptSet("s", (Prompt("x"),))])
+    assert turns[2:] == ["none", "ngram", "ngram", "none"]

@@ -1,0 +1,55 @@
+"""The shipped prompt sets, and what damaged ones do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specchat.engine.errors import EngineError
+from specchat.engine.tools.bench.prompts import SETS, Prompt, PromptSet, load_prompts
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_each_set_has_12_to_20_different_prompts(name: str) -> None:
+    (prompts,) = load_prompts([name])
+    assert prompts.name == name
+    assert 12 <= len(prompts.prompts) <= 20
+    assert len(set(prompts.prompts)) == len(prompts.prompts)
+
+
+def test_copy_prompts_give_a_text_to_copy() -> None:
+    (prompts,) = load_prompts(["copy"])
+    assert min(len(prompt.text) for prompt in prompts.prompts) > 300
+
+
+def test_a_prompt_is_a_user_turn_or_tokens() -> None:
+    assert Prompt("Hi").messages[0].content == "Hi"
+    assert Prompt(ids=(1, 2)).messages == ()
+
+
+def test_waves_fill_whole_batches_from_the_start_again() -> None:
+    prompts = PromptSet("x", tuple(Prompt(str(i)) for i in range(3)))
+    assert [prompt.text for prompt in prompts.waves(2)] == ["0", "1", "2", "0"]
+    assert [prompt.text for prompt in prompts.waves(4)] == ["0", "1", "2", "0"]
+    assert [prompt.text for prompt in prompts.first(2).waves(1)] == ["0", "1"]
+
+
+def test_an_unknown_set_is_refused() -> None:
+    with pytest.raises(EngineError, match="'poems' is not known: choose one of chat, code, copy, structured"):
+        load_prompts(["chat", "poems"])
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"prompts": []}', '{"prompts": [""]}', '{"prompts": [1]}', '{"a": 1}'])
+def test_a_damaged_set_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "chat.json").write_text(text)
+    with pytest.raises(EngineError, match="is damaged"):
+        load_prompts(["chat"], tmp_path)
+
+
+def test_a_missing_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="cannot be read"):
+        load_prompts(["chat"], tmp_path)
+    (tmp_path / "chat.json").write_text(json.dumps({"prompts": ["Hi"]}))
+    assert load_prompts(["chat"], tmp_path)[0].prompts == (Prompt("Hi"),)

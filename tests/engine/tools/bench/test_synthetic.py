@@ -1,0 +1,99 @@
+"""Synthetic pairs: they agree as often as they are told to, speak the same language, and do their whole work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from specchat.engine import Engine, EngineConfig, EngineError, Sampling
+from specchat.engine.tools.bench.plan import NONE, Variant
+from specchat.engine.tools.bench.runner import measure, reply, run_pass
+from specchat.engine.tools.bench.shapes import SHAPES, parse_shapes
+from specchat.engine.tools.bench.synthetic import Language, synthetic, synthetic_prompts
+
+MODEL = Variant("model", 3)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    engine = Engine(EngineConfig("tiny", Path(), slots=4, context=256), synthetic(0.7, "tiny/tiny"))
+    engine.start()
+    engine.wait_ready(60)
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.75, 1.0])
+def test_the_draft_is_right_at_a_fraction_alpha(alpha: float) -> None:
+    language = Language(128_256, alpha)
+    tokens, positions = torch.randint(128_256, (200, 500)), torch.arange(500).expand(200, 500)
+    right = (language.guess(tokens, positions) == language.next(tokens, positions)).double()
+    assert right.mean().item() == pytest.approx(alpha, abs=0.006)
+    # Being right is independent from one position to the next.
+    if 0 < alpha < 1:
+        both = (right[:, 1:] * right[:, :-1]).mean().item()
+        assert both == pytest.approx(alpha**2, abs=0.01)
+
+
+def test_the_language_uses_its_whole_vocabulary() -> None:
+    language = Language(512, 0.5)
+    tokens, positions = torch.randint(512, (100, 512)), torch.arange(512).expand(100, 512)
+    counts = torch.bincount(language.next(tokens, positions).flatten(), minlength=512)
+    assert counts.min() > 40
+    assert counts.max() < 180
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_measured_acceptance_is_alpha(engine: Engine, temperature: float) -> None:
+    prompts = synthetic_prompts("tiny/tiny").prompts[:8]
+    counted = measure(engine, MODEL, prompts, 4, Sampling(temperature=temperature, seed=1), 100)
+    assert counted.figures.tested > 300
+    assert counted.figures.acceptance == pytest.approx(0.7, abs=0.08)
+    assert counted.figures.alpha == pytest.approx(counted.figures.acceptance, abs=0.01)
+
+
+def test_drafts_leave_the_text_alone(engine: Engine) -> None:
+    prompts = synthetic_prompts("tiny").prompts[:3]
+    plain = run_pass(engine, NONE, prompts, 3, Sampling(), 40)
+    drafted = run_pass(engine, MODEL, prompts, 1, Sampling(), 40)
+    assert [reply(events) for events in drafted] == [reply(events) for events in plain]
+    assert all(len(reply(events)) == 40 for events in plain), "nothing ends a synthetic reply early"
+
+
+def test_shapes_are_those_of_the_published_models() -> None:
+    sizes = {"llama-3.2-3b": 3_212_749_824, "llama-3.2-1b": 1_235_814_400, "smollm2-135m": 134_515_008}
+    from transformers import LlamaForCausalLM
+
+    for name, size in sizes.items():
+        with torch.device("meta"):
+            network = LlamaForCausalLM(SHAPES[name].config())
+        assert sum(p.numel() for p in network.parameters()) == size
+
+
+@pytest.mark.parametrize(
+    ("alpha", "shapes", "sentence"),
+    [
+        (1.5, "tiny", r"agreement is 1\.5"),
+        (0.5, "huge", "'huge' is not known"),
+        (0.5, "tiny/huge", "'huge' is not known"),
+        (0.5, "llama-3.2-3b/smollm2-135m", "different vocabularies"),
+    ],
+)
+def test_nonsense_is_refused(alpha: float, shapes: str, sentence: str) -> None:
+    with pytest.raises(EngineError, match=sentence):
+        synthetic(alpha, shapes)
+
+
+def test_a_shape_alone_has_no_draft() -> None:
+    assert parse_shapes("tiny") == ("tiny", None)
+    assert parse_shapes("tiny/tiny") == ("tiny", "tiny")
+
+
+def test_too_little_memory_is_said_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specchat.engine.runner.device.available_memory", lambda _device: 1 << 30)
+    engine = Engine(EngineConfig("x", Path(), dtype="float32"), synthetic(0.5, "llama-3.2-3b"))
+    engine.start()
+    with pytest.raises(EngineError, match=r"a synthetic llama-3\.2-3b needs 12\.9 GB"):
+        engine.wait_ready(60)

@@ -1,0 +1,121 @@
+"""Counting rounds, and the figures made from the counts, on rounds whose times are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specchat.engine.events import Admitted, Event, Round
+from specchat.engine.stats.theory import speedup_of_rounds
+from specchat.engine.tools.bench.cell import Place, make_cell
+from specchat.engine.tools.bench.pace import Pace, make_peer_cell
+from specchat.engine.tools.bench.plan import NONE, Variant
+from specchat.engine.tools.bench.prompts import Prompt
+from specchat.engine.tools.bench.roofline import Traffic
+from specchat.engine.tools.bench.tally import Tally, tally
+from tests.engine.records import make_round
+
+PLACE = Place("chat", 1, 0.0)
+TRAFFIC = Traffic(weights=1000, cache=1, draft_weights=100, draft_cache=2)
+
+
+def plain(number: int, at: float, **changes: object) -> Round:
+    """A round of 10 ms without a draft."""
+    return replace(make_round(drafted=0, number=number, at=at, seconds=(0.0, 0.009, 0.001)), **changes)  # type: ignore[arg-type]
+
+
+def drafting(number: int, at: float, accepted: int, drafted: int = 4) -> Round:
+    """A round of 12 ms, two of them for the draft."""
+    return make_round(
+        drafted=drafted,
+        accepted=accepted,
+        rejected=accepted < drafted,
+        number=number,
+        at=at,
+        seconds=(0.002, 0.009, 0.001),
+        beta=0.5,
+    )
+
+
+def test_first_rounds_do_not_count_and_the_way_between_rounds_does() -> None:
+    counted = tally([plain(0, 1.0), plain(1, 1.02), plain(2, 1.03)], batch=1)
+    assert counted.rounds == counted.tokens == 2
+    assert counted.seconds == pytest.approx(0.03)
+    assert counted.rest_s == pytest.approx(0.012)
+
+
+def test_other_work_between_rounds_does_not_count() -> None:
+    events: list[Event] = [plain(1, 1.0), Admitted("s", 5, 0, 0.0, 1.4), plain(2, 1.5)]
+    assert tally(events, batch=1).seconds == pytest.approx(0.02)
+
+
+def test_replies_of_one_round_count_all_the_same() -> None:
+    assert tally([plain(0, 1.0)], batch=1).rounds == 1
+
+
+def test_a_batch_that_has_begun_to_empty_does_not_count() -> None:
+    both = [plain(1, 1.0, rows=2), plain(1, 1.001, rows=2, request_id="s"), plain(2, 1.02)]
+    counted = tally(both, batch=2)
+    assert (counted.rounds, counted.tokens) == (1, 2)
+    assert counted.positions == 20
+
+
+def test_drafts_are_counted_by_length_and_steps() -> None:
+    counted = tally([drafting(1, 1.0, 4), drafting(2, 1.02, 1), drafting(3, 1.04, 2, drafted=2)], batch=1)
+    assert counted.lengths == {4: 2, 2: 1}
+    assert counted.steps == 10
+    assert counted.tokens == 5 + 2 + 3
+    assert counted.draft_positions == 4 * 10 + 4 * 10 + 2 * 10
+    together = Tally.together([counted, counted])
+    assert (together.rounds, together.tokens, together.lengths[4]) == (6, 20, 4)
+
+
+def test_the_cell_of_plain_decoding() -> None:
+    passes = [tally([plain(1, 1.0), plain(2, 1.01)], batch=1)]
+    cell = make_cell(PLACE, NONE, passes, passes, TRAFFIC, bandwidth=1e6)
+    assert cell.tokens_per_second == pytest.approx(100)
+    assert (cell.measured_speedup, cell.predicted_speedup, cell.cost_ratio, cell.acceptance) == (1, None, None, None)
+    assert cell.bytes_per_token == 1000 + 10
+    assert cell.roofline == pytest.approx(1010 * 100 / 1e6)
+
+
+def test_the_cell_of_a_drafter() -> None:
+    none = [tally([plain(1, 1.0), plain(2, 1.01)], batch=1)] * 2
+    mine = [tally([drafting(1, 1.0, 4), drafting(2, 1.012, 1)], batch=1)] * 2
+    cell = make_cell(PLACE, Variant("model", 4), mine, none, TRAFFIC, bandwidth=1e6)
+    assert cell.gamma == "4"
+    assert (cell.draft_ms, cell.verify_ms, cell.rest_ms) == pytest.approx((2, 9, 1))
+    assert cell.acceptance == pytest.approx(5 / 6)
+    assert cell.per_position == (1, 0.5, 1, 1)
+    assert cell.mean_emitted_length == 3.5
+    assert cell.alpha == 0.5
+    assert cell.cost_ratio == pytest.approx(0.5 / 9)
+    assert cell.pass_ratio == pytest.approx(1)
+    assert cell.predicted_speedup == pytest.approx(speedup_of_rounds(0.5, {4: 1}, 0.5 / 9))
+    assert cell.measured_speedup == pytest.approx(0.010 / (0.024 / 7))
+    read = 2 * (1000 + 10) + 8 * 100 + 8 * 10 * 2
+    assert cell.bytes_per_token == pytest.approx(read / 7)
+
+
+class _Peer:
+    name, gamma = "peer", 0
+
+    def refusal(self, batch: int) -> str | None:  # noqa: ARG002
+        return None
+
+    def run(self, prompts: list[Prompt], batch: int, temperature: float, max_tokens: int) -> Pace:  # noqa: ARG002
+        return Pace(5, 0.1)
+
+    def read(self, ids: list[int]) -> float | None:  # noqa: ARG002
+        return None
+
+
+def test_a_peer_is_compared_with_plain_decoding() -> None:
+    none = [tally([plain(1, 1.0), plain(2, 1.01)], batch=1)]
+    cell = make_peer_cell(PLACE, _Peer(), [Pace(5, 0.1)], {NONE: none})  # type: ignore[arg-type]
+    assert cell is not None
+    assert cell.tokens_per_second == pytest.approx(50)
+    assert cell.measured_speedup == pytest.approx(0.5)
+    assert cell.variants == {"none": pytest.approx(2)}
+    assert make_peer_cell(PLACE, _Peer(), [Pace(0, 0.0)], {NONE: none}) is None  # type: ignore[arg-type]

@@ -1,0 +1,48 @@
+"""What is trained is what drafts: the unrolled head and the drafter's memory give the same."""
+
+from __future__ import annotations
+
+import torch
+
+from specchat.engine.runner.tree import chain
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.drafters.head.kv_window import HeadMemory
+from specchat.engine.tools.distill import unroll as unrolling
+from specchat.engine.tools.distill.objective import Agreement, Truth
+from specchat.engine.tools.distill.unroll import Batch, unroll
+from tests.engine.tiny import tiny_head, tiny_model
+
+
+def test_every_step_scores_what_the_drafter_would(monkeypatch: object) -> None:
+    model = tiny_model()
+    made = tiny_head(model)
+    head, shape = made.head, made.head.shape
+    embedding = model.model.get_input_embeddings().weight
+    torch.manual_seed(3)
+    tokens = torch.randint(0, 250, (1, 20))
+    tapped = torch.randn(1, 20, shape.hidden * len(shape.taps))
+    seen: list[torch.Tensor] = []
+
+    def keep(drafted: torch.Tensor, _: torch.Tensor, truth: Truth) -> tuple[torch.Tensor, Agreement]:
+        seen.append(drafted)
+        zero = torch.zeros(())
+        return drafted.sum() * 0, Agreement(zero, zero, truth.counted.sum())
+
+    monkeypatch.setattr(unrolling, "cross_entropy", keep)  # type: ignore[attr-defined]
+    depth = 3
+    unroll(
+        head, embedding, embedding, Batch(tokens, torch.ones(1, 20, dtype=torch.bool), tapped, tapped[..., 0]), depth
+    )
+
+    for anchor in (0, 5, 15):
+        # The drafter stands where the target has read up to the anchor and has given one token more.
+        row = SequenceState(None, None, 0, tokens[0, : anchor + 2].tolist(), 1, 0, 0, None, "head")  # type: ignore[arg-type]
+        memory = HeadMemory(head, 1, 32)
+        memory.admit(row)
+        memory.absorb([row], tapped[:, : anchor + 1])
+        drafted = memory.read([row], model.model.get_input_embeddings(), 64)
+        torch.testing.assert_close(drafted[0, 0], seen[0][anchor])
+        for step in range(1, depth):
+            following = embedding[tokens[:, anchor + 1 + step]][:, None]
+            drafted = memory.extend([row], chain(depth), (step,), head.again(drafted), following, 64)
+            torch.testing.assert_close(drafted[0, 0], seen[step][anchor])

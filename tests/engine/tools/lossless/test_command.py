@@ -1,0 +1,97 @@
+"""Whole verifications: an engine that is right passes, engines that are wrong in known ways do not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from specchat.engine import EngineError
+from specchat.engine.speculation.verify.chain_acceptance import Verdict, accept, accept_greedy
+from specchat.engine.tools.lossless.command import LosslessOptions, Verification, run
+
+QUICK = {"models": Path(), "command": "verify", "prompts": ("chat",), "limit": 2, "max_tokens": 16, "contexts": 1}
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_model: Callable[..., Path]) -> dict[str, str]:
+    return {"target": str(tiny_model()), "draft": str(tiny_model(seed=1, num_hidden_layers=1))}
+
+
+def verified(pair: dict[str, str], **values: object) -> Verification:
+    return run(
+        LosslessOptions(**{**QUICK, "samples": 200, "dtype": "float32", "temperature": 0.5, **pair, **values}),
+        lambda _line: None,
+    )  # type: ignore[arg-type]
+
+
+def test_a_correct_engine_passes(pair: dict[str, str]) -> None:
+    found = verified(pair)
+    report = found.report
+    assert report.passed
+    assert [check.drafter for check in report.greedy] == ["none", "model", "ngram"]
+    assert all(not check.divergences for check in report.greedy)
+    assert {check.drafter for check in report.sampled} == {"model", "ngram"}
+    text = found.text()
+    assert "PASSED" in text
+    assert "2 of 2 replies the same" in text
+    assert "What it cannot show" in text
+    whole = json.loads(report.json())
+    assert whole["passed"] is True
+    assert all(check["passed"] for check in (*whole["greedy"], *whole["sampled"]))
+    assert whole["sampled"][0]["result"]["p_value"] >= 0.0005
+
+
+def test_accepting_what_should_be_refused_is_found(pair: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def lax(best: Tensor, drafted: Tensor, lengths: Tensor, near: Tensor | None) -> Verdict:
+        best = best.clone()
+        best[:, :-1] = drafted
+        return accept_greedy(best, drafted, lengths, near)
+
+    monkeypatch.setattr("specchat.engine.speculation.verify.chains.accept_greedy", lax)
+    found = verified(pair)
+    assert not found.report.passed
+    by_drafter = {check.drafter: check for check in found.report.greedy}
+    assert by_drafter["none"].passed
+    assert not by_drafter["model"].passed
+    assert by_drafter["model"].divergences
+    text = found.text()
+    assert "FAILED" in text
+    assert "logits apart" in text
+
+
+def test_a_skewed_acceptance_is_found_by_sampling(pair: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def lax(p: Tensor, drafted: Tensor, lengths: Tensor, u: Tensor, *rest: Tensor) -> Verdict:
+        return accept(p, drafted, lengths, u * 0.3, *rest)
+
+    monkeypatch.setattr("specchat.engine.speculation.verify.chains.accept", lax)
+    found = verified(pair, limit=4, samples=300, contexts=2, drafters=("model",))
+    assert all(check.passed for check in found.report.greedy)
+    assert not all(check.passed for check in found.report.sampled)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"temperature": 0.0}, "sampling needs one above 0"),
+        ({"samples": 5}, "samples is 5: it must be at least 20"),
+        ({"limit": 0}, "limit is 0"),
+        ({"contexts": 0}, "contexts is 0"),
+        ({"gamma": "0"}, "nothing drafts here"),
+        ({"drafters": ("none",)}, "nothing drafts here"),
+        ({"drafters": ("magic",)}, "'magic' is not there"),
+        ({"prompts": ("poems",)}, "'poems' is not known"),
+    ],
+)
+def test_bad_input_is_refused(pair: dict[str, str], values: dict[str, object], sentence: str) -> None:
+    with pytest.raises(EngineError, match=sentence):
+        verified(pair, **values)
+
+
+@pytest.mark.model
+def test_the_default_model_passes(default_model: Path) -> None:
+    found = verified({"target": str(default_model)}, samples=24, max_tokens=6, limit=1)
+    assert found.report.passed

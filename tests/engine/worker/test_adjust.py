@@ -1,0 +1,92 @@
+"""A reply whose drafting is changed while it runs: the same tokens, drafted otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+
+import pytest
+
+from specchat.engine import Engine, EngineError, Event, Finished, FinishReason, Outbox, Request, Round, Sampling
+from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
+
+WAYS = (("ngram", 3), ("model", 2), ("none", 0), ("model", None), ("ngram", None), ("model", 5), ("ngram", 0))
+
+
+class Adjusting(Outbox):
+    """Asks for another way of drafting after every round, before the next one begins."""
+
+    def __init__(self, engine: Engine, request_id: str, ways: Sequence[tuple[str, int | None]]) -> None:
+        super().__init__()
+        self._engine, self._id, self._ways = engine, request_id, cycle(ways)
+
+    def put(self, event: Event) -> None:
+        super().put(event)
+        if isinstance(event, Round):
+            self._engine.adjust(self._id, *next(self._ways))
+
+
+def collect(box: Outbox) -> list[Event]:
+    events: list[Event] = []
+    while not events or not isinstance(events[-1], Finished):
+        event = box.get(30)
+        assert event is not None, "no event for 30 seconds"
+        events.append(event)
+    return events
+
+
+def adjusted(engine: Engine, request: Request) -> list[Event]:
+    box = Adjusting(engine, request.request_id, WAYS)
+    engine.submit(request, box)
+    return collect(box)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_greedy_reply_stays_the_same(seed: int) -> None:
+    with tiny_engine(tiny_model(seed), tiny_model(seed, layers=1)) as engine:
+        text = "one two one two one two three"
+        plain = list(engine.stream(ask(text, max_tokens=120, gamma=0)))
+        events = adjusted(engine, ask(text, "again", max_tokens=120, gamma=4))
+    assert ids_of(events) == ids_of(plain)
+    rounds = [event for event in events if isinstance(event, Round)]
+    assert {r.drafter for r in rounds} == {"ngram", "model", "none"}
+    assert [(r.drafter, r.gamma) for r in rounds[1:4]] == [("ngram", 3), ("model", 2), ("none", 0)]
+    assert any(r.accepted for r in rounds)
+
+
+def test_every_draft_of_the_model_itself_is_accepted_whatever_came_before() -> None:
+    """With the target as its own draft, a cache that went wrong at a change would show as a rejection."""
+    model = tiny_model()
+    with tiny_engine(model, model) as engine:
+        events = adjusted(engine, ask("abc", max_tokens=100, gamma=3, drafter="model"))
+    rounds = [event for event in events if isinstance(event, Round) and event.drafter == "model"]
+    assert len(rounds) > 5
+    assert all(r.accepted == r.tested for r in rounds)
+
+
+def test_a_sampled_reply_goes_on_with_its_seed() -> None:
+    with tiny_engine(tiny_model(), tiny_model(layers=1)) as engine:
+        sampling = Sampling(temperature=1.0, seed=3)
+        first, second = (adjusted(engine, ask("abc", n, max_tokens=60, sampling=sampling, gamma=2)) for n in "ab")
+    assert ids_of(first) == ids_of(second)
+
+
+def test_a_waiting_request_is_adjusted_too() -> None:
+    with tiny_engine(slots=1) as engine:
+        first, second = Outbox(), Outbox()
+        engine.submit(ask("a", "first", max_tokens=60), first)
+        engine.submit(ask("b", "second", max_tokens=20, gamma=4), second)
+        engine.adjust("second", "none", 0)
+        collect(first)
+        rounds = [event for event in collect(second) if isinstance(event, Round)]
+    assert {(r.drafter, r.gamma) for r in rounds} == {("none", 0)}
+
+
+def test_what_cannot_be_is_refused_in_a_sentence() -> None:
+    with tiny_engine() as engine:
+        with pytest.raises(EngineError, match="gamma is 99: it must be from 0"):
+            engine.adjust("r", "ngram", 99)
+        with pytest.raises(EngineError, match="drafter 'model' is not there"):
+            engine.adjust("r", "model", 4)
+        engine.adjust("nobody", "ngram", 4)
+        assert list(engine.stream(ask("a", max_tokens=3)))[-1].reason is FinishReason.LENGTH  # type: ignore[union-attr]

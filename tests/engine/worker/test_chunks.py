@@ -1,0 +1,77 @@
+"""A long prompt is read in chunks, by the target and by drafters: other rows wait for no more than one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from specchat.engine import Engine, EngineConfig, Event, Finished, Outbox, Request, Round
+from specchat.engine.progress import Progress
+from specchat.engine.runner.model_runner import ModelRunner
+from specchat.engine.speculation.drafters import ngram
+from specchat.engine.worker.assembly import Assembly, put_together
+from tests.engine.tiny import ids_of, tiny_model
+
+CHUNK = 16
+LONG = tuple((7 * k + k // 5) % 250 for k in range(230))
+
+
+class Logged(Outbox):
+    """Notes every round among what else is done."""
+
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self.log = log
+
+    def put(self, event: Event) -> None:
+        if isinstance(event, Round):
+            self.log.append("round")
+        super().put(event)
+
+
+@pytest.mark.parametrize("drafter", ["none", "ngram", "model"])
+def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    prefill, update = ModelRunner.prefill, ngram.NGramPredictor.update
+
+    def passes(runner: ModelRunner, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
+        assert tokens.shape[1] <= CHUNK
+        log.append("chunk")
+        return prefill(runner, tokens, slots, starts)
+
+    def counts(predictor: ngram.NGramPredictor, tokens: Iterable[int]) -> None:
+        tokens = list(tokens)
+        assert len(tokens) <= CHUNK
+        log.append("chunk")
+        update(predictor, tokens)
+
+    target, draft = tiny_model(), tiny_model(seed=1, layers=1)
+
+    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
+        return put_together(config, target, draft)
+
+    engine = Engine(EngineConfig("tiny", Path(), slots=2, context=256, prefill_chunk=CHUNK), assemble)
+    engine.start()
+    engine.wait_ready(60)
+    monkeypatch.setattr(ModelRunner, "prefill", passes)
+    if drafter == "ngram":
+        monkeypatch.setattr(ngram, "SEEDED", CHUNK)
+        monkeypatch.setattr(ngram.NGramPredictor, "update", counts)
+    first, second = Logged(log), Outbox()
+    engine.submit(Request("short", prompt_ids=(1, 2, 3), drafter="none", max_tokens=200), first)
+    first.get(30)
+    other = Request("other", prompt_ids=(9, *LONG), drafter=drafter, gamma=3, max_tokens=9)
+    engine.submit(other, second)
+    events: list[Event] = []
+    while not events or not isinstance(events[-1], Finished):
+        event = second.get(30)
+        assert event is not None
+        events.append(event)
+    engine.close()
+    waits = [len(wait) for wait in "".join(entry[0] for entry in log).split("r")]
+    assert sum(waits) >= len(LONG) // CHUNK
+    assert max(waits[1:-1]) <= 2, "its own chunk, and the one that a round of the long row begins with"
+    assert len(ids_of(events)) == 9

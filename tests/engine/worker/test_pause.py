@@ -1,0 +1,122 @@
+"""Rounds one at a time: pausing, stepping, resuming, and asking for detail in the middle of a reply."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from specchat.engine import Engine, EngineError, Event, Finished, FinishReason, Outbox, Round
+from tests.engine.tiny import ask, ids_of, tiny_engine
+
+PATIENCE = 30
+QUIET = 0.2
+"""Seconds in which a running engine would have run many rounds."""
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with tiny_engine() as running:
+        yield running
+
+
+def until_round(box: Outbox) -> list[Event]:
+    """Events up to and with the next round, or the end."""
+    events: list[Event] = []
+    while not events or not isinstance(events[-1], Round | Finished):
+        event = box.get(PATIENCE)
+        assert event is not None, "no event for 30 seconds"
+        events.append(event)
+    return events
+
+
+def rest_of(box: Outbox) -> list[Event]:
+    events = until_round(box)
+    while not isinstance(events[-1], Finished):
+        events += until_round(box)
+    return events
+
+
+def test_a_step_is_one_round_and_the_reply_is_the_same(engine: Engine) -> None:
+    request = ask("abcabcabcabc", max_tokens=40)
+    whole = ids_of(list(engine.stream(request)))
+    box = Outbox()
+    engine.pause()
+    engine.submit(request, box)
+    assert box.get(QUIET) is None
+    stepped: list[Event] = []
+    for number in range(4):
+        engine.step()
+        stepped += until_round(box)
+        assert isinstance(stepped[-1], Round)
+        assert stepped[-1].number == number
+        assert box.get(QUIET) is None
+    engine.resume()
+    stepped += rest_of(box)
+    assert ids_of(stepped) == whole
+
+
+def test_a_step_runs_a_round_of_the_whole_batch(engine: Engine) -> None:
+    boxes = [Outbox(), Outbox()]
+    engine.pause()
+    for name, box in zip("ab", boxes, strict=True):
+        engine.submit(ask("hello", name=name, max_tokens=20), box)
+    engine.step()  # one prompt is read before each round: the first comes alone
+    until_round(boxes[0])
+    for _ in range(3):
+        engine.step()
+        rows = [until_round(box)[-1] for box in boxes]
+        assert [row.rows for row in rows if isinstance(row, Round)] == [2, 2]
+    engine.resume()
+    for box in boxes:
+        assert isinstance(rest_of(box)[-1], Finished)
+
+
+def test_a_paused_reply_can_be_cancelled(engine: Engine) -> None:
+    box = Outbox()
+    engine.pause()
+    engine.submit(ask("hello", max_tokens=200), box)
+    engine.step()
+    until_round(box)
+    engine.cancel("r")
+    last = box.get(PATIENCE)
+    assert isinstance(last, Finished)
+    assert last.reason is FinishReason.CANCELLED
+
+
+def test_a_paused_engine_closes() -> None:
+    box = Outbox()
+    with tiny_engine() as engine:
+        engine.pause()
+        engine.submit(ask("hello", max_tokens=200), box)
+        engine.step()
+        until_round(box)
+    assert isinstance(rest_of(box)[-1], Finished)
+    assert not any(thread.name == "engine" for thread in threading.enumerate())
+
+
+def test_steps_are_nothing_to_an_engine_that_runs(engine: Engine) -> None:
+    engine.step()
+    events = list(engine.stream(ask("hello", max_tokens=10)))
+    assert isinstance(events[-1], Finished)
+    engine.pause()
+    box = Outbox()
+    engine.submit(ask("hello", name="later"), box)
+    assert box.get(QUIET) is None
+
+
+def test_detail_begins_and_ends_within_a_reply(engine: Engine) -> None:
+    box = Outbox()
+    engine.pause()
+    engine.submit(ask("hello", max_tokens=200), box)
+    depths = []
+    for detail in (0, 3, 0):
+        engine.set_detail("r", detail)
+        engine.step()
+        last = until_round(box)[-1]
+        assert isinstance(last, Round)
+        depths.append({len(each.target) for each in last.detail})
+    assert depths == [set(), {3}, set()]
+    with pytest.raises(EngineError, match="-1"):
+        engine.set_detail("r", -1)

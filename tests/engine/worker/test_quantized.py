@@ -1,0 +1,128 @@
+"""The default model on the quantised kernels: the same greedy text whatever drafts, rides along, or computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from specchat.engine.config import EngineConfig
+from specchat.engine.engine import Engine
+from specchat.engine.errors import EngineError
+from specchat.engine.events import Finished, Notice, Round
+from specchat.engine.kernels import library
+from specchat.engine.outbox import Outbox
+from specchat.engine.request import Message, Request
+from specchat.engine.runner.quantized_runner import QuantizedRunner
+from specchat.engine.worker import obtain
+from specchat.engine.worker.assembly import Assembly, assemble
+from tests.tiny_model import write_tiny_gguf
+
+QUESTIONS = ("Name three colours.", "Repeat this twice: one two three four five.", "What is 12 times 12?", "Say hello.")
+needs_kernels = pytest.mark.skipif(library.missing() is not None, reason=library.missing() or "")
+
+
+@pytest.fixture(scope="module")
+def engine(default_model: Path) -> Iterator[Engine]:
+    made = Engine(EngineConfig("smollm2-135m", default_model.parent, context=512))
+    made.start()
+    yield made
+    made.close()
+
+
+def texts(engine: Engine, drafter: str, batch: int, **about: object) -> list[str]:
+    found = []
+    for first in range(0, len(QUESTIONS), batch):
+        outboxes = [Outbox() for _ in range(batch)]
+        for number, outbox in enumerate(outboxes):
+            request = Request(
+                f"{drafter}-{batch}-{first + number}",
+                (Message("user", QUESTIONS[first + number]),),
+                drafter=drafter,
+                max_tokens=24,
+                **about,  # type: ignore[arg-type]
+            )
+            engine.submit(request, outbox)
+        for outbox in outboxes:
+            said = ""
+            while not isinstance(event := outbox.get(60), Finished):
+                assert event is not None
+                said += event.text if isinstance(event, Round) else ""
+            found.append(said + event.tail)
+    return found
+
+
+@needs_kernels
+def test_greedy_text_is_the_same_with_every_drafter_batch_and_thread_count(engine: Engine) -> None:
+    ready = engine.wait_ready()
+    assert ready.dtype == "Q4_1"
+    assert ready.weight_bytes < 110e6
+    assert {"combined", "head", "ngram"} <= set(ready.drafters)  # the shipped head takes this target
+    plain = texts(engine, "none", 1)
+    assert all(plain)
+    threads = torch.get_num_threads()
+    try:
+        for count in {1, threads}:
+            torch.set_num_threads(count)
+            for drafter in ready.drafters:
+                for batch in (1, 4):
+                    assert texts(engine, drafter, batch, gamma=4) == plain, (drafter, batch, count)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@needs_kernels
+def test_the_head_drafts_well_on_quantised_states(engine: Engine) -> None:
+    request = Request("head", (Message("user", QUESTIONS[0]),), drafter="head", gamma=4, max_tokens=60)
+    rounds = [event for event in engine.stream(request) if isinstance(event, Round)]
+    assert sum(len(each.emitted) for each in rounds) / len(rounds) > 1.4
+
+
+def assembled(target: Path | str, models: Path, **about: object) -> Assembly:
+    config = EngineConfig(str(target), models, context=64, slots=1, **about)  # type: ignore[arg-type]
+    return assemble(config, lambda *_: None)
+
+
+def test_without_kernels_it_runs_in_bfloat16_and_says_why(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(obtain, "missing", lambda: "the quantised kernels are not built")
+    made = assembled("smollm2-135m", default_model.parent)
+    assert not isinstance(made.target, QuantizedRunner)
+    assert any("slower than it could: the quantised kernels are not built" in text for text in made.notices)
+
+
+@needs_kernels
+def test_a_stated_dtype_or_none_leaves_the_kernels_out(default_model: Path) -> None:
+    for about in ({"dtype": "float32"}, {"quantize": "none"}):
+        made = assembled("smollm2-135m", default_model.parent, **about)
+        assert not isinstance(made.target, QuantizedRunner)
+        assert not made.notices
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"quantize": "q5"}, "quantize 'q5' is not known: choose one of auto, q8, q4, none"),
+        ({"quantize": "q4", "dtype": "float32"}, "quantize q4 contradicts dtype float32"),
+    ],
+)
+def test_settings_that_mean_nothing(about: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=message):
+        EngineConfig("x", tmp_path, **about)  # type: ignore[arg-type]
+
+
+@needs_kernels
+def test_sizes_that_the_kernels_do_not_compute_run_in_the_modelling_code(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    file = write_tiny_gguf(tiny_model(), tmp_path / "small.gguf")
+    engine = Engine(EngineConfig(str(file), tmp_path / "models", context=64))
+    engine.start()
+    try:
+        ready = engine.wait_ready(60)
+        assert ready.dtype in ("bfloat16", "float32")
+        notices = [event.text for event in engine.drain() if isinstance(event, Notice)]
+        assert any("multiples of 16" in text and "slower" in text for text in notices)
+    finally:
+        engine.close()

@@ -1,0 +1,81 @@
+"""The wheel: what it holds, and that it works beside a project with an `app` package of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from specchat.engine import models_folder
+
+ROOT = Path(__file__).parents[1]
+MODELS = models_folder()  # before any test redirects it
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this repository."""
+    folder = tmp_path_factory.mktemp("wheel")
+    # A copy: an earlier build's leftovers would get into the wheel.
+    kept_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "tests")
+    source = shutil.copytree(ROOT, folder / "source", ignore=kept_out)
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(source)]
+    subprocess.run(build, check=True, capture_output=True, timeout=500)
+    (built,) = folder.glob("specchat-*.whl")
+    return built
+
+
+@pytest.mark.slow
+def test_the_wheel_installs_one_top_level_name(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"specchat"}
+    sources = [path for top in ("app", "engine") for path in (ROOT / top).rglob("*.py")]
+    assert {f"specchat/{path.relative_to(ROOT)}" for path in sources} <= set(names)
+    for needed in ("app/ui/styles/chat.tcss", "engine/py.typed", "assets/heads/smollm2-135m/head.safetensors"):
+        assert f"specchat/{needed}" in names
+    assert any(name.startswith("specchat/assets/prompts/") for name in names)
+
+
+@pytest.mark.slow
+@pytest.mark.model
+@pytest.mark.usefixtures("default_model")
+def test_an_installation_answers_beside_another_app(wheel: Path, tmp_path: Path) -> None:
+    home = tmp_path / "environment"
+    venv.create(home, with_pip=False)
+    python = home / "bin" / "python"
+    own = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True, timeout=300)
+    # The dependencies are those of the environment that runs the tests; a bare path reads no editable install.
+    (own / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (own / "app").mkdir()
+    (own / "app" / "__init__.py").write_text("raise ImportError('another distribution')\n")
+    project = tmp_path / "project"
+    (project / "app").mkdir(parents=True)
+    (project / "app" / "main.py").write_text("raise SystemExit('the project was started')\n")
+    environment = {**os.environ, "SPECCHAT_HOME": str(tmp_path / "home"), "PYTHONPATH": str(project)}
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "models").symlink_to(MODELS)
+    for command in ([home / "bin" / "specchat"], [python, "-m", "specchat"]):
+        done = subprocess.run(
+            [*command, "ask", "--max-tokens", "4", "Name a river."],
+            cwd=project,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+    where = [python, "-c", "import specchat.engine; print(specchat.engine.__file__)"]
+    found = subprocess.run(where, cwd=project, env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.startswith(str(home))
