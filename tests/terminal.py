@@ -13,9 +13,16 @@ from typing import Self
 import pexpect
 import pyte
 
+_ASKS_FOR_FRAMES, _HAS_FRAMES = b"\x1b[?2026$p", b"\x1b[?2026;2$y"
+_FRAME_BEGINS, _FRAME_ENDS = b"\x1b[?2026h", b"\x1b[?2026l"
+
 
 class Terminal:
-    """Runs a program and draws what it writes, as a terminal of this size does."""
+    """Runs a program and draws what it writes, as a terminal of this size does.
+
+    Like most terminals of today it knows synchronized output (private mode 2026): what is between the two marks
+    of a frame appears at once or, when the program is killed in between, never.
+    """
 
     def __init__(
         self, *command: object, columns: int = 140, rows: int = 40, cwd: Path | None = None, **environment: str
@@ -24,6 +31,8 @@ class Terminal:
         """Every byte that the program has written."""
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
+        self._frame = b""
+        """What has arrived of a frame that has not ended."""
         program, *arguments = map(str, command)
         self._child = pexpect.spawn(
             program, arguments, dimensions=(rows, columns), env=_environment(environment), timeout=None, cwd=cwd
@@ -65,6 +74,8 @@ class Terminal:
         except pexpect.TIMEOUT:
             return b""
         self.written += written
+        if _ASKS_FOR_FRAMES in self.written[-len(written) - len(_ASKS_FOR_FRAMES) + 1 :]:
+            self._child.send(_HAS_FRAMES)
         return written
 
     def wait(self, condition: Callable[[Terminal], object], seconds: float, what: str) -> None:
@@ -134,10 +145,21 @@ class Terminal:
     def _draw(self, seconds: float) -> bool:
         """Draw what arrives within this time; False once the program has ended."""
         try:
-            self._stream.feed(self.read(seconds))
+            written = self._frame + self.read(seconds)
         except pexpect.EOF:
             return False
+        begin = written.rfind(_FRAME_BEGINS)
+        whole = begin < 0 or _FRAME_ENDS in written[begin:]
+        end = _partial_mark(written) if whole else begin
+        self._stream.feed(written[:end])
+        self._frame = written[end:]
         return True
+
+
+def _partial_mark(written: bytes) -> int:
+    """Where the beginning of a mark stands at the end of what was written; its length where there is none."""
+    escape = written.rfind(b"\x1b", -len(_FRAME_BEGINS) + 1)
+    return escape if escape >= 0 and _FRAME_BEGINS.startswith(written[escape:]) else len(written)
 
 
 def _environment(changes: Mapping[str, str]) -> dict[str, str]:

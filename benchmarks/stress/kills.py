@@ -19,7 +19,6 @@ STEP, HIDE_REJECTED = "\x1b[18~", "\x12"
 NARROW, WIDE = {"columns": 80, "rows": 24}, {"columns": 140, "rows": 40}
 Scene = Callable[[Path, random.Random], list[str]]
 
-
 _BAR = str.maketrans("", "", "▁▂▃▄▅▆▇█▔▕")
 """Takes the scroll bar's signs off the lines of a screen."""
 
@@ -102,7 +101,7 @@ def real_model(home: Path, dice: random.Random) -> list[str]:
         draw_for(terminal, dice.uniform(0, 6))
         terminal.kill()
     wrong = lost(home, [question], -1)
-    shown = " ".join(_reply_lines(terminal, question)).translate(_BAR).split()
+    shown = " ".join(_reply_lines(terminal, question)).split()
     stored = " ".join(stored_messages(home)[0][1].content.split())
     if wrong or " ".join(shown) in stored:
         return wrong
@@ -115,5 +114,5 @@ def _reply_lines(terminal: Terminal, question: str) -> list[str]:
     shown = terminal.text.splitlines()
     first = max((number for number, line in enumerate(shown) if question in line and "▌" in line), default=2)
     last = next((number for number, line in enumerate(shown) if "tok/s" in line), first)
-    lines = [line.strip() for line in shown[first + 1 : last] if line.startswith("    ")]
-    return [line.strip("▌▕") for line in lines if line]
+    lines = [line.translate(_BAR).strip() for line in shown[first + 1 : last] if line.startswith("    ")]
+    return [line.strip("▌") for line in lines if line]
