@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.runner.cuda_graphs import GraphRunner, Scores, StaticView, Step
+from specchat.engine.runner.cuda_graphs import Scores, Step
+from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.kv_cache import KVCache
+from specchat.engine.runner.static_view import StaticView
 from specchat.engine.runner.tree_mask import TreeMask
 
 WIDTH = 8
@@ -59,17 +61,25 @@ class SlotView(StaticView):
         return keys[None, :, : self.length], values[None, :, : self.length]
 
 
-class BatchInvariantRunner(GraphRunner):
-    """`GraphRunner` with one shape [1, `WIDTH`] for all passes; rows run one after the other."""
+class BatchInvariantRunner:
+    """Passes of one shape [1, `WIDTH`]; rows run one after the other.
 
-    def __init__(self, cache: KVCache, step: Step, *, capture: bool) -> None:
-        super().__init__(cache, step, capture=capture)
+    Args:
+        cache: the KV cache.
+        step: runs the model.
+        pool: makes the graphs.
+    """
+
+    def __init__(self, cache: KVCache, step: Step, pool: GraphPool) -> None:
+        self._cache = cache
+        self._step = step
+        self._pool = pool
         self._fixed: dict[tuple[int, int], tuple[Tensor, Tensor, Callable[[], Scores]]] = {}
 
     def forward(
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
     ) -> Scores:
-        """As the base class, for chains only: in a tree, the columns a token attends to depend on its branch."""
+        """As `ModelRunner.forward_tapped`, for chains only: in a tree, the columns a token attends to depend on its branch."""
         assert tree_mask is None
         rows = []
         for row, slot, start in zip(tokens, slots, starts, strict=True):
@@ -90,14 +100,14 @@ class BatchInvariantRunner(GraphRunner):
     def _shape(self, slot: int, columns: int) -> tuple[Tensor, Tensor, Callable[[], Scores]]:
         key = (slot, columns)
         if key not in self._fixed:
-            tokens = torch.zeros(1, WIDTH, dtype=torch.long, device=self._device)
+            tokens = torch.zeros(1, WIDTH, dtype=torch.long, device=self._pool.device)
             positions = torch.zeros_like(tokens)
             view = SlotView(self._cache, slot, columns, positions)
 
             def run() -> Scores:
                 return self._step(tokens, positions, view, None)
 
-            self._fixed[key] = tokens, positions, self._as_graph(run)
+            self._fixed[key] = tokens, positions, self._pool.graph(run)
         return self._fixed[key]
 
 

@@ -13,11 +13,13 @@ from specchat.engine.errors import EngineError
 from specchat.engine.runner import attention
 from specchat.engine.runner.batch_invariant import BatchInvariantRunner
 from specchat.engine.runner.compile import compile_layers
-from specchat.engine.runner.cuda_graphs import GraphRunner, StaticView
+from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.device import require_memory
+from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.kv_cache import CacheView, KVCache
 from specchat.engine.runner.longrope import fix_longrope
 from specchat.engine.runner.padding import captured_width, padded_width
+from specchat.engine.runner.static_view import StaticView
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
 
@@ -57,12 +59,17 @@ class ModelRunner:
         self._fold = self._use_slot_attention()
         # The last column never holds a token: padding rows of a CUDA graph write there.
         self.cache = self._allocate(slots, context + overhang + 1)
-        on_gpu = self.device.type == "cuda"
-        self._usual: GraphRunner | None = None
-        if on_gpu:
-            compiled = not exact and compile_layers(model)
-            self._usual = GraphRunner(self.cache, self._step, capture=True, compiled=compiled)
-        self._static = BatchInvariantRunner(self.cache, self._step, capture=on_gpu) if exact else self._usual
+        self.graphs: GraphPool | None = None
+        self.usual: GraphRunner | None = None
+        """Passes of fixed shape, on a GPU."""
+        if self.device.type == "cuda":
+            self.graphs = GraphPool(self.device, capture=True)
+            self.usual = GraphRunner(self.cache, self._step, self.graphs, compiled=not exact and compile_layers(model))
+        self._static: BatchInvariantRunner | GraphRunner | None = self.usual
+        if exact:
+            self._static = BatchInvariantRunner(
+                self.cache, self._step, self.graphs or GraphPool(self.device, capture=False)
+            )
 
     @torch.inference_mode()
     def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
@@ -105,7 +112,7 @@ class ModelRunner:
 
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """As `forward`, in the fastest shape, without batch invariance."""
-        exact, self._static = self._static, self._usual
+        exact, self._static = self._static, self.usual
         try:
             return self.forward(tokens, slots, starts)
         finally:
@@ -125,8 +132,8 @@ class ModelRunner:
     @property
     def hindrances(self) -> list[str]:
         """Why passes on a GPU are slower than they could be, one clause each; empty if they are not."""
-        not_captured = self._static.not_captured if self._static else None
-        not_compiled = self._usual.not_compiled if self._usual else None
+        not_captured = self.graphs.not_captured if self.graphs else None
+        not_compiled = self.usual.not_compiled if self.usual else None
         return [
             *([f"its passes cannot all be captured as CUDA graphs ({not_captured})"] if not_captured else []),
             *([f"its layers cannot be compiled ({not_compiled})"] if not_compiled else []),

@@ -27,6 +27,7 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.speculation.round import Timing, run_round
 from specchat.engine.speculation.verify.outcome import Outcome
+from specchat.engine.speculation.verify.verifier import Verifier
 from specchat.engine.worker.assembly import Assemble, Assembly, hindrances, warm_up
 from specchat.engine.worker.commit import commit, record
 
@@ -99,7 +100,7 @@ class Worker:
     def _load(self, assemble: Assemble) -> Assembly:
         made = assemble(self._config, self._say_loading)
         self._model, self._target = made.model, made.target
-        self._penalties = made.penalties
+        self._verifier = Verifier(made.target, made.penalties)
         self._planner = Planner(made.drafters, made.target, self._drop_drafter)
         self._scheduler = Scheduler(made.target.cache.slots)
         on_gpu = made.target.device.type == "cuda"
@@ -319,7 +320,7 @@ class Worker:
 
     def _verify(self, rows: Sequence[SequenceState]) -> None:
         """Run one round for these rows."""
-        plan, outcomes, timing = run_round(self._target, rows, self._planner, self._penalties)
+        plan, outcomes, timing = run_round(self._target, rows, self._planner, self._verifier)
         self._planner.learn(rows, plan, outcomes, timing.draft, timing.verify, self._rest(timing))
         self._failing = False
         self._tell_hindrances()

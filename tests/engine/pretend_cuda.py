@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from specchat.engine.runner import model_runner as cached_model
 from specchat.engine.runner.cuda_graphs import GraphRunner
+from specchat.engine.runner.graph_pool import GraphPool
 
 GPU = torch.device("cuda:0")
 CPU = torch.device("cpu")
@@ -218,7 +219,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
         monkeypatch.setattr(torch.cuda, name, value)
     gpu = PretendedGpu()
     monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
-    monkeypatch.setattr(GraphRunner, "_warm", lambda _, run: None)  # noqa: ARG005
-    monkeypatch.setattr(GraphRunner, "_captured", lambda _, run: gpu.captured(run))
+    monkeypatch.setattr(GraphPool, "_warm", lambda _, run: None)  # noqa: ARG005
+    monkeypatch.setattr(GraphPool, "_captured", lambda _, run: gpu.captured(run))
     with gpu:
         yield gpu

@@ -122,7 +122,7 @@ class ModelDrafter(Drafter):
             logits = self._fit(self._model.forward(fed, slots, starts)[:, -1:])
             if adjustment is not None:
                 logits = adjustment.apply(logits, tokens, first=step)
-            if settings.all_greedy:
+            if settings.flags.all_greedy:
                 token = most_likely(logits)[:, 0]
             else:
                 q = standardise(logits, settings)[:, 0]

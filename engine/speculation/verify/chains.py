@@ -7,9 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specchat.engine.runner.padding import CAPTURED, captured_width
+from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import SamplingRows, broken, most_likely, standardise
+from specchat.engine.sampling.sampler import (
+    NUMBERS,
+    SamplingFlags,
+    SamplingRows,
+    broken,
+    most_likely,
+    setting_numbers,
+    standardise,
+)
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import Proposal
 from specchat.engine.speculation.verify import top_logprobs as detail
@@ -26,6 +36,7 @@ class VerifiedChains(Verified):
         logits: [b, γ+1, V], the target's.
         proposal: their drafts; γ is the longest.
         gammas: [b], draft lengths asked for.
+        regions: verdicts of fixed shape, on a GPU.
     """
 
     @torch.inference_mode()
@@ -36,38 +47,44 @@ class VerifiedChains(Verified):
         logits: Tensor,
         proposal: Proposal,
         gammas: Sequence[int],
+        regions: Regions | None = None,
     ) -> None:
-        drafted = proposal.tokens
-        lengths = to_device(proposal.lengths, logits.device)
+        drafted, device = proposal.tokens, logits.device
         seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
         self._u = uniforms(seeds, numbers, Stream.ACCEPT, drafted.shape[1])
         self._lengths, self._gammas = proposal.lengths, gammas
-        settings = SamplingRows.of([row.request.sampling for row in rows], logits.device)
-        near = near_best(logits, drafted, settings)
-        p = None
-        if settings.all_greedy:
-            verdict = accept_greedy(most_likely(logits), drafted, lengths, near)
-        else:
-            u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
-            p = standardise(logits, settings)
-            on_device = to_device(self._u, logits.device), to_device(u_last, logits.device)
-            verdict = accept(p, drafted, lengths, *on_device, proposal.q, settings.lenience, near)
+        sampling = [row.request.sampling for row in rows]
         k = max(row.request.detail for row in rows)
-        details = detail.pack(logits, p, settings.greedy, proposal.q, drafted, k) if k else None
-        integers = (verdict.accepted, verdict.last, broken(logits), drafted)
-        super().__init__(mine, packed(integers, (verdict.p, verdict.q, verdict.beta), details))
+        flags = SamplingFlags.of(sampling)
+        u_last = None if flags.all_greedy else uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
+        if regions is not None:
+            shape = power_of_two(len(rows)), captured_width(logits.shape[1])
+            key = "chains", *shape, logits.dtype, flags.coarse, proposal.q is not None, k
+            region = regions.of(key, lambda: _region(regions, logits, *shape, flags.coarse, proposal.q is not None, k))
+            on_host = {"lengths": proposal.lengths}
+            if u_last is not None:
+                on_host |= {"u": self._u, "u_last": u_last, "settings": setting_numbers(sampling)}
+            inputs = {"logits": logits, "drafted": drafted} | ({} if proposal.q is None else {"q": proposal.q})
+            whole = region(on_host, inputs)[0][: len(rows)]
+        else:
+            settings = SamplingRows.of(sampling, device)
+            draws = None if u_last is None else (to_device(self._u, device), to_device(u_last, device))
+            lengths = to_device(proposal.lengths, device)
+            whole = _verdict(logits, drafted, lengths, settings, draws, proposal.q, k)
+        self._room = drafted.shape[1] if regions is None else captured_width(logits.shape[1]) - 1
+        super().__init__(mine, whole)
 
     def outcomes(self, host: Tensor) -> list[Outcome]:
         """Outcome of each row, from `packed` on the host."""
-        gamma = self._u.shape[1]
+        room = self._room
         integers = host.tolist()
-        reals = host[:, 3 + gamma : 3 + 4 * gamma].contiguous().view(torch.float32).tolist()
+        reals = host[:, 3 + room : 3 + 4 * room].contiguous().view(torch.float32).tolist()
         outcomes = []
         for b, length in enumerate(self._lengths):
             accepted, last, is_broken = integers[b][:3]
             tested = min(accepted + 1, length)
-            rest = integers[b][3 + 4 * gamma : self.packed.shape[1]]
-            width = len(rest) // (gamma + 1)
+            rest = integers[b][3 + 4 * room : self.packed.shape[1]]
+            width = len(rest) // (room + 1)
             outcomes.append(
                 Outcome(
                     gamma=self._gammas[b],
@@ -75,11 +92,69 @@ class VerifiedChains(Verified):
                     accepted=accepted,
                     last=last,
                     p=reals[b][:tested],
-                    q=reals[b][gamma : gamma + tested],
+                    q=reals[b][room : room + tested],
                     u=self._u[b, :tested].tolist(),
-                    beta=reals[b][2 * gamma : 2 * gamma + tested],
-                    detail=[rest[i * width : (i + 1) * width] for i in range(gamma + 1)] if width else [],
+                    beta=reals[b][2 * room : 2 * room + tested],
+                    detail=[rest[i * width : (i + 1) * width] for i in range(room + 1)] if width else [],
                     broken=bool(is_broken),
                 )
             )
         return outcomes
+
+
+def _verdict(
+    logits: Tensor,
+    drafted: Tensor,
+    lengths: Tensor,
+    settings: SamplingRows,
+    draws: tuple[Tensor, Tensor] | None,
+    q: Tensor | None,
+    k: int,
+) -> Tensor:
+    """All that the host needs [b, n], int32.
+
+    Args:
+        logits: [b, γ+1, V].
+        drafted: [b, γ].
+        lengths: [b].
+        settings: of b rows.
+        draws: uniforms [b, γ] and [b]; None if all rows are greedy.
+        q: [b, γ, V]; None if all are one-hot.
+        k: entries per list of details; 0 for none.
+    """
+    near = near_best(logits, drafted, settings)
+    p = None
+    if draws is None:
+        verdict = accept_greedy(most_likely(logits), drafted, lengths, near)
+    else:
+        p = standardise(logits, settings)
+        verdict = accept(p, drafted, lengths, *draws, q, settings.lenience, near)
+    details = detail.pack(logits, p, settings.greedy, q, drafted, k) if k else None
+    integers = (verdict.accepted, verdict.last, broken(logits, lengths), drafted)
+    return packed(integers, (verdict.p, verdict.q, verdict.beta), details)
+
+
+def _region(
+    regions: Regions, like: Tensor, rows: int, width: int, flags: SamplingFlags, has_q: bool, k: int
+) -> Region:
+    """`_verdict` of a fixed shape, for logits of the dtype, vocabulary and device of `like`."""
+    device, vocabulary, gamma = like.device, like.shape[-1], width - 1
+    most = regions.rows * CAPTURED[-1] * vocabulary
+    numbers = Numbers(
+        device, {"lengths": (rows,)}, {"u": (rows, gamma), "u_last": (rows,), "settings": (rows, NUMBERS)}
+    )
+    inputs = {
+        "logits": regions.shared(f"logits {like.dtype}", (rows, width, vocabulary), most, like.dtype),
+        "drafted": torch.zeros(rows, gamma, dtype=torch.long, device=device),
+    }
+    if has_q:
+        inputs["q"] = regions.shared("q", (rows, gamma, vocabulary), most, torch.float32)
+
+    def run() -> list[Tensor]:
+        settings = SamplingRows.from_numbers(numbers["settings"], flags)
+        draws = None if flags.all_greedy else (numbers["u"], numbers["u_last"])
+        return [
+            _verdict(inputs["logits"], inputs["drafted"], numbers["lengths"], settings, draws, inputs.get("q"), k)
+        ]
+
+    return regions.region(numbers, inputs, run)

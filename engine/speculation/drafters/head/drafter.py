@@ -130,7 +130,7 @@ class HeadDrafter(Drafter):
         settings = SamplingRows.of([row.request.sampling for row in rows], device)
         u = self._uniforms(rows, len(tree))
         tokens = torch.zeros(len(rows), len(tree), dtype=torch.long, device=device)
-        q = None if settings.all_greedy else torch.zeros(len(rows), tree.inner, len(self._vocabulary), device=device)
+        q = None if settings.flags.all_greedy else torch.zeros(len(rows), tree.inner, len(self._vocabulary), device=device)
         state = self._memory.read(rows, self._embed, WINDOW)
         for depth, level in enumerate(_levels(tree, device)):
             if depth:
@@ -186,11 +186,11 @@ class HeadDrafter(Drafter):
         """The next token of each row [B] from scores [B, 1, V'], and its distribution [B, V] unless all are greedy."""
         if adjustment is not None:
             logits = adjustment.apply(self._spread(logits, -torch.inf), drafted, first=step)
-            if settings.all_greedy:
+            if settings.flags.all_greedy:
                 return most_likely(logits)[:, 0], None
             q = standardise(logits, settings)[:, 0]
             return draw(q, u[:, step]), q
-        if settings.all_greedy:
+        if settings.flags.all_greedy:
             return self._vocabulary[most_likely(logits)[:, 0]], None
         q = standardise(logits, settings)
         return self._vocabulary[draw(q[:, 0], u[:, step])], self._spread(q, 0.0)[:, 0]
