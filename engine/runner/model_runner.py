@@ -59,17 +59,13 @@ class ModelRunner:
         self._fold = self._use_slot_attention()
         # The last column never holds a token: padding rows of a CUDA graph write there.
         self.cache = self._allocate(slots, context + overhang + 1)
-        self.graphs: GraphPool | None = None
-        self.usual: GraphRunner | None = None
+        self.graph_runner: GraphRunner | None = None
         """Passes of fixed shape, on a GPU."""
-        if self.device.type == "cuda":
-            self.graphs = GraphPool(self.device, capture=True)
-            self.usual = GraphRunner(self.cache, self._step, self.graphs, compiled=not exact and compile_layers(model))
-        self._static: BatchInvariantRunner | GraphRunner | None = self.usual
-        if exact:
-            self._static = BatchInvariantRunner(
-                self.cache, self._step, self.graphs or GraphPool(self.device, capture=False)
-            )
+        on_gpu = self.device.type == "cuda"
+        pool = GraphPool(self.device, capture=on_gpu)
+        if on_gpu:
+            self.graph_runner = GraphRunner(self.cache, self._step, pool, compiled=not exact and compile_layers(model))
+        self._static = BatchInvariantRunner(self.cache, self._step, pool) if exact else self.graph_runner
 
     @torch.inference_mode()
     def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
@@ -112,7 +108,7 @@ class ModelRunner:
 
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """As `forward`, in the fastest shape, without batch invariance."""
-        exact, self._static = self._static, self.usual
+        exact, self._static = self._static, self.graph_runner
         try:
             return self.forward(tokens, slots, starts)
         finally:
@@ -132,8 +128,8 @@ class ModelRunner:
     @property
     def hindrances(self) -> list[str]:
         """Why passes on a GPU are slower than they could be, one clause each; empty if they are not."""
-        not_captured = self.graphs.not_captured if self.graphs else None
-        not_compiled = self.usual.not_compiled if self.usual else None
+        not_captured = self.graph_runner.pool.not_captured if self.graph_runner else None
+        not_compiled = self.graph_runner.not_compiled if self.graph_runner else None
         return [
             *([f"its passes cannot all be captured as CUDA graphs ({not_captured})"] if not_captured else []),
             *([f"its layers cannot be compiled ({not_compiled})"] if not_compiled else []),

@@ -69,7 +69,7 @@ class QuantizedRunner:
 
     device = CPU
     branches = True
-    graphs = None
+    graph_runner = None
     gathers = False
 
     def __init__(self, model: PackedWeights, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specchat.engine.runner.graph_pool import GraphPool
+from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.tree_mask import TreeMask
 
@@ -24,8 +24,8 @@ class Runner(Protocol):
     """Width of the logits."""
     taps: tuple[int, ...]
     """Depths of the hidden states that are handed out: 0 the embeddings, the last one normed."""
-    graphs: GraphPool | None
-    """Makes the CUDA graphs; None on a CPU."""
+    graph_runner: GraphRunner | None
+    """Passes of fixed shape; None on a CPU."""
     gathers: bool
     """Whether a pass copies the cached keys and values of rows whose slots are not neighbours."""
     short_context: int | None

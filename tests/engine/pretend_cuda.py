@@ -61,19 +61,25 @@ class PretendedGpu(TorchFunctionMode):
         self.launches: list[str] = []
         """Kernels, copies and graphs that the host has launched: operations of ATen but for views, graphs as one."""
         self._capturing = False
+        self._lent: list[Tensor] = []
         self._working = False
         self._counter = _Launches(self._launch)
 
     def captured(self, run: Callable[[], object]) -> Callable[[], object]:
-        """`run`, which may not cross between the devices: a CUDA graph cannot."""
+        """`run`, which may not cross between the devices: a CUDA graph cannot. What it returns is there until the next
+        graph runs, since graphs share their memory."""
 
         def replay() -> object:
             self.launches.append("graph")
+            for tensor in self._lent:
+                tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
             self._capturing = True
             try:
-                return run()
+                made = run()
             finally:
                 self._capturing = False
+            self._lent = [part for part in tree_iter(made) if isinstance(part, Tensor)]
+            return made
 
         return replay
 

@@ -32,7 +32,9 @@ class Verifier:
     def __init__(self, target: Runner, penalties: Penalties) -> None:
         self._cache = target.cache
         self._penalties = penalties
-        self._regions = Regions(target.graphs, target.cache.slots, _MOST) if target.graphs else None
+        self._regions: Regions | None = None
+        if target.graph_runner is not None:
+            self._regions = Regions(target.graph_runner.pool, target.cache.slots, _MOST)
 
     @property
     def bytes(self) -> int:

@@ -227,7 +227,7 @@ def test_one_chat_after_many_is_one_row_a_pass(monkeypatch: pytest.MonkeyPatch) 
         box = Outbox()
         lane = LaneWorker(EngineConfig("tiny", Path(), slots=8, context=256), box, [])
         made = lane.load(lambda config, _: put_together(config, target))
-        buckets = made.target.usual._buckets._made
+        buckets = made.target.graph_runner._buckets._made
         buckets.clear()
         for number in range(8):
             lane.take(Submit(ask(f"{number} " * 9, f"{number}", gamma=0, max_tokens=4), box, 0.0, 0, ()))

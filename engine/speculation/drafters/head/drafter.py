@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, chain, tree_of
-from specchat.engine.sampling.penalties import Adjustment, Penalties
+from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, standardise
+from specchat.engine.sampling.sampler import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.head.kv_window import HeadMemory
 from specchat.engine.speculation.drafters.head.network import DraftHead
+from specchat.engine.speculation.drafters.head.static_steps import StaticSteps
+from specchat.engine.speculation.drafters.head.steps import DraftSteps, Extend, levels_of
 from specchat.engine.speculation.drafters.head.weights import score_layer
 from specchat.engine.speculation.proposal import Draft, Offers, Support, join
 
@@ -58,22 +61,24 @@ class HeadDrafter(Drafter):
         *,
         branches: bool = True,
     ) -> None:
-        self._head = head
         self._branches = branches
-        self._vocabulary = vocabulary
-        self._embed, self._device = target.embedding_rows, target.device
-        self._scores, self.score_bytes = score_layer(head, target.output_rows(vocabulary))
-        self._size = target.vocabulary
+        self._device = target.device
+        scores, self.score_bytes = score_layer(head, target.output_rows(vocabulary))
+        self._steps = DraftSteps(head, vocabulary, scores, target.embedding_rows, target.vocabulary)
         self._support = Support.of(vocabulary, target.vocabulary)
         self._penalties = penalties
         if self._device.type == "cpu":
             self.steady = _STEADY.depth
         self._memory = HeadMemory(head, target.cache.slots, target.cache.columns)
+        self._static: StaticSteps | None = None
+        if target.graph_runner is not None:
+            pool = target.graph_runner.pool
+            self._static = StaticSteps(self._steps, self._memory, WINDOW, pool, target.cache.slots)
 
     @property
     def bytes(self) -> int:
         """Memory beyond the head's weights."""
-        return self._memory.bytes + self.score_bytes
+        return self._memory.bytes + self.score_bytes + (self._static.bytes if self._static else 0)
 
     def admit(self, row: SequenceState) -> None:
         """Find what is known of the prompt; the target reads again what is not."""
@@ -125,81 +130,44 @@ class HeadDrafter(Drafter):
         return _STEADY if free and gamma == self.steady == _STEADY.depth else tree_of(gamma)
 
     def _tree(self, rows: Sequence[SequenceState], tree: Tree) -> Draft:
-        """The same tree for rows that are all greedy, or all not: a draft step for each of its levels."""
-        device = self._device
-        settings = SamplingRows.of([row.request.sampling for row in rows], device)
-        u = self._uniforms(rows, len(tree))
-        tokens = torch.zeros(len(rows), len(tree), dtype=torch.long, device=device)
-        q = None if settings.flags.all_greedy else torch.zeros(len(rows), tree.inner, len(self._vocabulary), device=device)
-        state = self._memory.read(rows, self._embed, WINDOW)
-        for depth, level in enumerate(_levels(tree, device)):
-            if depth:
-                embedded = self._embed(tokens[:, level.tokens - 1])
-                state = self._head.again(state[:, level.parents])
-                state = self._memory.extend(rows, tree, tree.levels[depth], state, embedded, WINDOW)
-            logits = self._scores(state)
-            if q is None:
-                places = logits.topk(level.draws.shape[1], -1).indices
-            else:
-                q[:, level.tokens] = drawn_from = standardise(logits, settings)
-                places = _draw_different(drawn_from, u[:, level.draws])
-            tokens[:, level.children - 1] = self._vocabulary[places.flatten(1)[:, level.offered]]
+        """The same tree for rows that are all greedy, or all not."""
+        sampling, u = [row.request.sampling for row in rows], _uniforms(rows, len(tree))
+        if self._static is not None:
+            tokens, q = self._static.tree(rows, tree, u)
+        else:
+            settings = SamplingRows.of(sampling, self._device)
+            state = self._memory.read(rows, self._steps.embed, WINDOW)
+            extend = self._extend(rows, tree)
+            levels = levels_of(tree, self._device)
+            tokens, q = self._steps.tree(tree, levels, state, extend, settings, to_device(u, self._device))
         buckets, count = list(_offer(tree)[0]), len(rows)
         return Draft(tokens, [len(tree)] * count, None, [buckets] * count, [tree] * count, q, self._support)
 
     def _chain(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
         """One token for each position, `max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
-        steps, device = max(gammas), self._device
-        settings = SamplingRows.of([row.request.sampling for row in rows], device)
-        adjustment = self._penalties.of(rows)
-        u = self._uniforms(rows, steps)
-        drafted = self._memory.read(rows, self._embed, WINDOW)
-        tokens = torch.empty(len(rows), 0, dtype=torch.long, device=device)
-        distributions: list[Tensor] = []
-        for step in range(steps):
-            if step:
-                embedded = self._embed(tokens[:, -1:])
-                state = self._head.again(drafted)
-                drafted = self._memory.extend(rows, chain(steps), (step,), state, embedded, WINDOW)
-            logits = self._scores(drafted)
-            token, q = self._choose(logits, tokens, step, settings, adjustment, u)
-            if q is not None:
-                distributions.append(q)
-            tokens = torch.cat([tokens, token[:, None]], dim=1)
-        buckets = [list(_offer(chain(gamma))[0]) for gamma in gammas]
-        return Draft(tokens, list(gammas), torch.stack(distributions, 1) if distributions else None, buckets)
+        steps, sampling = max(gammas), [row.request.sampling for row in rows]
+        u, adjustment = _uniforms(rows, steps), self._penalties.of(rows)
+        if self._static is not None and adjustment is None:
+            tokens, q = self._static.chain(rows, steps, u)
+        else:
+            settings = SamplingRows.of(sampling, self._device)
+            state = self._memory.read(rows, self._steps.embed, WINDOW)
+            draws = to_device(u, self._device)
+            tokens, q = self._steps.chain(
+                steps, state, self._extend(rows, chain(steps)), settings, draws, adjustment
+            )
+        return Draft(tokens, list(gammas), q, [list(_offer(chain(gamma))[0]) for gamma in gammas])
 
-    def _uniforms(self, rows: Sequence[SequenceState], count: int) -> Tensor:
-        """[B, count], float64, for this round's draws."""
-        seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
-        return to_device(uniforms(seeds, numbers, Stream.DRAFT, count), self._device)
+    def _extend(self, rows: Sequence[SequenceState], tree: Tree) -> Extend:
+        """Go on behind drafted tokens of the rows."""
+        return lambda depth, state, embedded: self._memory.extend(
+            rows, tree, tree.levels[depth], state, embedded, WINDOW
+        )
 
-    def _choose(
-        self,
-        logits: Tensor,
-        drafted: Tensor,
-        step: int,
-        settings: SamplingRows,
-        adjustment: Adjustment | None,
-        u: Tensor,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The next token of each row [B] from scores [B, 1, V'], and its distribution [B, V] unless all are greedy."""
-        if adjustment is not None:
-            logits = adjustment.apply(self._spread(logits, -torch.inf), drafted, first=step)
-            if settings.flags.all_greedy:
-                return most_likely(logits)[:, 0], None
-            q = standardise(logits, settings)[:, 0]
-            return draw(q, u[:, step]), q
-        if settings.flags.all_greedy:
-            return self._vocabulary[most_likely(logits)[:, 0]], None
-        q = standardise(logits, settings)
-        return self._vocabulary[draw(q[:, 0], u[:, step])], self._spread(q, 0.0)[:, 0]
 
-    def _spread(self, values: Tensor, elsewhere: float) -> Tensor:
-        """[B, 1, V] with the values [B, 1, V'] in their places."""
-        whole = torch.full((*values.shape[:-1], self._size), elsewhere, dtype=values.dtype, device=values.device)
-        whole[..., self._vocabulary] = values
-        return whole
+def _uniforms(rows: Sequence[SequenceState], count: int) -> NDArray[np.float64]:
+    """[B, count], float64, for this round's draws."""
+    return uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, count)
 
 
 @lru_cache
@@ -207,51 +175,3 @@ def _offer(tree: Tree) -> tuple[Sequence[int], Tree]:
     """A tree with its buckets: a token's rank among those offered for its position, apart for the first position."""
     ranks = [tree.children[parent].index(child) for child, parent in enumerate(tree.parents, 1)]
     return [rank + BRANCHES * (tree.depths[i] > 1) for i, rank in enumerate(ranks, 1)], tree
-
-
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """One draft step of a tree, as indices on the device."""
-
-    tokens: Tensor
-    """[P], tokens of the pass that something is offered behind."""
-    parents: Tensor
-    """[P], where each one's parent is among those of the level before."""
-    children: Tensor
-    """[C], what is offered behind them, tokens of the pass."""
-    offered: Tensor
-    """[C], which draw each of these is, counted over all P in turn."""
-    draws: Tensor
-    """[P, K], the uniform of each draw; K is the most that one of them offers, some draws are for nothing."""
-
-
-@lru_cache
-def _levels(tree: Tree, device: torch.device) -> list[_Level]:
-    """The draft steps that make a tree."""
-    levels = []
-    before: tuple[int, ...] = ()
-    for level in tree.levels:
-        offered = [tree.children[token] for token in level]
-        most = max(map(len, offered))
-        draws = [[child - 1 for child in each] + [0] * (most - len(each)) for each in offered]
-        indices = (
-            level,
-            [before.index(tree.parents[token - 1]) if token else 0 for token in level],
-            [child for each in offered for child in each],
-            [place * most + rank for place, each in enumerate(offered) for rank in range(len(each))],
-            draws,
-        )
-        levels.append(_Level(*(to_device(index, device) for index in indices)))
-        before = level
-    return levels
-
-
-def _draw_different(weights: Tensor, u: Tensor) -> Tensor:
-    """From distributions [B, P, V'] with uniforms [B, P, K], each token without those before it: [B, P, K]."""
-    shape, left = u.shape, weights.flatten(0, 1)
-    drawn: list[Tensor] = []
-    for draws in u.flatten(0, 1).unbind(1):
-        if drawn:
-            left = left.scatter(1, drawn[-1][:, None], 0.0)
-        drawn.append(draw(left, draws))
-    return torch.stack(drawn, 1).view(shape)

@@ -1,0 +1,116 @@
+"""Draft steps of a head in fixed shapes, each draft as two CUDA graphs: reading what is new, and drafting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specchat.engine.runner.graph_pool import GraphPool
+from specchat.engine.runner.padding import captured_width
+from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
+from specchat.engine.runner.tree import Tree, chain
+from specchat.engine.runner.tree_mask import TreeMask
+from specchat.engine.sampling.sampler import NUMBERS, SamplingFlags, SamplingRows, setting_numbers
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.drafters.head.kv_window import HeadMemory
+from specchat.engine.speculation.drafters.head.steps import DraftSteps, levels_of
+
+_MOST = 128
+"""Shapes that are kept."""
+
+Drafted = tuple[Tensor, Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    rows: int
+    tree: Tree
+    branches: bool
+    flags: SamplingFlags
+
+
+class StaticSteps:
+    """The draft steps of a head on a GPU.
+
+    Args:
+        steps: the head's.
+        memory: of every slot.
+        window: places to look back.
+        pool: makes the graphs.
+        slots: of the cache.
+    """
+
+    def __init__(self, steps: DraftSteps, memory: HeadMemory, window: int, pool: GraphPool, slots: int) -> None:
+        self._steps = steps
+        self._memory = memory
+        self._window = window
+        self._regions = Regions(pool, slots, _MOST)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of what graphs share."""
+        return self._regions.bytes
+
+    def tree(self, rows: Sequence[SequenceState], tree: Tree, u: NDArray[np.float64]) -> Drafted:
+        """As `DraftSteps.tree`, for rows and uniforms [B, K] on the host."""
+        return self._draft(rows, tree, u, branches=True)
+
+    def chain(self, rows: Sequence[SequenceState], steps: int, u: NDArray[np.float64]) -> Drafted:
+        """As `DraftSteps.chain`."""
+        return self._draft(rows, chain(steps), u, branches=False)
+
+    def _draft(self, rows: Sequence[SequenceState], tree: Tree, u: NDArray[np.float64], *, branches: bool) -> Drafted:
+        sampling, count = [row.request.sampling for row in rows], power_of_two(len(rows))
+        slots, ends = [row.slot for row in rows], [len(row.tokens) - 1 for row in rows]
+        ends += [0] * (count - len(rows))
+        width = captured_width(self._memory.due(rows, self._steps.embed, self._window))
+        tokens = np.zeros((len(rows), width), dtype=np.int64)
+        for row, place in zip(rows, tokens, strict=True):
+            last = row.tokens[-width:]
+            place[width - len(last) :] = last
+        read = self._regions.of(("read", count, width), lambda: self._reading(count, width))
+        (state,) = read({"slots": slots, "ends": ends, "tokens": tokens}, {})
+        shape = _Shape(count, tree, branches, SamplingFlags.of(sampling).coarse)
+        draft = self._regions.of(shape, lambda: self._drafting(shape, state))
+        numbers = {"slots": slots, "ends": ends, "settings": setting_numbers(sampling), "u": u}
+        drafted, *q = draft(numbers, {"state": state})
+        return drafted[: len(rows)], q[0][: len(rows)] if q else None
+
+    def _reading(self, rows: int, width: int) -> Region:
+        numbers = Numbers(self._regions.pool.device, {"slots": (rows,), "ends": (rows,), "tokens": (rows, width)})
+
+        def run() -> list[Tensor]:
+            on_device = (numbers[name] for name in ("slots", "ends", "tokens"))
+            return [self._memory.read_places(*on_device, self._steps.embed, self._window)]
+
+        return self._regions.region(numbers, {}, run)
+
+    def _drafting(self, shape: _Shape, like: Tensor) -> Region:
+        device, tree = self._regions.pool.device, shape.tree
+        numbers = Numbers(
+            device,
+            {"slots": (shape.rows,), "ends": (shape.rows,)},
+            {"settings": (shape.rows, NUMBERS), "u": (shape.rows, len(tree))},
+        )
+        inputs = {"state": like.new_zeros(shape.rows, 1, like.shape[-1])}
+        # Held here: what graphs read must stay where it is.
+        tree_mask, levels = TreeMask.fresh((tree,), len(tree) + 1, device), levels_of(tree, device)
+
+        def extend(depth: int, state: Tensor, embedded: Tensor) -> Tensor:
+            level = levels[depth]
+            places = numbers["slots"], numbers["ends"], tree_mask, level.tokens, tree.levels[depth][-1]
+            return self._memory.extend_places(*places, state, embedded, self._window)
+
+        def run() -> list[Tensor]:
+            settings = SamplingRows.from_numbers(numbers["settings"], shape.flags)
+            if shape.branches:
+                drafted = self._steps.tree(tree, levels, inputs["state"], extend, settings, numbers["u"])
+            else:
+                drafted = self._steps.chain(len(tree), inputs["state"], extend, settings, numbers["u"])
+            return [part for part in drafted if part is not None]
+
+        return self._regions.region(numbers, inputs, run)
