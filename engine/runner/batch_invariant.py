@@ -79,13 +79,21 @@ class BatchInvariantRunner:
     def forward(
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
     ) -> Scores:
-        """As `ModelRunner.forward_tapped`, for chains only: in a tree, the columns a token attends to depend on its branch."""
+        """As `ModelRunner.forward_tapped`, for chains only: what a token of a tree attends to depends on its branch."""
         assert tree_mask is None
         rows = []
         for row, slot, start in zip(tokens, slots, starts, strict=True):
             cuts = pieces(start, len(row), self._cache.columns)
             rows.append(_joined([self._pass(row[i:j], slot, start + i) for i, j in cuts], dim=1))
         return _joined(rows, dim=0)
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Capture the passes of every slot and extent."""
+        extents = sorted({extent(position, self._cache.columns) for position in range(self._cache.columns)})
+        for columns in reversed(extents):
+            for slot in range(self._cache.slots):
+                self._shape(slot, columns)
 
     def _pass(self, tokens: Tensor, slot: int, start: int) -> Scores:
         """Scores [1, n, …] of n ≤ `WIDTH` tokens of one extent."""

@@ -22,7 +22,7 @@ from specchat.engine.runner.tree_mask import TreeMask
 
 _FEWEST_COLUMNS = 256
 _MOST = 256
-"""Buckets that are kept."""
+"""Buckets there may be."""
 
 Scores = tuple[Tensor, Tensor | None]
 """Logits [B, T, V], and the tapped hidden states [B, T, taps x hidden size]."""
@@ -41,23 +41,38 @@ class GraphRunner:
         step: runs the model.
         pool: makes the graphs.
         compiled: whether layers run compiled (`engine.runner.compile`).
+        trees: whether passes may be over trees; then all are, chains being trees that do not branch.
     """
 
-    def __init__(self, cache: KVCache, step: Step, pool: GraphPool, *, compiled: bool = False) -> None:
+    def __init__(
+        self, cache: KVCache, step: Step, pool: GraphPool, *, compiled: bool = False, trees: bool = True
+    ) -> None:
         self.cache = cache
+        self.trees = trees
         self.step = step
         self.pool = pool
         self.not_compiled: str | None = None
         """Why layers do not run compiled although asked for; None if they do."""
         self._compiled = compiled
         self._buckets = Regions(pool, cache.slots, _MOST)
+        self._columns = _sizes(cache.columns - 1, _MOST // (len(CAPTURED) * len(self.row_counts)))
         self._parts: list[tuple[int, torch.dtype]] = []
         """Size of the last dimension, and dtype, of logits and tapped hidden states."""
 
     @property
-    def buckets(self) -> list[tuple[int, int, int, bool]]:
-        """Rows, tokens, columns, and whether trees, of each bucket there is."""
+    def buckets(self) -> list[tuple[int, int, int]]:
+        """Rows, tokens and columns of each bucket there is."""
         return self._buckets.keys  # type: ignore[return-value]
+
+    @property
+    def row_counts(self) -> list[int]:
+        """Rows that passes may have."""
+        return sorted({self.rows([slot]) for slot in range(self.cache.slots)})
+
+    @property
+    def column_counts(self) -> list[int]:
+        """Columns that passes may have."""
+        return self._columns
 
     @property
     def bytes(self) -> int:
@@ -70,13 +85,14 @@ class GraphRunner:
         """As `ModelRunner.forward_tapped`."""
         length = tokens.shape[1]
         rows, width = self.rows(slots), captured_width(length)
-        key = rows, width, self.columns(max(starts) + width), tree_mask is not None
-        bucket = self._buckets.of(key, lambda: self._bucket(*key))
+        bucket = self.bucket(rows, width, self.columns(max(starts) + width))
         index, start = [-1] * rows, [0] * rows
         for row, (slot, first) in enumerate(zip(slots, starts, strict=True)):
             index[slot], start[slot] = row, first
         inputs = {"tokens": tokens}
-        if tree_mask is not None:
+        if "inside" in bucket.inputs:
+            if tree_mask is None:
+                tree_mask = TreeMask.of((chain(width - 1),) * len(slots), width, self.pool.device)
             inputs |= {"depths": tree_mask.depths, "inside": tree_mask.inside}
         logits, *tapped = bucket({"index": index, "start": start, "mine": slots}, inputs)
         if list(slots) == list(range(len(slots))):
@@ -91,11 +107,8 @@ class GraphRunner:
         return min(power_of_two(max(slots) + 1), self.cache.slots)
 
     def columns(self, end: int) -> int:
-        """Columns of a pass that writes up to `end`.
-
-        Never all of them: a view of a whole tensor would make the compiler compile again.
-        """
-        return min(max(_FEWEST_COLUMNS, power_of_two(end)), self.cache.columns - 1)
+        """Columns of a pass that writes up to `end`."""
+        return next((size for size in self._columns if size >= end), self._columns[-1])
 
     def view(self, rows: int, columns: int, positions: Tensor) -> StaticView:
         """The first rows and columns of the cache, for a pass that writes `positions` [rows, T]."""
@@ -113,11 +126,24 @@ class GraphRunner:
             self._compiled = False
             self.not_compiled = first_line(error)
 
-    def _bucket(self, rows: int, width: int, columns: int, branches: bool) -> Region:
+    def bucket(self, rows: int, width: int, columns: int) -> Region:
+        """The bucket of this shape, captured if it is not yet."""
+        return self._buckets.of((rows, width, columns), lambda: self._bucket(rows, width, columns))
+
+    @torch.inference_mode()
+    def capture(self, widths: Sequence[int]) -> None:
+        """Capture all buckets of these widths, the largest first: the others then fit into its memory."""
+        for columns in reversed(self._columns):
+            for rows in reversed(self.row_counts):
+                for width in sorted(widths, reverse=True):
+                    self.bucket(rows, width, columns)
+
+    def _bucket(self, rows: int, width: int, columns: int) -> Region:
         device = self.pool.device
         numbers = Numbers(device, dict.fromkeys(("index", "start", "mine"), (rows,)))
         numbers.send({"index": [-1] * rows})
         inputs = {"tokens": torch.zeros(rows, width, dtype=torch.long, device=device)}
+        branches = self.trees and width > 1
         if branches:
             # Written to by each pass, so not from `TreeMask.of`, whose tensors are shared.
             blank = TreeMask.fresh([chain(width - 1)] * rows, width, device)
@@ -143,3 +169,18 @@ class GraphRunner:
             for i, (size, dtype) in enumerate(self._parts)
         ]
         return self._buckets.region(numbers, inputs, run, places)
+
+
+def _sizes(columns: int, most: int) -> list[int]:
+    """At most so many numbers of columns, from few to all but one, each a power of two times the one before.
+
+    Never all: a view of a whole tensor would make the compiler compile again.
+    """
+    factor = 2
+    while True:
+        sizes = [min(_FEWEST_COLUMNS, columns)]
+        while sizes[-1] < columns:
+            sizes.append(min(sizes[-1] * factor, columns))
+        if len(sizes) <= max(most, 1) or len(sizes) <= 2:
+            return sizes
+        factor *= 2

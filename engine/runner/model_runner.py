@@ -18,7 +18,7 @@ from specchat.engine.runner.device import require_memory
 from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.kv_cache import CacheView, KVCache
 from specchat.engine.runner.longrope import fix_longrope
-from specchat.engine.runner.padding import captured_width, padded_width
+from specchat.engine.runner.padding import CAPTURED, captured_width, padded_width
 from specchat.engine.runner.static_view import StaticView
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
@@ -64,7 +64,8 @@ class ModelRunner:
         on_gpu = self.device.type == "cuda"
         pool = GraphPool(self.device, capture=on_gpu)
         if on_gpu:
-            self.graph_runner = GraphRunner(self.cache, self._step, pool, compiled=not exact and compile_layers(model))
+            compiled = not exact and compile_layers(model)
+            self.graph_runner = GraphRunner(self.cache, self._step, pool, compiled=compiled, trees=bool(taps))
         self._static = BatchInvariantRunner(self.cache, self._step, pool) if exact else self.graph_runner
 
     @torch.inference_mode()
@@ -113,6 +114,13 @@ class ModelRunner:
             return self.forward(tokens, slots, starts)
         finally:
             self._static = exact
+
+    def capture(self) -> None:
+        """On a GPU, capture the passes that rounds can meet, so that no reply waits for one."""
+        if isinstance(self._static, BatchInvariantRunner) and self.graph_runner is not None:
+            self._static.capture()
+        elif self.graph_runner is not None:
+            self.graph_runner.capture(CAPTURED)
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding of tokens [...]."""

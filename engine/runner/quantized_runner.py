@@ -114,6 +114,9 @@ class QuantizedRunner:
         logits, tapped = self._run(flat, _chains(trees, slots, starts), every=True)
         return _by_row(logits, counts, width), None if tapped is None else _by_row(tapped, counts, width)
 
+    def capture(self) -> None:
+        """There are no graphs on a CPU."""
+
     @torch.inference_mode()
     def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
         """Feed tokens [B, T]; their tapped hidden states."""

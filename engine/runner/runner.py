@@ -66,6 +66,9 @@ class Runner(Protocol):
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """As `forward`, in the shape that is fastest, whatever that does to the last bits."""
 
+    def capture(self) -> None:
+        """On a GPU, capture the passes that rounds can meet, so that no reply waits for one."""
+
     def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
         """Feed tokens [B, T] for their keys and values, and their tapped hidden states."""
 

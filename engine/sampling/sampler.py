@@ -71,8 +71,16 @@ class SamplingFlags(NamedTuple):
 
     @property
     def coarse(self) -> SamplingFlags:
-        """Flags that serve as well and of which there are fewer: top-k rounded up to a power of two."""
-        return self._replace(max_top_k=self.max_top_k and power_of_two(self.max_top_k))
+        """Flags that serve as well and of which there are fewer: for all filters or none, top-k a power of two."""
+        filtered = bool(self.max_top_k or self.any_top_p or self.any_min_p)
+        top_k = power_of_two(self.max_top_k) if self.all_top_k and self.max_top_k else 1 << 31
+        return self._replace(
+            all_filtered=filtered,
+            all_top_k=filtered and self.all_top_k,
+            max_top_k=top_k if filtered else 0,
+            any_top_p=filtered,
+            any_min_p=filtered,
+        )
 
 
 @dataclass(frozen=True, slots=True)

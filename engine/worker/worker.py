@@ -27,8 +27,7 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.speculation.round import Timing, run_round
 from specchat.engine.speculation.verify.outcome import Outcome
-from specchat.engine.speculation.verify.verifier import Verifier
-from specchat.engine.worker.assembly import Assemble, Assembly, hindrances, warm_up
+from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, free_memory, hindrances, warm_up
 from specchat.engine.worker.commit import commit, record
 
 
@@ -99,16 +98,16 @@ class Worker:
 
     def _load(self, assemble: Assemble) -> Assembly:
         made = assemble(self._config, self._say_loading)
-        self._model, self._target = made.model, made.target
-        self._verifier = Verifier(made.target, made.penalties)
+        while not self._warms_up(made):
+            smaller = made.smaller
+            del made  # its memory is needed for the next
+            if smaller is None:
+                raise EngineError(OUT_OF_MEMORY)
+            free_memory()
+            made = smaller()
+        self._model, self._target, self._verifier = made.model, made.target, made.verifier
         self._planner = Planner(made.drafters, made.target, self._drop_drafter)
         self._scheduler = Scheduler(made.target.cache.slots)
-        on_gpu = made.target.device.type == "cuda"
-        self._say_loading("warm-up", "warming up, compiling what is not compiled yet" if on_gpu else "warming up", None)
-        try:
-            warm_up(made)
-        except torch.OutOfMemoryError:
-            raise EngineError("the device is out of memory: lower --context or choose a smaller model") from None
         device = made.target.device
         self._on_ready(
             Ready(
@@ -121,7 +120,7 @@ class Worker:
                 context=made.target.context,
                 slots=made.target.cache.slots,
                 weight_bytes=made.weight_bytes,
-                cache_bytes=made.cache_bytes,
+                cache_bytes=made.cache_bytes + made.graph_bytes,
                 at=self._clock(),
             ),
             made,
@@ -131,6 +130,16 @@ class Worker:
         self._made = made
         self._tell_hindrances()
         return made
+
+    def _warms_up(self, made: Assembly) -> bool:
+        """Warm up; whether there was the memory for it."""
+        on_gpu = made.target.device.type == "cuda"
+        self._say_loading("warm-up", "warming up, compiling what is not compiled yet" if on_gpu else "warming up", None)
+        try:
+            warm_up(made)
+        except torch.OutOfMemoryError:
+            return False
+        return True
 
     def _tell_hindrances(self) -> None:
         """Say what keeps passes from being fast, once each: a shape may be met late."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -18,9 +19,11 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from specchat.engine.models.load import LoadedModel
 from specchat.engine.runner import model_runner as cached_model
-from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.graph_pool import GraphPool
+from specchat.engine.speculation.drafters.head.folder import LoadedHead
+from specchat.engine.worker import assembly
 
 GPU = torch.device("cuda:0")
 CPU = torch.device("cpu")
@@ -60,6 +63,8 @@ class PretendedGpu(TorchFunctionMode):
         """What the host has waited for."""
         self.launches: list[str] = []
         """Kernels, copies and graphs that the host has launched: operations of ATen but for views, graphs as one."""
+        self.graphs = 0
+        """Graphs captured."""
         self._capturing = False
         self._lent: list[Tensor] = []
         self._working = False
@@ -68,6 +73,8 @@ class PretendedGpu(TorchFunctionMode):
     def captured(self, run: Callable[[], object]) -> Callable[[], object]:
         """`run`, which may not cross between the devices: a CUDA graph cannot. What it returns is there until the next
         graph runs, since graphs share their memory."""
+
+        self.graphs += 1
 
         def replay() -> object:
             self.launches.append("graph")
@@ -176,6 +183,17 @@ def _there(made: Any, place: torch.device) -> Any:
     return tree_map_only(Tensor, lambda tensor: tensor.as_subclass(kind), made)
 
 
+def parts_to_gpu(*parts: LoadedModel | LoadedHead | None) -> list[Any]:
+    """Models and heads, moved there."""
+    for part in parts:
+        if part is not None:
+            to_gpu(part.model if isinstance(part, LoadedModel) else part.head)
+    return [
+        replace(part, vocabulary=part.vocabulary.as_subclass(OnGpu)) if isinstance(part, LoadedHead) else part
+        for part in parts
+    ]
+
+
 def to_gpu(network: nn.Module) -> None:
     """Move a network there."""
     for module in network.modules():
@@ -206,8 +224,13 @@ class _Event:
 
 
 @contextmanager
-def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
-    """The device, with what the engine asks of `torch.cuda`."""
+def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> Iterator[PretendedGpu]:
+    """The device, with what the engine asks of `torch.cuda`.
+
+    Args:
+        monkeypatch: puts it in place.
+        capture: whether graphs are made while warming up, which takes long; else when they are needed.
+    """
     stand_ins: dict[str, Callable[..., object] | type] = {
         "is_available": lambda: True,
         "current_device": lambda: 0,
@@ -225,6 +248,8 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
         monkeypatch.setattr(torch.cuda, name, value)
     gpu = PretendedGpu()
     monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
+    if not capture:
+        monkeypatch.setattr(assembly, "_capture", lambda _: None)
     monkeypatch.setattr(GraphPool, "_warm", lambda _, run: None)  # noqa: ARG005
     monkeypatch.setattr(GraphPool, "_captured", lambda _, run: gpu.captured(run))
     with gpu:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specchat.engine.request import Sampling
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
@@ -51,9 +52,14 @@ class ModelDrafter(Drafter):
         self._asked: dict[str, int] = {}
 
     @property
-    def bytes(self) -> int:
-        """Memory of distributions that graphs share."""
+    def graph_bytes(self) -> int:
+        """Memory of distributions."""
         return self._static.bytes if self._static else 0
+
+    def capture(self, samplings: Sequence[Sampling]) -> None:
+        """All shapes."""
+        if self._static:
+            self._static.capture(samplings)
 
     def admit(self, row: SequenceState) -> None:
         """Note how much of the prompt the slot still holds from an earlier turn."""
@@ -120,9 +126,7 @@ class ModelDrafter(Drafter):
                 self._cached[row.request.request_id] = end
 
     @torch.inference_mode()
-    def _draft(
-        self, rows: Sequence[SequenceState], lead: int, steps: int, u: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
+    def _draft(self, rows: Sequence[SequenceState], lead: int, steps: int, u: Tensor) -> tuple[Tensor, Tensor | None]:
         """Tokens [B, steps] and, unless all rows are greedy, their distributions [B, steps, V]."""
         settings = SamplingRows.of([row.request.sampling for row in rows], self._model.device)
         slots = [row.slot for row in rows]

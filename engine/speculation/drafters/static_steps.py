@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.request import MAX_GAMMA
+from specchat.engine.request import MAX_GAMMA, Sampling
 from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.region import Numbers, Region, Regions
 from specchat.engine.sampling.sampler import (
@@ -23,7 +24,7 @@ from specchat.engine.sampling.sampler import (
 )
 from specchat.engine.sequence.sequence import SequenceState
 
-_MOST = 128
+_MOST = 512
 """Shapes that are kept."""
 
 
@@ -55,9 +56,14 @@ class StaticSteps:
         return self._regions.bytes
 
     @torch.inference_mode()
-    def draft(
-        self, rows: Sequence[SequenceState], steps: int, u: NDArray[np.float64]
-    ) -> tuple[Tensor, Tensor | None]:
+    def capture(self, samplings: Sequence[Sampling]) -> None:
+        """Capture the steps for all numbers of rows and columns."""
+        shapes = product(reversed(self._passes.column_counts), reversed(self._passes.row_counts), samplings)
+        for columns, rows, sampling in shapes:
+            self._steps(rows, columns, SamplingFlags.of([sampling]).coarse)
+
+    @torch.inference_mode()
+    def draft(self, rows: Sequence[SequenceState], steps: int, u: NDArray[np.float64]) -> tuple[Tensor, Tensor | None]:
         """Tokens [B, steps] and, unless all rows are greedy, their distributions [B, steps, V].
 
         Args:
@@ -69,10 +75,7 @@ class StaticSteps:
         sampling = [row.request.sampling for row in rows]
         flags, count = SamplingFlags.of(sampling).coarse, self._passes.rows(slots)
         columns = self._passes.columns(max(len(row.tokens) for row in rows) + MAX_GAMMA)
-        first, further = (
-            self._regions.of((kind, count, columns, flags), lambda: self._step(kind, count, columns, flags))
-            for kind in ("first", "further")
-        )
+        first, further = self._steps(count, columns, flags)
         by_slot = {
             "riding": np.zeros(count),
             "start": np.zeros(count),
@@ -98,8 +101,13 @@ class StaticSteps:
             tokens, *q = (part[self._numbers[count]["mine"][: len(slots)]] for part in made)
         return tokens, q[0] if q else None
 
+    def _steps(self, rows: int, columns: int, flags: SamplingFlags) -> tuple[Region, Region]:
+        """The first step, and any further one."""
+        shape = rows, columns, flags
+        first = self._regions.of(("first", *shape), lambda: self._step("first", *shape))
+        return first, self._regions.of(("further", *shape), lambda: self._step("further", *shape))
+
     def _step(self, kind: str, rows: int, columns: int, flags: SamplingFlags) -> Region:
-        """The first step, or any further one."""
         device = self._passes.pool.device
         if rows not in self._numbers:
             integers = {"riding": (rows,), "start": (rows,), "mine": (rows,), "fed": (rows, self._lead)}
@@ -133,6 +141,4 @@ class StaticSteps:
 
     def _q(self, rows: int) -> Tensor:
         size = MAX_GAMMA * self._vocabulary
-        return self._regions.shared(
-            "q", (rows, MAX_GAMMA, self._vocabulary), self._regions.rows * size, torch.float32
-        )
+        return self._regions.shared("q", (rows, MAX_GAMMA, self._vocabulary), self._regions.rows * size, torch.float32)

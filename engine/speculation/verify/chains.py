@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from specchat.engine.runner.padding import CAPTURED, captured_width
@@ -25,6 +27,27 @@ from specchat.engine.speculation.proposal import Proposal
 from specchat.engine.speculation.verify import top_logprobs as detail
 from specchat.engine.speculation.verify.chain_acceptance import accept, accept_greedy, near_best
 from specchat.engine.speculation.verify.outcome import Outcome, Verified, packed
+
+
+@dataclass(frozen=True, slots=True)
+class ChainShape:
+    """What a graph of chains' verdicts is made for."""
+
+    logits: tuple[int, int, int]
+    """Rows, width and vocabulary, padded."""
+    dtype: torch.dtype
+    """Of the logits."""
+    flags: SamplingFlags
+    has_q: bool
+    """Whether drafts have distributions."""
+    details: int
+    """Entries per list; 0 for none."""
+
+    @classmethod
+    def of(cls, rows: int, logits: Tensor, flags: SamplingFlags, *, has_q: bool, details: int = 0) -> ChainShape:
+        """The shape that serves for `rows` rows of logits [B, T, V]."""
+        size = power_of_two(rows), captured_width(logits.shape[1]), logits.shape[2]
+        return cls(size, logits.dtype, flags.coarse, has_q, details)
 
 
 class VerifiedChains(Verified):
@@ -58,14 +81,13 @@ class VerifiedChains(Verified):
         flags = SamplingFlags.of(sampling)
         u_last = None if flags.all_greedy else uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
         if regions is not None:
-            shape = power_of_two(len(rows)), captured_width(logits.shape[1])
-            key = "chains", *shape, logits.dtype, flags.coarse, proposal.q is not None, k
-            region = regions.of(key, lambda: _region(regions, logits, *shape, flags.coarse, proposal.q is not None, k))
-            on_host = {"lengths": proposal.lengths}
+            has_q = proposal.q is not None
+            shape = ChainShape.of(len(rows), logits, flags, has_q=has_q, details=k)
+            on_host: dict[str, ArrayLike] = {"lengths": proposal.lengths}
             if u_last is not None:
                 on_host |= {"u": self._u, "u_last": u_last, "settings": setting_numbers(sampling)}
             inputs = {"logits": logits, "drafted": drafted} | ({} if proposal.q is None else {"q": proposal.q})
-            whole = region(on_host, inputs)[0][: len(rows)]
+            whole = chain_region(regions, shape)(on_host, inputs)[0][: len(rows)]
         else:
             settings = SamplingRows.of(sampling, device)
             draws = None if u_last is None else (to_device(self._u, device), to_device(u_last, device))
@@ -134,27 +156,28 @@ def _verdict(
     return packed(integers, (verdict.p, verdict.q, verdict.beta), details)
 
 
-def _region(
-    regions: Regions, like: Tensor, rows: int, width: int, flags: SamplingFlags, has_q: bool, k: int
-) -> Region:
-    """`_verdict` of a fixed shape, for logits of the dtype, vocabulary and device of `like`."""
-    device, vocabulary, gamma = like.device, like.shape[-1], width - 1
-    most = regions.rows * CAPTURED[-1] * vocabulary
+def chain_region(regions: Regions, shape: ChainShape) -> Region:
+    """`_verdict` of a fixed shape."""
+    return regions.of(shape, lambda: _region(regions, shape))
+
+
+def _region(regions: Regions, shape: ChainShape) -> Region:
+    device, (rows, width, vocabulary) = regions.pool.device, shape.logits
+    gamma, most = width - 1, regions.rows * CAPTURED[-1] * vocabulary
     numbers = Numbers(
         device, {"lengths": (rows,)}, {"u": (rows, gamma), "u_last": (rows,), "settings": (rows, NUMBERS)}
     )
     inputs = {
-        "logits": regions.shared(f"logits {like.dtype}", (rows, width, vocabulary), most, like.dtype),
+        "logits": regions.shared(f"logits {shape.dtype}", shape.logits, most, shape.dtype),
         "drafted": torch.zeros(rows, gamma, dtype=torch.long, device=device),
     }
-    if has_q:
+    if shape.has_q:
         inputs["q"] = regions.shared("q", (rows, gamma, vocabulary), most, torch.float32)
 
     def run() -> list[Tensor]:
-        settings = SamplingRows.from_numbers(numbers["settings"], flags)
-        draws = None if flags.all_greedy else (numbers["u"], numbers["u_last"])
-        return [
-            _verdict(inputs["logits"], inputs["drafted"], numbers["lengths"], settings, draws, inputs.get("q"), k)
-        ]
+        settings = SamplingRows.from_numbers(numbers["settings"], shape.flags)
+        draws = None if shape.flags.all_greedy else (numbers["u"], numbers["u_last"])
+        logits, drafted, lengths = inputs["logits"], inputs["drafted"], numbers["lengths"]
+        return [_verdict(logits, drafted, lengths, settings, draws, inputs.get("q"), shape.details)]
 
     return regions.region(numbers, inputs, run)

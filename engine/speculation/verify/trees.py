@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import zip_longest
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from specchat.engine.runner.kv_cache import KVCache
-from specchat.engine.runner.padding import CAPTURED, captured_width
+from specchat.engine.runner.padding import CAPTURED
 from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
 from specchat.engine.runner.to_device import to_device
-from specchat.engine.runner.tree import BRANCHES, LONGEST, chain, tree_of
+from specchat.engine.runner.tree import BRANCHES, LONGEST, tree_of
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import (
@@ -25,13 +28,56 @@ from specchat.engine.sampling.sampler import (
     standardise,
 )
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.proposal import Proposal
+from specchat.engine.speculation.proposal import Proposal, Support
 from specchat.engine.speculation.verify import top_logprobs as detail
 from specchat.engine.speculation.verify.outcome import Outcome, Verified, packed
 from specchat.engine.speculation.verify.tree_acceptance import TreeVerdict, accept_tree, accept_tree_greedy
 
 _Offer = tuple[int, float, float, float]
 """A drafted token with its p, q and u."""
+
+
+_WIDTH = CAPTURED[-1]
+"""Tokens of trees on a GPU, padded: as many as there ever are, so that there are few shapes."""
+_DEPTHS = (1, 2, 3, 4, 6, 8)
+"""Depths of trees on a GPU, padded."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeShape:
+    """What a graph of trees' verdicts is made for."""
+
+    rows: int
+    vocabulary: int
+    dtype: torch.dtype
+    """Of the logits."""
+    flags: SamplingFlags
+    widths: tuple[int, ...]
+    """Per depth, room for so many children of a node (`covering`)."""
+    details: int
+    """Entries per list; 0 for none."""
+
+    @classmethod
+    def of(
+        cls, rows: int, logits: Tensor, flags: SamplingFlags, widths: tuple[int, ...], *, details: int = 0
+    ) -> TreeShape:
+        """The shape that serves for `rows` rows of logits [B, T, V]."""
+        return cls(power_of_two(rows), logits.shape[2], logits.dtype, flags.coarse, widths, details)
+
+
+def covering(widths: tuple[int, ...]) -> tuple[int, ...]:
+    """Room for trees of these widths (`TreeMask.widths`) and for all that are drafted: so that there are few shapes."""
+    depth = next((each for each in _DEPTHS if each >= len(widths)), len(widths))
+    usual = (*_usual_widths(), *[0] * depth)[:depth]
+    return tuple(max(pair) for pair in zip_longest(widths, usual, fillvalue=0))
+
+
+@lru_cache
+def _usual_widths() -> tuple[int, ...]:
+    """Per depth, the most children of any node of any tree that is drafted."""
+    trees = [tree_of(gamma) for gamma in range(1, LONGEST + 1)]
+    widths = ([max(len(tree.children[token]) for token in level) for level in tree.levels] for tree in trees)
+    return tuple(map(max, zip_longest(*widths, fillvalue=0)))
 
 
 class VerifiedTrees(Verified):
@@ -65,9 +111,9 @@ class VerifiedTrees(Verified):
         trees = proposal.whole_trees
         assert trees is not None
         drafted, device = proposal.tokens, logits.device
-        width = drafted.shape[1] + 1 if regions is None else captured_width(drafted.shape[1] + 1)
+        width = drafted.shape[1] + 1 if regions is None else _WIDTH
         tree_mask = TreeMask.of(trees, width, device)
-        widths = tree_mask.widths if regions is None else _covering(tree_mask.widths)
+        widths = tree_mask.widths if regions is None else covering(tree_mask.widths)
         seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
         self._u = uniforms(seeds, numbers, Stream.ACCEPT, len(widths) * BRANCHES).reshape(-1, len(widths), BRANCHES)
         self._trees, self._gammas = trees, gammas
@@ -82,18 +128,15 @@ class VerifiedTrees(Verified):
             on_device = to_device([proposal.lengths, slots, starts], device)
             whole, self.path = _verdict(logits, proposal, tree_mask, settings, draws, k, cache, on_device)
         else:
-            shape = power_of_two(len(rows)), width
-            key = "trees", *shape, logits.dtype, flags.coarse, widths, id(proposal.support), k
-            region = regions.of(
-                key, lambda: _region(regions, logits, shape, flags.coarse, widths, proposal, k, cache)
-            )
-            spare = [cache.columns - 1] * (shape[0] - len(rows))
-            on_host: dict[str, Any] = {"lengths": proposal.lengths, "slots": slots, "starts": [*starts, *spare]}
+            shape = TreeShape.of(len(rows), logits, flags, widths, details=k)
+            spare = [cache.columns - 1] * (shape.rows - len(rows))
+            on_host: dict[str, ArrayLike] = {"lengths": proposal.lengths, "slots": slots, "starts": [*starts, *spare]}
             if u_last is not None:
                 on_host |= {"u": self._u, "u_last": u_last, "settings": setting_numbers(sampling)}
             inputs = {"logits": logits, "drafted": drafted, "children": tree_mask.children}
             if proposal.tree_q is not None:
                 inputs["q"] = proposal.tree_q
+            region = tree_region(regions, shape, proposal.support, cache)
             whole, self.path = (part[: len(rows)] for part in region(on_host, inputs))
         super().__init__(mine, whole)
         self._drafted = width - 1
@@ -147,13 +190,6 @@ class VerifiedTrees(Verified):
         )
 
 
-def _covering(widths: tuple[int, ...]) -> tuple[int, ...]:
-    """Widths of a whole tree that has room for these, so that there are few shapes."""
-    whole = tree_of(len(widths)) if len(widths) <= LONGEST else chain(len(widths))
-    most = (max(len(whole.children[token]) for token in level) for level in whole.levels)
-    return tuple(max(pair) for pair in zip(widths, most, strict=True))
-
-
 def _verdict(
     logits: Tensor,
     proposal: Proposal,
@@ -198,43 +234,44 @@ def _verdict(
     return packed(integers, (verdict.p, verdict.q, verdict.beta), details), verdict.path
 
 
-def _region(
-    regions: Regions,
-    like: Tensor,
-    shape: tuple[int, int],
-    flags: SamplingFlags,
-    widths: tuple[int, ...],
-    proposal: Proposal,
-    k: int,
-    cache: KVCache,
-) -> Region:
-    """`_verdict` of a fixed shape (rows and width), for logits and proposals like these."""
-    (rows, width), device, vocabulary = shape, like.device, like.shape[-1]
+def drafted_widths() -> set[tuple[int, ...]]:
+    """All that `covering` gives for trees that are drafted."""
+    return {covering(_usual_widths()[:depth]) for depth in range(1, LONGEST + 1)}
+
+
+def tree_region(regions: Regions, shape: TreeShape, support: Support | None, cache: KVCache) -> Region:
+    """`_verdict` of a fixed shape, for trees that are drawn from `support`."""
+    return regions.of((shape, id(support)), lambda: _region(regions, shape, support, cache))
+
+
+def _region(regions: Regions, shape: TreeShape, support: Support | None, cache: KVCache) -> Region:
+    device, rows, vocabulary = regions.pool.device, shape.rows, shape.vocabulary
+    widths, most = shape.widths, regions.rows * _WIDTH
     numbers = Numbers(
         device,
         dict.fromkeys(("lengths", "slots", "starts"), (rows,)),
         {"u": (rows, len(widths), BRANCHES), "u_last": (rows,), "settings": (rows, NUMBERS)},
     )
     numbers.send({"starts": [cache.columns - 1] * rows})
-    most = regions.rows * CAPTURED[-1]
+    logits_shape = rows, _WIDTH, vocabulary
     inputs = {
-        "logits": regions.shared(f"logits {like.dtype}", (rows, width, vocabulary), most * vocabulary, like.dtype),
-        "drafted": torch.zeros(rows, width - 1, dtype=torch.long, device=device),
-        "children": torch.zeros(rows, width, BRANCHES, dtype=torch.long, device=device),
+        "logits": regions.shared(f"logits {shape.dtype}", logits_shape, most * vocabulary, shape.dtype),
+        "drafted": torch.zeros(rows, _WIDTH - 1, dtype=torch.long, device=device),
+        "children": torch.zeros(rows, _WIDTH, BRANCHES, dtype=torch.long, device=device),
     }
-    if not flags.all_greedy:
-        assert proposal.support is not None
-        size = len(proposal.support.tokens)
-        inputs["q"] = regions.shared("tree q", (rows, width, size), most * size, torch.float32)
+    if not shape.flags.all_greedy:
+        assert support is not None
+        size = len(support.tokens)
+        inputs["q"] = regions.shared("tree q", (rows, _WIDTH, size), most * size, torch.float32)
 
     def run() -> tuple[Tensor, Tensor]:
-        settings = SamplingRows.from_numbers(numbers["settings"], flags)
-        draws = None if flags.all_greedy else (numbers["u"], numbers["u_last"])
+        settings = SamplingRows.from_numbers(numbers["settings"], shape.flags)
+        draws = None if shape.flags.all_greedy else (numbers["u"], numbers["u_last"])
         children = inputs["children"]
         tree_mask = TreeMask(children, children, children, widths, ())  # what a verdict asks of it
-        whole = Proposal(inputs["drafted"], [], None, None, inputs.get("q"), proposal.support)
+        whole = Proposal(inputs["drafted"], [], None, None, inputs.get("q"), support)
         on_device = [numbers[name] for name in ("lengths", "slots", "starts")]
-        return _verdict(inputs["logits"], whole, tree_mask, settings, draws, k, cache, on_device)
+        return _verdict(inputs["logits"], whole, tree_mask, settings, draws, shape.details, cache, on_device)
 
     return regions.region(numbers, inputs, run)
 

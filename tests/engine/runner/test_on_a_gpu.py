@@ -7,7 +7,6 @@ devices, the host may wait once in a round, and what comes out is what the CPU g
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,11 +27,10 @@ from specchat.engine import (
 from specchat.engine.commands import Submit
 from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.worker.assembly import Assembly, put_together
-from tests.engine.pretend_cuda import OnGpu, PretendedGpu, pretended_gpu, to_gpu
+from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
 from tests.engine.tiny import ask, ids_of, tiny_head, tiny_model
 
 DRAFTERS = ["none", "ngram", "model", "head", "combined"]
@@ -66,11 +64,8 @@ def replies(
     """The tokens of each reply; on the pretended device, every turn is checked for what the host waits for."""
     target, draft = parts(drafter)
     if gpu is not None:
-        to_gpu(target.model)
-        for part in draft.values():
-            to_gpu(part.model if isinstance(part, LoadedModel) else part.head)
-        if "head" in draft:
-            draft["head"] = replace(draft["head"], vocabulary=draft["head"].vocabulary.as_subclass(OnGpu))
+        target, *moved = parts_to_gpu(target, *draft.values())
+        draft = dict(zip(draft, moved, strict=True))
 
     def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
         return put_together(config, target, **draft)

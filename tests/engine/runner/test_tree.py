@@ -93,7 +93,9 @@ def test_a_pass_over_trees_gives_what_passes_over_their_branches_give(static: bo
     width = max(map(len, trees)) + 1
     fed = torch.randint(0, 250, (3, width), generator=torch.Generator().manual_seed(2)).to(place)
     model = prompted(place)
-    model._static = GraphRunner(model.cache, model._step, GraphPool(model.device, capture=device == "cuda")) if static else None
+    model._static = (
+        GraphRunner(model.cache, model._step, GraphPool(model.device, capture=device == "cuda")) if static else None
+    )
     logits, tapped = model.forward_tapped(fed, slots, starts, TreeMask.of(trees, width, place))
     assert (model._static is not None) is static, "nothing was given up on"
     assert tapped is not None

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specchat.engine.request import Sampling
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, chain, tree_of
@@ -48,6 +49,8 @@ class HeadDrafter(Drafter):
     """
 
     name = "head"
+    support: Support
+    """The tokens that trees are drawn from."""
     buckets = range(2 * BRANCHES)
     """First choice to last for the first position, then for any later one."""
     later = tuple(bucket for bucket in buckets if bucket % BRANCHES)
@@ -65,7 +68,7 @@ class HeadDrafter(Drafter):
         self._device = target.device
         scores, self.score_bytes = score_layer(head, target.output_rows(vocabulary))
         self._steps = DraftSteps(head, vocabulary, scores, target.embedding_rows, target.vocabulary)
-        self._support = Support.of(vocabulary, target.vocabulary)
+        self.support = Support.of(vocabulary, target.vocabulary)
         self._penalties = penalties
         if self._device.type == "cpu":
             self.steady = _STEADY.depth
@@ -78,7 +81,19 @@ class HeadDrafter(Drafter):
     @property
     def bytes(self) -> int:
         """Memory beyond the head's weights."""
-        return self._memory.bytes + self.score_bytes + (self._static.bytes if self._static else 0)
+        return self._memory.bytes + self.score_bytes
+
+    @property
+    def graph_bytes(self) -> int:
+        """Memory that its CUDA graphs share."""
+        return self._static.bytes if self._static else 0
+
+    def capture(self, samplings: Sequence[Sampling]) -> None:
+        """All shapes of trees."""
+        if self._static:
+            self._static.capture(
+                samplings, [tree_of(gamma) for gamma in range(1, LONGEST + 1)] if self._branches else []
+            )
 
     def admit(self, row: SequenceState) -> None:
         """Find what is known of the prompt; the target reads again what is not."""
@@ -141,7 +156,7 @@ class HeadDrafter(Drafter):
             levels = levels_of(tree, self._device)
             tokens, q = self._steps.tree(tree, levels, state, extend, settings, to_device(u, self._device))
         buckets, count = list(_offer(tree)[0]), len(rows)
-        return Draft(tokens, [len(tree)] * count, None, [buckets] * count, [tree] * count, q, self._support)
+        return Draft(tokens, [len(tree)] * count, None, [buckets] * count, [tree] * count, q, self.support)
 
     def _chain(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
         """One token for each position, `max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
@@ -153,9 +168,7 @@ class HeadDrafter(Drafter):
             settings = SamplingRows.of(sampling, self._device)
             state = self._memory.read(rows, self._steps.embed, WINDOW)
             draws = to_device(u, self._device)
-            tokens, q = self._steps.chain(
-                steps, state, self._extend(rows, chain(steps)), settings, draws, adjustment
-            )
+            tokens, q = self._steps.chain(steps, state, self._extend(rows, chain(steps)), settings, draws, adjustment)
         return Draft(tokens, list(gammas), q, [list(_offer(chain(gamma))[0]) for gamma in gammas])
 
     def _extend(self, rows: Sequence[SequenceState], tree: Tree) -> Extend:

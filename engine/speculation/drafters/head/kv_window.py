@@ -64,7 +64,10 @@ class _Columns:
         first = rows[0].slot
         together = all(row.slot == first + i for i, row in enumerate(rows))
         return cls(
-            slots, index, slice(first, first + len(rows)) if together else None, lows[0] if len(set(lows)) == 1 else None
+            slots,
+            index,
+            slice(first, first + len(rows)) if together else None,
+            lows[0] if len(set(lows)) == 1 else None,
         )
 
     def look(self, stored: Tensor) -> Tensor:
@@ -157,23 +160,24 @@ class HeadMemory:
         Rows have two tokens or more.
         """
         ends = [len(row.tokens) - 1 for row in rows]
-        width = min(padded_width(self.due(rows, embed, window)), _TOGETHER, *ends)
-        return self._read(rows, ends, width, embed, window)[:, -1:]
+        limit, width = min(_TOGETHER, *ends), 1
+        for row, end, count in zip(rows, ends, self.take_unread(rows, window), strict=True):
+            if count > limit:
+                self._read([row], [end - 1], min(padded_width(count - 1), end - 1), embed, window)
+            else:
+                # Rows with less to read start earlier: what is read again is the same again.
+                width = max(width, count)
+        return self._read(rows, ends, min(padded_width(width), limit), embed, window)[:, -1:]
 
-    def due(self, rows: Sequence[SequenceState], embed: Embed, window: int) -> int:
-        """How many places the rows have to read together, which counts as done; who is further behind reads first."""
-        limit = min(_TOGETHER, *(len(row.tokens) - 1 for row in rows))
-        width = 1
+    def take_unread(self, rows: Sequence[SequenceState], window: int) -> list[int]:
+        """How many places below its last each row has to read, at most a window; from now on they count as read."""
+        counts = []
         for row in rows:
             slot, end = self._slots[row.slot], len(row.tokens) - 1
             begin = slot.begins(end, window)
-            if end - begin > limit:
-                self._read([row], [end - 1], min(padded_width(end - 1 - begin), end - 1), embed, window)
-            else:
-                # Rows with less to read start earlier: what is read again is the same again.
-                width = max(width, end - begin)
+            counts.append(end - begin)
             slot.first, slot.read = (begin if begin > slot.read else min(slot.first, begin)), end
-        return width
+        return counts
 
     def read_places(self, slots: Tensor, ends: Tensor, tokens: Tensor, embed: Embed, window: int) -> Tensor:
         """As `read`, for rows that are known on the device only.

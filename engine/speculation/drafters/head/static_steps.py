@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specchat.engine.request import Sampling
 from specchat.engine.runner.graph_pool import GraphPool
-from specchat.engine.runner.padding import captured_width
+from specchat.engine.runner.padding import CAPTURED
 from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
 from specchat.engine.runner.tree import Tree, chain
 from specchat.engine.runner.tree_mask import TreeMask
@@ -19,7 +22,7 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.head.kv_window import HeadMemory
 from specchat.engine.speculation.drafters.head.steps import DraftSteps, levels_of
 
-_MOST = 128
+_MOST = 512
 """Shapes that are kept."""
 
 Drafted = tuple[Tensor, Tensor | None]
@@ -48,12 +51,22 @@ class StaticSteps:
         self._steps = steps
         self._memory = memory
         self._window = window
+        self._widths = (*CAPTURED, 4 * CAPTURED[-1], window)
         self._regions = Regions(pool, slots, _MOST)
 
     @property
     def bytes(self) -> int:
         """Memory of what graphs share."""
         return self._regions.bytes
+
+    @torch.inference_mode()
+    def capture(self, samplings: Sequence[Sampling], trees: Sequence[Tree]) -> None:
+        """Capture reading, and drafting of these trees, for all numbers of rows."""
+        for rows in (1 << i for i in reversed(range(self._regions.rows.bit_length()))):
+            for width in reversed(self._widths):
+                state = self._read(rows, width).results[0]
+            for tree, sampling in product(trees, samplings):
+                self._region(_Shape(rows, tree, True, SamplingFlags.of([sampling]).coarse), state)
 
     def tree(self, rows: Sequence[SequenceState], tree: Tree, u: NDArray[np.float64]) -> Drafted:
         """As `DraftSteps.tree`, for rows and uniforms [B, K] on the host."""
@@ -67,25 +80,30 @@ class StaticSteps:
         sampling, count = [row.request.sampling for row in rows], power_of_two(len(rows))
         slots, ends = [row.slot for row in rows], [len(row.tokens) - 1 for row in rows]
         ends += [0] * (count - len(rows))
-        width = captured_width(self._memory.due(rows, self._steps.embed, self._window))
+        unread = max(self._memory.take_unread(rows, self._window))
+        width = next(width for width in self._widths if width >= unread)
         tokens = np.zeros((len(rows), width), dtype=np.int64)
         for row, place in zip(rows, tokens, strict=True):
             last = row.tokens[-width:]
             place[width - len(last) :] = last
-        read = self._regions.of(("read", count, width), lambda: self._reading(count, width))
-        (state,) = read({"slots": slots, "ends": ends, "tokens": tokens}, {})
-        shape = _Shape(count, tree, branches, SamplingFlags.of(sampling).coarse)
-        draft = self._regions.of(shape, lambda: self._drafting(shape, state))
+        (state,) = self._read(count, width)({"slots": slots, "ends": ends, "tokens": tokens}, {})
+        draft = self._region(_Shape(count, tree, branches, SamplingFlags.of(sampling).coarse), state)
         numbers = {"slots": slots, "ends": ends, "settings": setting_numbers(sampling), "u": u}
         drafted, *q = draft(numbers, {"state": state})
         return drafted[: len(rows)], q[0][: len(rows)] if q else None
+
+    def _read(self, rows: int, width: int) -> Region:
+        return self._regions.of(("read", rows, width), lambda: self._reading(rows, width))
+
+    def _region(self, shape: _Shape, like: Tensor) -> Region:
+        return self._regions.of(shape, lambda: self._drafting(shape, like))
 
     def _reading(self, rows: int, width: int) -> Region:
         numbers = Numbers(self._regions.pool.device, {"slots": (rows,), "ends": (rows,), "tokens": (rows, width)})
 
         def run() -> list[Tensor]:
-            on_device = (numbers[name] for name in ("slots", "ends", "tokens"))
-            return [self._memory.read_places(*on_device, self._steps.embed, self._window)]
+            slots, ends, tokens = numbers["slots"], numbers["ends"], numbers["tokens"]
+            return [self._memory.read_places(slots, ends, tokens, self._steps.embed, self._window)]
 
         return self._regions.region(numbers, {}, run)
 
@@ -102,8 +120,8 @@ class StaticSteps:
 
         def extend(depth: int, state: Tensor, embedded: Tensor) -> Tensor:
             level = levels[depth]
-            places = numbers["slots"], numbers["ends"], tree_mask, level.tokens, tree.levels[depth][-1]
-            return self._memory.extend_places(*places, state, embedded, self._window)
+            slots, ends, last = numbers["slots"], numbers["ends"], tree.levels[depth][-1]
+            return self._memory.extend_places(slots, ends, tree_mask, level.tokens, last, state, embedded, self._window)
 
         def run() -> list[Tensor]:
             settings = SamplingRows.from_numbers(numbers["settings"], shape.flags)
