@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.request import Sampling
-from specchat.engine.runner.region import power_of_two
 from specchat.engine.runner.to_device import to_device
 
 _COLDEST = 1e-30
@@ -33,6 +32,10 @@ _NECK = 4096
 """Largest logits that are sorted if the head is too short, before all are."""
 _GROUP = 32
 """Logits per group in the search for the head: group maxima are compared first."""
+
+
+_SMALL_TOP_K = 64
+"""On a GPU, so many of the largest logits are found without sorting all."""
 
 
 class SamplingFlags(NamedTuple):
@@ -71,12 +74,13 @@ class SamplingFlags(NamedTuple):
 
     @property
     def coarse(self) -> SamplingFlags:
-        """Flags that serve as well and of which there are fewer: for all filters or none, top-k a power of two."""
+        """Flags that serve as well and of which there are fewer: no filters, a small top-k beside others, or all."""
         filtered = bool(self.max_top_k or self.any_top_p or self.any_min_p)
-        top_k = power_of_two(self.max_top_k) if self.all_top_k and self.max_top_k else 1 << 31
+        small = self.all_top_k and 0 < self.max_top_k <= _SMALL_TOP_K
+        top_k = _SMALL_TOP_K if small else 1 << 31
         return self._replace(
             all_filtered=filtered,
-            all_top_k=filtered and self.all_top_k,
+            all_top_k=small,
             max_top_k=top_k if filtered else 0,
             any_top_p=filtered,
             any_min_p=filtered,

@@ -53,7 +53,7 @@ def test_a_round_launches_little(drafter: str, sampling: str, monkeypatch: pytes
         assert 5 < max(counts) <= MOST
 
 
-@pytest.mark.parametrize("drafter", ["model", "head"])
+@pytest.mark.parametrize("drafter", ["model", pytest.param("head", marks=pytest.mark.slow)])
 def test_no_reply_waits_for_a_graph(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = parts(drafter)
     with pretended_gpu(monkeypatch, capture=True) as gpu:
@@ -63,10 +63,10 @@ def test_no_reply_waits_for_a_graph(drafter: str, monkeypatch: pytest.MonkeyPatc
         made = lane.load(lambda config, _: put_together(config, target, **dict(zip(draft, moved, strict=True))))
         before = gpu.graphs
         assert before
-        for number, sampling in enumerate(("greedy", "sampled", "filtered")):
-            for gamma in (None, 0, 3, 7):
+        for number, sampling in enumerate(("greedy", "filtered")):
+            for gamma in (None, 3):
                 name = f"{number} {gamma}"
-                request = ask("abab", name, drafter=drafter, gamma=gamma, sampling=SAMPLINGS[sampling], max_tokens=9)
+                request = ask("abab", name, drafter=drafter, gamma=gamma, sampling=SAMPLINGS[sampling], max_tokens=6)
                 lane.take(Submit(request, box, 0.0, 0, ()))
                 for _ in turns(lane, box, gpu):
                     assert gpu.graphs == before
