@@ -103,7 +103,13 @@ class ModelRunner:
         return out.logits[:, : tokens.shape[1]], self._tapped(out, tokens.shape[1])
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
+    def prefill(
+        self,
+        tokens: Tensor,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        lengths: Sequence[int] | None = None,  # noqa: ARG002
+    ) -> Tensor | None:
         """Write keys and values of tokens [B, T]; returns their tapped hidden states [B, T, taps x hidden size]."""
         return self._tapped(self._run(self.model.base_model, tokens, slots, starts), tokens.shape[1])
 

@@ -69,8 +69,10 @@ class Runner(Protocol):
     def capture(self) -> None:
         """On a GPU, capture the passes that rounds can meet, so that no reply waits for one."""
 
-    def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
-        """Feed tokens [B, T] for their keys and values, and their tapped hidden states."""
+    def prefill(
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int] | None = None
+    ) -> Tensor | None:
+        """Feed tokens [B, T] for their keys and values, and their tapped hidden states; `lengths` as above."""
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding, as they are stored, of tokens [...]."""

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine import Engine, EngineConfig, Event, Notice, Outbox, Ready, Round, Sampling
+from specchat.engine import EngineConfig, Event, Outbox, Round
 from specchat.engine.commands import Submit
 from specchat.engine.lanes.worker import LaneWorker
-from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.cuda_graphs import _sizes
 from specchat.engine.runner.model_runner import ModelRunner
-from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.assembly import put_together
 from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu, pretended_gpu
 from tests.engine.runner.test_on_a_gpu import DRAFTERS, SAMPLINGS, parts
 from tests.engine.tiny import VOCABULARY, ask, tiny_engine, tiny_model
