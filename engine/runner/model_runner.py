@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention.flex_attention import BlockMask
 
-from specchat.engine.errors import EngineError
-from specchat.engine.runner import attention
+from specchat.engine.errors import EngineError, first_line
+from specchat.engine.runner import attention, flex
 from specchat.engine.runner.batch_invariant import BatchInvariantRunner
 from specchat.engine.runner.compile import compile_layers
 from specchat.engine.runner.cuda_graphs import GraphRunner
@@ -57,6 +58,9 @@ class ModelRunner:
         self.short_context = fix_longrope(model, context, self)
         """Context of the short set of rotary factors, where the model has two and runs with the long one."""
         self._fold = self._use_slot_attention()
+        self.flex = self._fold > 0 and not exact and flex.is_available(self.device)
+        """Whether passes of fixed shape attend by `engine.runner.flex`."""
+        self._not_flex: str | None = None
         # The last column never holds a token: padding rows of a CUDA graph write there.
         self.cache = self._allocate(slots, context + overhang + 1)
         self.graph_runner: GraphRunner | None = None
@@ -146,6 +150,7 @@ class ModelRunner:
         not_compiled = self.graph_runner.not_compiled if self.graph_runner else None
         return [
             *([f"its passes cannot all be captured as CUDA graphs ({not_captured})"] if not_captured else []),
+            *([f"its attention cannot be compiled ({self._not_flex})"] if self._not_flex else []),
             *([f"its layers cannot be compiled ({not_compiled})"] if not_compiled else []),
         ]
 
@@ -168,7 +173,15 @@ class ModelRunner:
     def _step(
         self, tokens: Tensor, columns: Tensor, view: StaticView, tree_mask: TreeMask | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        out = self._call(self.model, tokens, columns, view, tree_mask)
+        try:
+            out = self._call(self.model, tokens, columns, view, tree_mask)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a compiler fails in many ways, with each new shape
+            if not self.flex:
+                raise
+            self.flex, self._not_flex = False, first_line(error)
+            out = self._call(self.model, tokens, columns, view, tree_mask)
         return out.logits, self._tapped(out, tokens.shape[1])
 
     def _tapped(self, out: Any, length: int) -> Tensor | None:
@@ -187,15 +200,17 @@ class ModelRunner:
         return model(
             input_ids=tokens,
             position_ids=positions.clamp(max=self._limit),
-            attention_mask=self._mask(columns, view.length, tree_mask),
+            attention_mask=self._mask(
+                columns, view.length, tree_mask, blocks=self.flex and isinstance(view, StaticView)
+            ),
             past_key_values=view,
             use_cache=True,
             output_hidden_states=bool(self.taps),
         )
 
     def _mask(
-        self, written: Tensor, length: int, tree_mask: TreeMask | None = None
-    ) -> Tensor | dict[str, Tensor] | None:
+        self, written: Tensor, length: int, tree_mask: TreeMask | None = None, *, blocks: bool = False
+    ) -> Tensor | BlockMask | dict[str, Tensor | BlockMask]:
         """Attention mask for S = `length` columns, in the form that the model's attention takes (per layer type if it
         mixes full and sliding windows)."""
         columns = torch.arange(length, device=self.device)
@@ -208,13 +223,16 @@ class ModelRunner:
             before = columns <= written[:, None, :, None]
             return before if window is None else before & (columns > written[:, None, :, None] - window)
 
+        def shaped(window: int | None) -> Tensor | BlockMask:
+            return flex.block_mask(seen(window), written[:, -1] + 1) if blocks else self._shaped(seen(window))
+
         window = getattr(self.config, "sliding_window", None)
         types = set(getattr(self.config, "layer_types", None) or ())
         if window is None or (types and "sliding_attention" not in types):
-            return self._shaped(seen(None))
+            return shaped(None)
         if not types:
-            return self._shaped(seen(window))
-        return {"full_attention": self._shaped(seen(None)), "sliding_attention": self._shaped(seen(window))}
+            return shaped(window)
+        return {"full_attention": shaped(None), "sliding_attention": shaped(window)}
 
     def _shaped(self, mask: Tensor) -> Tensor:
         if self._fold > 0:

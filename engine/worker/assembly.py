@@ -69,8 +69,8 @@ class Assembly:
 
 
 _KINDS = (Sampling(), *(Sampling(temperature=1.0, top_k=k, top_p=p) for k, p in ((0, 1.0), (0, 0.9), (40, 1.0))))
-"""Rows that are expected: greedy, sampled, filtered in both ways. Graphs for others are made when they come: for rows of
-several kinds in one batch, for lenience, for details."""
+"""Rows that are expected: greedy, sampled, filtered in both ways. Graphs for others are made when they come: for rows
+of several kinds in one batch, for lenience, for details."""
 _LEAST_CONTEXT = 512
 OUT_OF_MEMORY = "the device is out of memory: lower --context or choose a smaller model"
 INEXACT = (

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from specchat.engine.models.load import LoadedModel
+from specchat.engine.runner import flex
 from specchat.engine.runner import model_runner as cached_model
 from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.speculation.drafters.head.folder import LoadedHead
@@ -248,6 +249,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
         monkeypatch.setattr(torch.cuda, name, value)
     gpu = PretendedGpu()
     monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
+    monkeypatch.setattr(flex, "is_available", lambda _: False)
     if not capture:
         monkeypatch.setattr(assembly, "_capture", lambda _: None)
     monkeypatch.setattr(GraphPool, "_warm", lambda _, run: None)  # noqa: ARG005

@@ -125,7 +125,7 @@ class VerifiedTrees(Verified):
         if regions is None:
             settings = SamplingRows.of(sampling, device)
             draws = None if u_last is None else (to_device(self._u, device), to_device(u_last, device))
-            on_device = to_device([proposal.lengths, slots, starts], device)
+            on_device = to_device([proposal.lengths, slots, starts], device).unbind()
             whole, self.path = _verdict(logits, proposal, tree_mask, settings, draws, k, cache, on_device)
         else:
             shape = TreeShape.of(len(rows), logits, flags, widths, details=k)

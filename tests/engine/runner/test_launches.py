@@ -1,4 +1,4 @@
-"""What a round costs the host on a GPU, counted on the pretended device: launches, graphs, and the memory they share."""
+"""What a round costs the host on a GPU, counted on the pretended device: launches, graphs, the memory they share."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from specchat.engine.request import Sampling
@@ -88,7 +88,7 @@ class StaticSteps:
             place[width - len(last) :] = last
         (state,) = self._read(count, width)({"slots": slots, "ends": ends, "tokens": tokens}, {})
         draft = self._region(_Shape(count, tree, branches, SamplingFlags.of(sampling).coarse), state)
-        numbers = {"slots": slots, "ends": ends, "settings": setting_numbers(sampling), "u": u}
+        numbers: dict[str, ArrayLike] = {"slots": slots, "ends": ends, "settings": setting_numbers(sampling), "u": u}
         drafted, *q = draft(numbers, {"state": state})
         return drafted[: len(rows)], q[0][: len(rows)] if q else None
 
