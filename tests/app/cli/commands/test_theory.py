@@ -35,7 +35,7 @@ def test_json_has_every_row() -> None:
         ("--alpha 1.5", "--alpha is 1.5: it must be from 0 to 1"),
         ("--alpha nan", "--alpha is nan: it must be from 0 to 1"),
         ("--alpha 0.5 --c -1", "--c is -1: it must be 0 or more"),
-        ("--alpha much", "'much' is not a valid float"),
+        ("--alpha much", "Invalid value for '--alpha'"),
         ("", "Missing option '--alpha'"),
     ],
 )
