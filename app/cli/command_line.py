@@ -14,6 +14,7 @@ from specchat.app.cli.commands.compare import Exact, SetUpLeft, SetUpRight, comp
 from specchat.app.cli.commands.distill import distill
 from specchat.app.cli.commands.export import export
 from specchat.app.cli.commands.screenshot import screenshot
+from specchat.app.cli.commands.theory import theory
 from specchat.app.cli.commands.verify import verify
 from specchat.app.errors import UsageError
 
@@ -206,3 +207,4 @@ app.command()(bench)
 app.command()(compare)
 app.command()(verify)
 app.command()(distill)
+app.command()(theory)
