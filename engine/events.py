@@ -135,6 +135,8 @@ class Round:
     """Per tested token, the other tokens rejected at its position, in order; empty for a chain."""
     offered: int = 0
     """Tokens of the tree; 0 for a chain."""
+    plain_s: float = 0.0
+    """Time of a pass over one token of each row of the batch, measured just before this round; 0 where none was."""
 
     @property
     def tested(self) -> int:
@@ -216,6 +218,8 @@ class Ready:
     weight_bytes: int
     cache_bytes: int
     at: float
+    plain_s: tuple[float, ...] = ()
+    """Times of the target's passes over one token of one row, measured while warming up."""
 
 
 @dataclass(frozen=True, slots=True)

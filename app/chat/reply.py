@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from enum import StrEnum
 
+from specchat.app.chat.reply_figures import LONGEST_COURSE, ReplyFigures
 from specchat.app.sources.stepper import Part
 from specchat.engine import (
     Admitted,
@@ -15,7 +16,6 @@ from specchat.engine import (
     Prefilled,
     Record,
     Round,
-    Speedup,
     SpeedupTracker,
     Token,
     from_json,
@@ -85,6 +85,8 @@ class Reply:
         self._baseline = baseline or Baseline()
         self._gains = SpeedupTracker(self._baseline)
         self._sampled_at = 0.0
+        self.figures = self._figures()
+        """What is drawn of its figures: as they were when `take_figures` was called last."""
 
     @property
     def text(self) -> str:
@@ -96,15 +98,10 @@ class Reply:
         """Whether more may come."""
         return self.stage in (Stage.WAITING, Stage.READING, Stage.ANSWERING)
 
-    @property
-    def gain(self) -> Speedup | None:
-        """Predicted and measured speedup, once there is something to compare with."""
-        return self._gains.gain(self.metrics.alpha)
-
-    @property
-    def counted_rounds(self) -> int:
-        """Rounds that `gain` is made of."""
-        return self._gains.rounds
+    def take_figures(self) -> None:
+        """Let what is drawn show the figures as they are now; done by itself when the reply ends."""
+        if (self.metrics.rounds, self.running) != (self.figures.metrics.rounds, self.figures.running):
+            self.figures = self._figures()
 
     def round_of(self, token: int) -> int:
         """The index in `rounds` of the round with this token, by the numbers of `starts`."""
@@ -137,10 +134,22 @@ class Reply:
                 self.stage, self.stepping = Stage.ENDED, None
                 self.reason, self.message = record.reason, record.message
                 self.tail += record.tail
+                self.take_figures()
 
     def fail(self, message: str) -> None:
         """End with an error that did not come from the engine's events."""
         self.stage, self.reason, self.message = Stage.ENDED, FinishReason.ERROR, message
+        self.take_figures()
+
+    def _figures(self) -> ReplyFigures:
+        return ReplyFigures(
+            metrics=self.metrics.copy(),
+            gain=self._gains.gain(self.metrics.alpha),
+            counted_rounds=self._gains.rounds,
+            speeds=tuple(self.speeds[-LONGEST_COURSE:]),
+            gammas=tuple(record.gamma for record in self.rounds[-LONGEST_COURSE:]),
+            running=self.running,
+        )
 
     def _add_round(self, record: Round) -> None:
         self.stage, self.stepping = Stage.ANSWERING, None
@@ -183,4 +192,5 @@ def stored_reply(content: str, reason: str | None, lines: tuple[str, ...]) -> Re
     if reply.stage is not Stage.ENDED:
         reply.stage = Stage.INTERRUPTED if reason is None else Stage.ENDED
         reply.reason = FinishReason(reason) if reason in set(FinishReason) else None
+        reply.take_figures()
     return reply

@@ -28,6 +28,7 @@ from specchat.engine import (
     FinishReason,
     Message,
     Prefilled,
+    Ready,
     Record,
     Request,
     Round,
@@ -246,6 +247,8 @@ class RequestManager:
     def _hand_over(self, arrival: _Arrival) -> Iterator[Record]:
         for record in arrival.records:
             request_id = getattr(record, "request_id", None)
+            if isinstance(record, Ready):
+                self._baseline.add(record)
             if request_id is None or isinstance(record, Request):
                 yield record
             elif request_id in self.replies:
