@@ -42,7 +42,7 @@ def test_each_has_the_probability_of_its_own_token(drafter: str, sampling: Sampl
     for k in (VOCABULARY, 1):
         target = tiny_model()
         with tiny_engine(target, tiny_model(seed=9, hidden=16), tiny_head(target)) as engine:
-            request = ask("abcabcabc", drafter=drafter, max_tokens=40, sampling=sampling, detail=k)
+            request = ask("abcabcabc", drafter=drafter, gamma=3, max_tokens=40, sampling=sampling, detail=k)
             rounds = [event for event in engine.stream(request) if isinstance(event, Round)]
         if k > 1:
             whole = [each.probability for r in rounds for each in r.detail]
