@@ -14,6 +14,7 @@ from specchat.app.cli.commands.compare import Exact, SetUpLeft, SetUpRight, comp
 from specchat.app.cli.commands.distill import distill
 from specchat.app.cli.commands.export import export
 from specchat.app.cli.commands.screenshot import screenshot
+from specchat.app.cli.commands.serve import serve
 from specchat.app.cli.commands.verify import verify
 from specchat.app.errors import UsageError
 
@@ -64,6 +65,7 @@ def chat(
     presence_penalty: options.PresencePenalty = None,
     lenience: options.Lenience = None,
     max_tokens: options.MaxTokens = None,
+    slots: options.Slots = None,
     context: options.Context = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
@@ -95,6 +97,7 @@ def chat(
         "presence_penalty": presence_penalty,
         "lenience": lenience,
         "max_tokens": max_tokens,
+        "slots": slots,
         "context": context,
         "dtype": dtype,
         "quantize": quantize,
@@ -152,6 +155,7 @@ def ask(
     logit_bias: options.LogitBias = None,
     lenience: options.Lenience = None,
     max_tokens: options.MaxTokens = None,
+    slots: options.Slots = None,
     context: options.Context = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
@@ -178,6 +182,7 @@ def ask(
         "presence_penalty": presence_penalty,
         "lenience": lenience,
         "max_tokens": max_tokens,
+        "slots": slots,
         "context": context,
         "dtype": dtype,
         "quantize": quantize,
@@ -200,6 +205,7 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
     raise typer.Exit(open_replay(file))
 
 
+app.command()(serve)
 app.command()(screenshot)
 app.command()(export)
 app.command()(bench)

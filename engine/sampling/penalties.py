@@ -104,7 +104,7 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """Bias and penalties of one round's rows, applied in float32: bias, then repetition, presence and frequency penalty.
+    """Bias and penalties of one round's rows, in float32: bias, then repetition, presence and frequency penalty.
 
     The order is that of transformers, which applies sequence bias before the repetition penalty.
     """
