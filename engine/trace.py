@@ -2,8 +2,9 @@
 
 The first line is `{"record": "trace", "version": 3}`. Every other line is a `Request` or an event, with its type's name
 in lower case under `record`. Unknown fields are an error: a newer format has a newer version; versions 1 (no trees)
-and 2 (no frequency penalty, no `Detail.probability`) are also read. `assets/trace.schema.json` describes every field. Reading checks every field against its declared type, so that a damaged trace fails here and not
-half-way through a replay.
+and 2 (no frequency penalty, no `Detail.probability`) are also read. `assets/trace.schema.json` describes every field.
+Reading checks every field against its declared type, so that a damaged trace fails here and not half-way through a
+replay.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Service:
 
     async def metrics(self, request: Request) -> ASGIApp:  # noqa: ARG002
         """GET /metrics."""
-        text = self.calls.figures.text(self.calls.open, self.ready.slots)
+        text = self.calls.figures.text(self.ready.slots)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def close(self) -> None:
@@ -186,8 +186,10 @@ def make_application(service: Service, key: str | None, origins: list[str]) -> A
     ]
     middleware = []
     if origins:
-        allowed = {"allow_methods": ["GET", "POST"], "allow_headers": ["authorization", "content-type"]}
-        middleware.append(Middleware(CORSMiddleware, allow_origins=origins, **allowed))
+        methods, headers = ["GET", "POST"], ["authorization", "content-type"]
+        middleware.append(
+            Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=headers)
+        )
     handlers: dict[Any, Any] = {
         HTTPException: _no_route,
         ApiError: _refusal,
@@ -199,12 +201,9 @@ def make_application(service: Service, key: str | None, origins: list[str]) -> A
 
 
 async def _no_route(request: Request, error: HTTPException) -> Response:
-    path = request.url.path
-    message = (
-        f"{request.method} {path!a:.120} is not served here: see specchat serve --help"
-        if error.status_code in (404, 405)
-        else str(error.detail)
-    )
+    message = str(error.detail)
+    if error.status_code in (404, 405):
+        message = f"{request.method} {request.url.path!a:.120} is not served here: see specchat serve --help"
     return ApiError(error.status_code, message).response()
 
 

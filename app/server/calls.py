@@ -67,16 +67,11 @@ class Calls:
         self._seconds = seconds
         self._outbox = LoopOutbox(loop, self._deliver)
         self._of: dict[str, Call] = {}
-        """The call of each open request."""
+        """The call of each open request that a client waits for."""
         self._timers: dict[Call, asyncio.TimerHandle] = {}
         self.figures = Figures()
         self.death: str | None = None
         """Why the engine has ended, once it has."""
-
-    @property
-    def open(self) -> int:
-        """Requests that run or wait."""
-        return len(self._of)
 
     def begin(self, requests: Sequence[Request]) -> Call:
         """Hand requests to the engine. Every call must be ended with `end`.
@@ -85,7 +80,7 @@ class Calls:
             ApiError: too many requests wait already, a request is refused, or the engine has ended.
         """
         self.check_alive()
-        if self.open + len(requests) > self._room:
+        if self.figures.open + len(requests) > self._room:
             message = f"{self._queue} requests may wait and there is no room for {len(requests)} more: try again soon"
             raise ApiError(429, message, code="queue_full")
         call = Call(requests)
@@ -93,6 +88,7 @@ class Calls:
             for request in requests:
                 self._of[request.request_id] = call
                 self._engine.submit(request, self._outbox)
+                self.figures.submitted(request.request_id)
         except EngineError as error:
             self.end(call)
             raise ApiError(400, str(error)) from None
@@ -107,7 +103,6 @@ class Calls:
             timer.cancel()
         for request in call.requests:
             if self._of.pop(request.request_id, None) is not None and request.request_id in call.open:
-                self.figures.abandon(request.request_id)
                 self._engine.cancel(request.request_id)
 
     def check_alive(self) -> list[str]:

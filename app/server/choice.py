@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 
 from specchat.engine import Admitted, Candidate, Detail, Event, Finished, FinishReason, Round
@@ -71,6 +71,8 @@ class Choice:
                 return Delta(event, event.text, self._with_held(event))
             case Finished():
                 left = self._held[:-1] if event.reason is FinishReason.EOS else self._held
+                if left and event.tail:
+                    left = (*left[:-1], replace(left[-1], text=event.tail))
                 return Delta(event, event.tail, left, ENDINGS.get(event.reason, "stop"))
         return Delta(event)
 

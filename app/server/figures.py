@@ -20,6 +20,7 @@ class Figures(Collector):
 
     def __init__(self) -> None:
         self._metrics = Metrics()
+        self._waiting: set[str] = set()
         self._running: set[str] = set()
         self._awaiting_first: dict[str, float] = {}
         """Time of submission of requests without a token."""
@@ -33,8 +34,16 @@ class Figures(Collector):
             registry=self._registry,
         )
         self._registry.register(self)
-        self._waiting = 0
         self._slots = 0
+
+    @property
+    def open(self) -> int:
+        """Requests that run or wait."""
+        return len(self._waiting) + len(self._running)
+
+    def submitted(self, request_id: str) -> None:
+        """A request was handed to the engine, which will say when it has ended."""
+        self._waiting.add(request_id)
 
     def add(self, event: Event) -> None:
         """Count one event."""
@@ -46,21 +55,19 @@ class Figures(Collector):
                     self._first.observe(event.at - submitted)
             case Admitted():
                 self._metrics.add(event)
+                self._waiting.discard(event.request_id)
                 self._running.add(event.request_id)
                 self._awaiting_first[event.request_id] = event.at - event.queued_s
                 self._queued.observe(event.queued_s)
             case Finished():
                 self._ended[event.reason] += 1
-                self.abandon(event.request_id)
+                self._waiting.discard(event.request_id)
+                self._running.discard(event.request_id)
+                self._awaiting_first.pop(event.request_id, None)
 
-    def abandon(self, request_id: str) -> None:
-        """A request needs no slot any more."""
-        self._running.discard(request_id)
-        self._awaiting_first.pop(request_id, None)
-
-    def text(self, open_requests: int, slots: int) -> bytes:
-        """The exposition text; `open_requests` run or wait for one of the `slots`."""
-        self._waiting, self._slots = max(0, open_requests - len(self._running)), slots
+    def text(self, slots: int) -> bytes:
+        """The exposition text; `slots` requests can run at once."""
+        self._slots = slots
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Family]:
@@ -68,7 +75,7 @@ class Figures(Collector):
         s = self._metrics
         yield GaugeMetricFamily("specchat_slots", "Requests that can run at once.", self._slots)
         yield GaugeMetricFamily("specchat_requests_running", "Requests that have a slot.", len(self._running))
-        yield GaugeMetricFamily("specchat_requests_waiting", "Requests that wait for a slot.", self._waiting)
+        yield GaugeMetricFamily("specchat_requests_waiting", "Requests that wait for a slot.", len(self._waiting))
         ended = CounterMetricFamily("specchat_requests", "Requests that have ended, by reason.", labels=["reason"])
         for reason, count in sorted(self._ended.items()):
             ended.add_metric([reason], count)

@@ -196,9 +196,12 @@ def _refusal(error: ValidationError) -> ApiError:
     """The first complaint, as a sentence."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"] if not _names_a_type(part))
-    text = str(first["msg"]).removeprefix("Input ")
+    text = str(first["msg"])
     return ApiError(
-        400, f"{place or 'the body'}: {text[0].lower()}{text[1:]}", param=place or None, code="invalid_value"
+        400,
+        f"{place or 'the body'}: {text[0].lower()}{text[1:]}".replace(": input should", " should"),
+        param=place or None,
+        code="invalid_value",
     )
 
 

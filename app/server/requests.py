@@ -46,20 +46,18 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
     try:
         model = replace(_model_request(body, call_id, longest, defaults.settings), detail=top)
         read = [_read(prompt, call_id, defaults) for prompt in prompts]
-        made = []
-        for number in range(len(prompts) * choices):
-            made.append(
-                replace(
-                    model,
-                    request_id=f"{call_id}/{number}",
-                    prompt=None,
-                    prompt_ids=read[number // choices],
-                    sampling=replace(model.sampling, seed=_seed(body.seed, defaults.settings, number)),
-                )
+        return [
+            replace(
+                model,
+                request_id=f"{call_id}/{number}",
+                prompt=None,
+                prompt_ids=read[number // choices],
+                sampling=replace(model.sampling, seed=_seed(body.seed, defaults.settings, number % choices)),
             )
+            for number in range(len(prompts) * choices)
+        ]
     except EngineError as error:
         raise ApiError(400, str(error)) from None
-    return made
 
 
 def conversation(messages: Sequence[MessageBody]) -> tuple[Message, ...]:

@@ -57,9 +57,8 @@ def pack(
         top = distribution.topk(min(k, distribution.shape[-1]))
         columns += [top.indices.int(), top.values.view(torch.int32)]
     entropies = torch.stack([torch.special.entr(d).sum(-1) for d in (target, draft)], -1)
-    chosen = torch.cat(
-        [torch.nn.functional.pad(drafted, (0, 1))[..., None], last[:, None, None].expand(-1, len(target[0]), 1)], -1
-    )
+    tokens = torch.nn.functional.pad(drafted, (0, 1))
+    chosen = torch.stack([tokens, last[:, None].expand_as(tokens)], -1)
     return torch.cat([*columns, entropies.view(torch.int32), target.gather(-1, chosen).view(torch.int32)], -1)
 
 
