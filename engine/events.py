@@ -84,6 +84,9 @@ class Detail:
     """norm(max(0, p - q)); only at a correction."""
     target_entropy: float
     draft_entropy: float
+    probability: float | None = None
+    """Of the position's own token (the tested one, or `Round.last`) under the distribution that `target` lists; None in
+    traces older than version 3."""
 
 
 @dataclass(frozen=True, slots=True)
