@@ -61,6 +61,13 @@ class Candidate(NamedTuple):
     probability: float
 
 
+class Given(NamedTuple):
+    """A token of a reply that came with its request (`Request.reply_ids`), and the text that is whole with it."""
+
+    id: int
+    text: str
+
+
 class Refused(NamedTuple):
     """A further token of a tree that was tested for a position and rejected."""
 
@@ -235,6 +242,8 @@ class Admitted:
     queued_s: float
     """Time between submission and this event."""
     at: float
+    given: tuple[Given, ...] = ()
+    """Tokens that the reply begins with, as the request gave them; `prompt_tokens` counts them."""
 
 
 @dataclass(frozen=True, slots=True)

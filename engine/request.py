@@ -134,6 +134,11 @@ class Request:
     max_tokens: int = 1024
     stop: tuple[str, ...] = ()
     """Stop strings: the reply ends before the first of them to appear."""
+    reply_ids: tuple[int, ...] = ()
+    """Token ids that the reply begins with: the model goes on behind them. No stop string is looked for in them, and
+    they do not count for `max_tokens`."""
+    reply_text: str = ""
+    """Text behind `reply_ids` that the reply goes on with, encoded by itself."""
     detail: int = 0
     """Top-k size of the `Detail` in each round; 0 for none."""
 
@@ -151,14 +156,15 @@ class Request:
         Raises:
             EngineError: the prompt has such.
         """
-        for text in (self.prompt or "", *(message.content for message in self.messages), *self.stop):
+        for text in (self.prompt or "", self.reply_text, *(message.content for message in self.messages), *self.stop):
             try:
                 text.encode()
             except UnicodeEncodeError as error:
                 half = text[error.start]
                 raise EngineError(f"the prompt has half of a surrogate pair ({half!a}): take it out") from None
-        least = min(self.prompt_ids, default=0)
-        _check(least >= 0, f"prompt_ids holds {least}: token ids start at 0")
+        for name, ids in (("prompt_ids", self.prompt_ids), ("reply_ids", self.reply_ids)):
+            least = min(ids, default=0)
+            _check(least >= 0, f"{name} holds {least}: token ids start at 0")
 
     def check_vocabulary(self, size: int) -> None:
         """Check what can be known only beside a model with so many tokens.
@@ -167,8 +173,9 @@ class Request:
             EngineError: the prompt or a bias has a token beyond them.
         """
         self.sampling.check_vocabulary(size)
-        largest = max(self.prompt_ids, default=0)
-        _check(largest < size, f"prompt_ids holds {largest} and the model has {size} tokens: choose ids below that")
+        for name, ids in (("prompt_ids", self.prompt_ids), ("reply_ids", self.reply_ids)):
+            largest = max(ids, default=0)
+            _check(largest < size, f"{name} holds {largest} and the model has {size} tokens: choose ids below that")
 
 
 def parse_gamma(text: str) -> int | None:

@@ -99,7 +99,7 @@ class PromptBlock(Block):
         text = "".join(piece.text for piece in self._lines[y])
         line = Strip([margin, Segment(MARK, styles.mark), Segment(text, style)])
         line = line.adjust_cell_length(self.width, style)
-        of, link = len(self._turn.candidates), Style(meta={"@click": "app.candidates"})
+        of, link = len(self._turn.replies), Style(meta={"@click": "app.candidates"})
         aside = Segment(QUEUED, styles.mark) if queued else Segment(f" {place} of {of} ", styles.mark + link)
         if (queued or of) and y == len(self._lines) - 1:
             line = Strip.join([line.crop(0, self.width - len(aside.text)), Strip([aside])])
