@@ -13,6 +13,7 @@ from textual.screen import Screen
 from textual.strip import Strip
 
 from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.reply import Reply
 from specchat.app.chat.marks import Marks
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sources.player import Player
@@ -121,6 +122,11 @@ class ChatScreen(Screen[None]):
         self._panes.select("chat")
         self._panel_state = None
         self.update()
+
+    @property
+    def reply(self) -> Reply:
+        """The reply whose figures are on screen."""
+        return self._inspection.reply
 
     def update(self) -> None:
         """Draw what has changed in the conversation; called with every frame."""
