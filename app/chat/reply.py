@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from specchat.app.chat.reply_figures import LONGEST_COURSE, ReplyFigures
 from specchat.app.sources.stepper import Part
@@ -20,6 +21,9 @@ from specchat.engine import (
     Token,
     from_json,
 )
+
+if TYPE_CHECKING:
+    from specchat.app.chat.examination import Computed
 
 SAMPLE_S = 0.25
 """Seconds of rounds for each sample of the speed."""
@@ -85,6 +89,8 @@ class Reply:
         self._baseline = baseline or Baseline()
         self._gains = SpeedupTracker(self._baseline)
         self._sampled_at = 0.0
+        self.computed: dict[int, Computed] = {}
+        """What was not recorded of its tokens and was computed afterwards, by the numbers of `starts`."""
         self.figures = self._figures()
         """What is drawn of its figures: as they were when `take_figures` was called last."""
 
