@@ -61,11 +61,12 @@ class Reply:
     """
 
     def __init__(
-        self, request_id: str = "", *, drafter: str = "", gamma: int | None = 0, baseline: Baseline | None = None
+        self, request_id: str = "", *, drafter: str = "", gamma: str = "", baseline: Baseline | None = None
     ) -> None:
         self.request_id = request_id
         self.drafter = drafter
         self.gamma = gamma
+        """The γ that was asked for, or auto; empty where that is not known."""
         self.stage = Stage.WAITING
         self.rounds: list[Round] = []
         self.metrics = Metrics()
@@ -164,7 +165,7 @@ class Reply:
         self.tokens += len(record.drafted) + (record.last is not None)
         self._baseline.add(record)
         self._gains.add(record)
-        self.drafter, self.gamma = record.drafter, record.gamma
+        self.drafter = record.drafter
         self.metrics.add(record)
         speed = self.metrics.recent_tokens_per_second
         if len(self.rounds) == 1:

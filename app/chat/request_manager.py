@@ -33,6 +33,7 @@ from specchat.engine import (
     Record,
     Request,
     Round,
+    gamma_text,
 )
 
 STARTING = "specchat is still starting"
@@ -178,6 +179,7 @@ class RequestManager:
             return False
         for request_id in self.replies:
             self._session.source.adjust(request_id, settings.drafter, settings.gamma)
+            self._reply(request_id).gamma = gamma_text(settings.gamma)
         return bool(self.replies)
 
     def examine(self, conversation: Conversation, reply: Reply, token: int, detail: int) -> None:
@@ -335,7 +337,7 @@ class RequestManager:
                 self._session.source.cancel(reply.request_id)
 
     def _reply_to(self, request: Request) -> Reply:
-        return Reply(request.request_id, drafter=request.drafter, gamma=request.gamma, baseline=self._baseline)
+        return Reply(request.request_id, drafter=request.drafter, gamma=gamma_text(request.gamma), baseline=self._baseline)
 
     def _forget_idle(self) -> None:
         self._conversations = [c for c in self._conversations if c.running or c.waiting]

@@ -49,6 +49,9 @@ class Inspection:
         self._inspector = inspector
         self._panes = panes
         self._lanes: list[Reply] = []
+        self._own = 0
+        """How many of the lanes, from the first on, are of the conversation that is shown."""
+        self._names: dict[Reply, str] = {}
 
     @property
     def open(self) -> bool:
@@ -148,7 +151,18 @@ class Inspection:
         if shown not in self._lanes:
             own = [turn.reply for turn in self._transcript.conversation.turns if turn.reply is not None]
             self._lanes = [reply for reply in own if reply is shown or ran_together(reply, shown)] or [shown]
+            self._own, self._names = len(self._lanes), {}
         running = [turn.reply for _, turn in self._requests.replies.values() if turn.reply is not None]
         beside = [reply for reply in running if reply not in self._lanes] if shown in running else []
         self._lanes += beside
-        self._timeline.show(self._lanes)
+        self._timeline.show(self._lanes, [self._name(reply) for reply in self._lanes], self._own)
+
+    def _name(self, reply: Reply) -> str:
+        """What a lane is called: this chat, its prompt where the chat has several, or the title of another chat."""
+        if reply not in self._names:
+            turns = self._transcript.conversation.turns
+            prompt = next((turn.prompt for turn in turns if reply in turn.replies), None)
+            title = next((c.title for c, turn in self._requests.replies.values() if reply in turn.replies), "")
+            several = " ".join(prompt.split()) if prompt and self._own > 1 else "this chat"
+            self._names[reply] = title if prompt is None else several
+        return self._names[reply]
