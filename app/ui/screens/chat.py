@@ -32,7 +32,7 @@ from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Loading, Ready
+from specchat.engine import Loading, Ready, gamma_text
 
 PANEL_EVERY = 8
 """Figures are taken with every eighth update of the conversation, so that they stay long enough to be read. Line, panel
@@ -165,7 +165,7 @@ class ChatScreen(Screen[None]):
     def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
         """Show target, drafter and γ at the top."""
         no_reply = self._inspection.no_reply
-        no_reply.drafter, no_reply.gamma = drafter, gamma
+        no_reply.drafter, no_reply.gamma = drafter, gamma_text(gamma)
         self._widgets.masthead.show_models(target, drafter, gamma, lossless=lossless)
 
     def show_ready(self, ready: Ready) -> None:
