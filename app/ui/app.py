@@ -203,7 +203,7 @@ class SpecChat(App[None]):
             self._theme_choice.change(settings.theme)
             self._offer.target = Path(settings.target).name
             self.settings_actions.show(settings)
-            self.chat_screen.show_rejected(settings.show_rejected)
+            self.chat_screen.show_rejected(settings.rejected)
         for sentence in session.notices:
             say(self, sentence, "warning")
         self._theme_choice.keep(self.settings_actions.preferences)

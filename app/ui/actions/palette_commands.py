@@ -64,7 +64,7 @@ class PaletteCommands:
         if side_by_side:
             yield self._action("Side by side", "One prompt in two set-ups, fairly timed", "side_by_side")
         yield SystemCommand("Panel", "Show or fold the speculation panel", lambda: screen.action_pane("panel"))
-        yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", screen.action_rejected)
+        yield SystemCommand("Rejected tokens", "Folded, in place, or hidden", screen.action_rejected)
         yield SystemCommand("Inspector", "Look at tokens: p, q, the draw, the verdict", screen.action_inspect)
         yield SystemCommand("Timeline", "Rounds on a line of time", screen.action_timeline)
         yield SystemCommand("Figure 1", "One round per line, as in the paper; or running text", screen.action_by_round)
@@ -87,7 +87,7 @@ class PaletteCommands:
             yield SystemCommand("Stop", "End both replies and keep their texts", screen.action_stop)
         else:
             yield SystemCommand("Leave", "Back to the chat; both conversations are stored", screen.action_leave)
-        yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", screen.action_rejected)
+        yield SystemCommand("Rejected tokens", "Folded, in place, or hidden", screen.action_rejected)
         yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)
         yield from self._of_every_screen("Keys, and how the clocks count", screen.action_how)
 

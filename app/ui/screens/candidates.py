@@ -20,6 +20,7 @@ from specchat.app.ui.pace import Pace
 from specchat.app.ui.widgets.candidate import CandidateFrame
 from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.key_bar import KeyBar
+from specchat.app.ui.widgets.transcript import REJECTED_SHOWN
 
 LEAST_HEIGHT = 9
 """Lines of a frame; with less room the grid scrolls."""
@@ -90,9 +91,9 @@ class CandidatesScreen(Screen[int | None]):
         self.dismiss(None)
 
     def action_rejected(self) -> None:
-        """Hide or show what is no part of the replies."""
-        for frame in self._frames:
-            frame.view.show_rejected = not frame.view.show_rejected
+        """Fold, show or hide what is no part of the replies."""
+        shown = [frame.view.next_rejected() for frame in self._frames]
+        self.notify(REJECTED_SHOWN[shown[0]])
 
     def action_stop(self) -> None:
         """End all of them where they are."""

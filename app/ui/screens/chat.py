@@ -15,6 +15,7 @@ from textual.strip import Strip
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.marks import Marks
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.settings.settings import SHOW
 from specchat.app.sources.player import Player
 from specchat.app.sources.stepper import Stepper
 from specchat.app.storage.store import Chat
@@ -30,7 +31,7 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
-from specchat.app.ui.widgets.transcript import Transcript
+from specchat.app.ui.widgets.transcript import REJECTED_SHOWN, Transcript
 from specchat.engine import Loading, Ready
 
 PANEL_EVERY = 8
@@ -68,6 +69,8 @@ class ChatScreen(Screen[None]):
         self._requests = requests
         self._widgets = widgets = ChatLayout(player)
         self._transcript = transcript = widgets.transcript
+        if player:  # who watches a trace wants to see its drafts
+            transcript.set_reactive(Transcript.rejected, SHOW)
         home = transcript if player else widgets.composer
         self._panes = Panes(self, widgets.tabs, widgets.chats, widgets.timeline, home)
         self._inspection = Inspection(self, requests, transcript, widgets.timeline, widgets.inspector, self._panes)
@@ -173,9 +176,9 @@ class ChatScreen(Screen[None]):
         self._widgets.tabs.mark(marks.without(opened.id) if opened else marks)
         self._widgets.frame.show(self.conversation)
 
-    def show_rejected(self, shown: bool) -> None:
-        """Whether rejected and discarded tokens are shown in place."""
-        self._transcript.show_rejected = shown
+    def show_rejected(self, how: str) -> None:
+        """Fold, show or hide rejected and discarded tokens."""
+        self._transcript.rejected = how
 
     def rename(self, chat: Chat, title: str) -> None:
         """A chat has another title now."""
@@ -302,8 +305,8 @@ class ChatScreen(Screen[None]):
         self._stepping.step()
 
     def action_rejected(self) -> None:
-        """Hide or show what is no part of the reply."""
-        self._transcript.show_rejected = not self._transcript.show_rejected
+        """Fold, show or hide what is no part of the replies."""
+        self.notify(REJECTED_SHOWN[self._transcript.next_rejected()])
 
     def action_markdown(self) -> None:
         """Finished replies as Markdown, or token by token."""

@@ -54,7 +54,7 @@ LOOKING_KEYS: tuple[Row, ...] = (
 )
 KEYS: tuple[Row, ...] = (
     ("^g  f3", "speculation panel"),
-    ("^r  f4", "hide or show rejected and discarded tokens"),
+    ("^r  f4", "rejected drafts of a finished reply: ┊, in place, or hidden; a click on ┊ unfolds one"),
     ("^t  f5", "finished replies as Markdown, or token by token"),
     ("page up, down", "scroll; at its end the view follows the reply again"),
     ("f8", "copy the reply, a code block, or the chat"),

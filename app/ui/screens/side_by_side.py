@@ -28,6 +28,7 @@ from specchat.app.ui.widgets.pane_tabs import PaneTabs
 from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, loading_text
 from specchat.app.ui.widgets.side_figures import order_text, verdict
 from specchat.app.ui.widgets.side_summary import SideSummary
+from specchat.app.ui.widgets.transcript import REJECTED_SHOWN
 from specchat.engine import Died, Loading, Notice, Ready, Record
 
 PANES = ("left", "right", "summary")
@@ -148,9 +149,9 @@ class SideScreen(Screen[Conversation | None]):
         self._tabs.show(pane)
 
     def action_rejected(self) -> None:
-        """Hide or show what is no part of the replies."""
-        for column in self.columns:
-            column.transcript.show_rejected = not column.transcript.show_rejected
+        """Fold, show or hide what is no part of the replies."""
+        shown = [column.transcript.next_rejected() for column in self.columns]
+        self.notify(REJECTED_SHOWN[shown[0]])
 
     def action_markdown(self) -> None:
         """Finished replies as Markdown, or token by token."""

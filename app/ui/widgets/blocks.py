@@ -11,9 +11,10 @@ from textual.strip import Strip
 
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply, Stage
+from specchat.app.settings.settings import FOLD, SHOW
 from specchat.app.sources.stepper import Part
 from specchat.app.ui.widgets.reply_notes import note_lines
-from specchat.app.ui.widgets.token_lines import Mark, Piece, TokenLines
+from specchat.app.ui.widgets.token_lines import FOLDED, Mark, Piece, TokenLines
 from specchat.app.ui.widgets.transcript_styles import PENDING, TranscriptStyles
 from specchat.engine import Fate, Round
 
@@ -112,11 +113,15 @@ class ReplyBlock(Block):
     """
 
     def __init__(
-        self, reply: Reply, width: int, *, show_rejected: bool, markdown: Markdown | None, by_round: bool = False
+        self, reply: Reply, width: int, *, rejected: str, markdown: Markdown | None, by_round: bool = False
     ) -> None:
         super().__init__(width)
         self.reply = reply
-        self._tokens = TokenLines(width - INDENT, show_rejected=show_rejected)
+        self._rejected = rejected
+        self._unfolded: set[int] = set()
+        self._tokens = TokenLines(width - INDENT, rejected=rejected)
+        self._wrapped_as: tuple[str, int] | None = None
+        """`_wrapping` as of the last update."""
         self._render = markdown
         self._by_round = by_round
         self._rounds = 0
@@ -132,7 +137,9 @@ class ReplyBlock(Block):
         """Wrap the new rounds' tokens; everything below the first changed line moves, so it is drawn again."""
         reply = self.reply
         stage = (reply.stage, reply.prefilled[0])
-        if len(reply.rounds) == self._rounds and stage == self._stage and reply.stepping == self._stepping:
+        if self._wrapping != self._wrapped_as:
+            self._wrap_anew()
+        elif len(reply.rounds) == self._rounds and stage == self._stage and reply.stepping == self._stepping:
             return None
         if self._before_step is not None:
             self._tokens.back_to(self._before_step)
@@ -167,9 +174,20 @@ class ReplyBlock(Block):
         return self._markdown is None
 
     def select(self, token: int | None) -> None:
-        """Mark this token, by the numbers of `Reply.starts`, and its round; None marks nothing."""
+        """Mark this token, by the numbers of `Reply.starts`, and its round; None marks nothing.
+
+        With the next update, everything is unfolded while a token is selected.
+        """
         self._cursor = token
         self.forget()
+
+    def unfold(self, y: int, column: int) -> bool:
+        """With the next update, show the stretch whose mark is in this cell; whether there is one."""
+        token = self.token_at(y, column)
+        folded = token is not None and any(p.token == token and p.fate == FOLDED for p in self._tokens.lines[y])
+        if token is not None and folded:
+            self._unfolded.add(token)
+        return folded
 
     def line_of(self, token: int) -> int | None:
         """The line a token begins on; None if it is not shown."""
@@ -197,6 +215,18 @@ class ReplyBlock(Block):
             end += cell_len(piece.text)
             found = piece.token
         return found if nearest or INDENT <= column < end else None
+
+    @property
+    def _wrapping(self) -> tuple[str, int]:
+        """What becomes of rejected tokens now, and how many stretches were unfolded."""
+        whole = self.reply.running or self._by_round or self._cursor is not None
+        return SHOW if whole and self._rejected == FOLD else self._rejected, len(self._unfolded)
+
+    def _wrap_anew(self) -> None:
+        """Begin again with no token wrapped."""
+        self._wrapped_as = self._wrapping
+        self._tokens = TokenLines(self.width - INDENT, rejected=self._wrapped_as[0], unfolded=self._unfolded)
+        self._rounds, self._stage, self._before_step = 0, None, None
 
     @property
     def _body_height(self) -> int:
