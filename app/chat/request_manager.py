@@ -306,6 +306,7 @@ class RequestManager:
     def _cancel(self, replies: Iterable[Reply]) -> None:
         for reply in replies:
             if self._session is not None:
+                reply.stopping = reply.running
                 self._session.source.cancel(reply.request_id)
 
     def _reply_to(self, request: Request) -> Reply:

@@ -18,6 +18,7 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.events import TextSelected
 from textual.message import Message
+from textual.notifications import Notify
 from textual.screen import ModalScreen, Screen
 
 from specchat.app.chat.archive import Archive
@@ -51,6 +52,7 @@ from specchat.app.ui.screens.help import HelpScreen, chat_help, replay_help
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.theme_choice import ThemeChoice
 from specchat.app.ui.widgets.chat_list import ChatList
+from specchat.app.ui.widgets.notice_line import NoticeLine
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import EngineError
 
@@ -119,6 +121,7 @@ class SpecChat(App[None]):
             begin_side_by_side: Whether that mode is opened at the start.
         """
         super().__init__()
+        self._disable_notifications = True  # as toasts: `on_notify` shows them
         self._prepare = prepare
         self._player = player
         self._probe = probe
@@ -235,6 +238,13 @@ class SpecChat(App[None]):
         if self.settings_actions.preferences is not None:
             await asyncio.to_thread(self.settings_actions.preferences.close)
 
+    def on_notify(self, event: Notify) -> None:
+        """Show a notice on the topmost screen that has a place for it."""
+        lines = (line for screen in reversed(self.screen_stack) for line in screen.query(NoticeLine))
+        line = next(lines, None)
+        if line is not None:
+            line.show(event.notification)
+
     # With every frame
 
     def _draw(self) -> None:
@@ -338,6 +348,12 @@ class SpecChat(App[None]):
         if action == "controls":
             return self._player is None
         return super().check_action(action, parameters)
+
+    def action_help_quit(self) -> None:
+        """What ^c does in most programs, and does not do here while no text is selected."""
+        screen = self.screen
+        busy = isinstance(screen, ChatScreen | SideScreen) and screen.check_action("stop", ())
+        say(self, "esc stops the reply · ^q quits" if busy else "^q quits")
 
     def action_side_by_side(self) -> None:
         """The same prompt with and without drafts, each on a clock of its own."""

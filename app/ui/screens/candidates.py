@@ -20,6 +20,7 @@ from specchat.app.ui.pace import Pace
 from specchat.app.ui.widgets.candidate import CandidateFrame
 from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.key_bar import KeyBar
+from specchat.app.ui.widgets.notice_line import NoticeLine
 from specchat.app.ui.widgets.transcript import REJECTED_SHOWN
 
 LEAST_HEIGHT = 9
@@ -60,6 +61,7 @@ class CandidatesScreen(Screen[int | None]):
         yield Static(id="candidates-prompt")
         with Grid(id="candidates"):
             yield from self._frames
+        yield NoticeLine()
         yield KeyBar(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -105,8 +107,7 @@ class CandidatesScreen(Screen[int | None]):
         if not width:
             return
         count = len(self._frames)
-        columns = 1 if width < 60 else 2 if width < 100 or count <= 4 else 3 if count <= 6 else 4
-        columns = min(columns, count)
+        columns = min(_columns(count, width), count)
         rows = ceil(count / columns)
         grid.styles.grid_size_columns = columns
         grid.styles.grid_rows = str(max(height // rows, LEAST_HEIGHT))
@@ -115,3 +116,12 @@ class CandidatesScreen(Screen[int | None]):
         prompt = Text(" ".join(escape_controls(self.turn.prompt).split()), no_wrap=True, overflow="ellipsis")
         prompt.truncate(max(width - len(aside) - 4, 8), overflow="ellipsis")
         self.query_one("#candidates-prompt", Static).update(Text.assemble(prompt, (aside, "dim")))
+
+
+def _columns(count: int, width: int) -> int:
+    """Frames beside each other: three of them from 120 cells on, four in two rows, more of them in two rows."""
+    if width < 60:
+        return 1
+    if count == 3:
+        return 3 if width >= 120 else 2
+    return 2 if width < 100 or count <= 4 else 3 if count <= 6 else 4

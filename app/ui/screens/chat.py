@@ -267,6 +267,7 @@ class ChatScreen(Screen[None]):
         taken = self._requests.stop(self.conversation)
         if taken and self._replay is None:
             self._widgets.composer.take_back(taken)
+        self._widgets.frame.show(self.conversation)
         self.update()
 
     def action_new_chat(self) -> None:

@@ -129,14 +129,14 @@ class ReplyBlock(Block):
         self._before_step: Mark | None = None
         """The end of the tokens before those of the round that is being stepped through."""
         self._cursor: int | None = None
-        self._stage: tuple[Stage, int] | None = None
+        self._stage: tuple[Stage, int, bool] | None = None
         self._markdown: list[Strip] | None = None
         self._notes: list[tuple[str, bool]] = []
 
     def update(self) -> int | None:
         """Wrap the new rounds' tokens; everything below the first changed line moves, so it is drawn again."""
         reply = self.reply
-        stage = (reply.stage, reply.prefilled[0])
+        stage = (reply.stage, reply.prefilled[0], reply.stopping)
         if self._wrapping != self._wrapped_as:
             self._wrap_anew()
         elif len(reply.rounds) == self._rounds and stage == self._stage and reply.stepping == self._stepping:

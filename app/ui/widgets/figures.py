@@ -79,6 +79,6 @@ def summary(metrics: Metrics) -> list[str]:
     return parts
 
 
-def machine(ready: Ready) -> str:
-    """Device, number format and memory in one line."""
-    return f"{ready.device} · {ready.dtype} · {size(ready.weight_bytes + ready.cache_bytes)}"
+def machine(ready: Ready) -> list[str]:
+    """Device, number format and memory, to be cut where the line ends."""
+    return [ready.device, ready.dtype, size(ready.weight_bytes + ready.cache_bytes)]
