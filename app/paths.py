@@ -27,6 +27,12 @@ def state_folder() -> Path:
     return _home("state") or platformdirs.user_state_path("specchat", appauthor=False)
 
 
+def exports_folder() -> Path:
+    """Pictures of the screen and exported chats: among the user's documents, where there is a folder for them."""
+    documents = platformdirs.user_documents_path()
+    return _home("exports") or (documents / "specchat" if documents.is_dir() else data_folder() / "exports")
+
+
 def database_file() -> Path:
     """The SQLite file of `app.storage.store.Store`."""
     return data_folder() / "specchat.db"

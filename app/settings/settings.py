@@ -57,6 +57,8 @@ class Settings:
     device: str = "auto"
     theme: str = ""
     """A Textual theme; empty for the app's own."""
+    exports: str = ""
+    """The folder that pictures and exported chats go to; empty for specchat's own (`app.paths`)."""
     rejected: str = FOLD
     """What becomes of rejected and discarded tokens, of `REJECTED`: each stretch is folded into one mark once the reply
     is complete, shown in place, or hidden."""

@@ -114,7 +114,7 @@ class SpecChat(App[None]):
                 (`EngineError`, `AppError`) is shown.
             player: The session's source, if it is a player: the app then shows a replay.
             theme: A theme's name; empty for specchat's own.
-            pictures: The folder that pictures of the screen go to; the current one by default.
+            pictures: The folder that pictures and exported chats go to; specchat's own by default.
             now: The time of day, for the ages of chats.
             probe: Measures what the interface and the GPU do; without one the panel does not say.
             make_duet: Makes the lanes of the side-by-side mode; without it there is none.

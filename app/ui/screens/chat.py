@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,6 +15,7 @@ from textual.strip import Strip
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.marks import Marks
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.unsent import UnsentTexts
 from specchat.app.settings.settings import SHOW
 from specchat.app.sources.player import Player
 from specchat.app.sources.stepper import Stepper
@@ -78,6 +79,7 @@ class ChatScreen(Screen[None]):
         self._replay = (
             ReplayControls(player, self._stepping, requests, transcript, self._inspection, redraw) if player else None
         )
+        self._unsent = UnsentTexts()
         self._updates = 0
         self._panel_state: tuple[object, ...] | None = None
 
@@ -115,10 +117,12 @@ class ChatScreen(Screen[None]):
 
     def show(self, conversation: Conversation) -> None:
         """Show another conversation."""
+        unsent = self.unsent
         self._transcript.show(conversation)
         self._inspection.forget()
         if self._replay is None:
             self._widgets.composer.remember([turn.prompt for turn in conversation.turns])
+            self._widgets.composer.put(unsent.of(conversation))
         self._panes.go_home()
         self._panes.select("chat")
         self._panel_state = None
@@ -241,9 +245,17 @@ class ChatScreen(Screen[None]):
             self._replay.seek(event.position)
 
     @property
-    def unsent(self) -> str:
-        """The text in the composer."""
-        return self._widgets.composer.text
+    def unsent(self) -> UnsentTexts:
+        """What is typed and not sent, in this chat and in the others."""
+        self._unsent.keep(self.conversation, self._widgets.composer.text)
+        return self._unsent
+
+    def restore_unsent(self, texts: Mapping[int, str]) -> None:
+        """Take over what was typed and not sent in an earlier run."""
+        unsent = self.unsent
+        unsent.fill(texts)
+        if not self._widgets.composer.text:
+            self.put(unsent.of(self.conversation))
 
     def put(self, text: str) -> None:
         """Show a text in the composer, to be changed and sent."""

@@ -73,8 +73,8 @@ def summary(metrics: Metrics) -> list[str]:
         return []
     parts = [f"{rate(metrics.tokens_per_second)} tok/s"]
     if metrics.tested:
+        parts.append(f"{rate(metrics.mean_emitted_length)} tokens per step of the big model (τ)")
         parts.append(f"{percent(metrics.acceptance)} of {metrics.tested} tested accepted")
-        parts.append(f"τ {rate(metrics.mean_emitted_length)}")
     parts.append(f"{metrics.emitted} tokens")
     return parts
 
