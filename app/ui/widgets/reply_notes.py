@@ -9,6 +9,8 @@ from specchat.app.ui.widgets.figures import summary
 from specchat.app.ui.widgets.token_lines import TokenLines
 from specchat.engine import Fate, FinishReason
 
+LEAD = 16
+"""Cells for how a reply ended, and the dot behind it."""
 STOPPING = "◌ stopping…"
 SIGNS = {
     FinishReason.EOS: "✓",
@@ -22,12 +24,12 @@ SIGNS = {
 
 def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
     """The lines below a reply at a width in cells; true for those that tell of a failure."""
-    return list(_wrapped(_notes(reply), width))
+    return list(_wrapped(_notes(reply, width), width))
 
 
-def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
+def _notes(reply: Reply, width: int) -> Iterator[tuple[list[str], bool]]:
     """Each note as the parts of a line, and whether it tells of a failure."""
-    figures = summary(reply.metrics) if reply.rounds else []
+    figures = summary(reply.metrics, width - LEAD)
     if reply.running and reply.stopping:
         yield [STOPPING, *figures], False
         return

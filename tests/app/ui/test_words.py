@@ -6,10 +6,24 @@ import re
 
 from specchat.app.ui.widgets.definitions import FIGURES
 from specchat.app.ui.widgets.explanations import EXPLANATIONS, WIDEST
+from specchat.app.ui.widgets.figures import summary
 from specchat.app.ui.widgets.panel import AcceptanceCard
-from specchat.engine import FinishReason
+from specchat.engine import FinishReason, Metrics, Round
+from tests.app.recorded import trace
 from tests.app.stage import Stage, lines_of
 from tests.app.views import WIDE, answered, reply_of
+
+
+def test_the_plain_words_are_as_many_as_there_is_room_for() -> None:
+    metrics = Metrics()
+    for record in trace():
+        if isinstance(record, Round):
+            metrics.add(record)
+    said = {room: summary(metrics, room)[1] for room in (90, 48, 20)}
+    tau = f"{metrics.mean_emitted_length:.1f} tokens"
+    assert said[90] == f"{tau} for each step of the big model (τ)"
+    assert said[48] == f"{tau} per big-model step (τ)"
+    assert said[20] == f"{tau} a step (τ)"
 
 
 def test_every_figure_has_a_sentence_and_a_picture() -> None:
@@ -24,7 +38,7 @@ async def test_the_line_below_a_reply_and_the_panel_speak_plainly(stage: Stage) 
         screen = await answered(stage, pilot, None)
         metrics = reply_of(screen).metrics
         (line,) = [line for line in lines_of(stage) if "tok/s" in line]
-        assert f"{metrics.mean_emitted_length:.1f} tokens per step of the big model (τ)" in line
+        assert f"{metrics.mean_emitted_length:.1f} tokens a step (τ)" in line
         assert reply_of(screen).reason is FinishReason.LENGTH
         assert line.strip().startswith("… token limit")  # which is no success
         panel = " ".join(row.plain for row in screen.query_one(AcceptanceCard).rows())
