@@ -11,6 +11,9 @@ from pathlib import Path
 
 import platformdirs
 
+TOUR = Path(__file__).resolve().parents[1] / "assets" / "traces" / "detail.jsonl"
+"""The recorded reply that the tour is about."""
+
 
 def data_folder() -> Path:
     """The chats."""

@@ -23,9 +23,11 @@ from textual.screen import ModalScreen, Screen
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.lessons import lessons
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.session import Session
 from specchat.app.errors import AppError
+from specchat.app.paths import TOUR
 from specchat.app.settings.preferences import Preferences
 from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
@@ -50,11 +52,12 @@ from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.definitions import DefinitionsScreen
 from specchat.app.ui.screens.help import HelpScreen, chat_help, replay_help
 from specchat.app.ui.screens.side_by_side import SideScreen
+from specchat.app.ui.screens.tour import TourScreen
 from specchat.app.ui.theme_choice import ThemeChoice
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.notice_line import NoticeLine
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import EngineError
+from specchat.engine import EngineError, read_trace
 
 STYLES = Path(__file__).parent / "styles"
 WRITE_S = 0.25
@@ -71,7 +74,7 @@ class SpecChat(App[None]):
 
     TITLE = "specchat"
     CSS_PATH = [  # noqa: RUF012
-        STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "controls", "candidates", "side")
+        STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "controls", "candidates", "side", "tour")
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
@@ -150,6 +153,7 @@ class SpecChat(App[None]):
                 "controls": _understood(self.action_controls),
                 "new": _understood(self.chat_screen.action_new_chat),
                 "help": _understood(self.action_help),
+                "tour": _understood(self.action_tour),
             },
         )
         self._palette = PaletteCommands(self, self._own_actions(), self.chats, self.settings_actions, self._export)
@@ -273,6 +277,7 @@ class SpecChat(App[None]):
             "definitions": self.action_definitions,
             "save_picture": self.action_save_picture,
             "help": self.action_help,
+            "tour": self.action_tour,
         }
 
     def _set_pace(self, pace: Pace) -> None:
@@ -381,6 +386,10 @@ class SpecChat(App[None]):
     def action_help(self) -> None:
         """Keys, fates, commands."""
         self.push_screen(HelpScreen(chat_help() if self._player is None else replay_help()))
+
+    def action_tour(self) -> None:
+        """What the colours mean, told on a recorded reply."""
+        self.push_screen(TourScreen(lessons(read_trace(TOUR))))
 
     def action_definitions(self) -> None:
         """What each figure means."""

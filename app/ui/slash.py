@@ -43,6 +43,7 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("copy", "|".join(COPIES), "copy the last reply, one of its code blocks, or the chat"),
     SlashCommand("export", "|".join(FORMATS), "write the chat to a file", needs=True),
     SlashCommand("new", "", "begin an empty chat"),
+    SlashCommand("tour", "", "draft, verify, accept, reject, correct, bonus: a screen each"),
     SlashCommand("help", "", "keys, commands, figures"),
 )
 BY_NAME = {command.name: command for command in COMMANDS} | {

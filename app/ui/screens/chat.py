@@ -21,6 +21,7 @@ from specchat.app.sources.player import Player
 from specchat.app.sources.stepper import Stepper
 from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
+from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.screens.chat_keys import CHAT_KEYS, REPLAY_ACTIONS
 from specchat.app.ui.screens.chat_layout import ChatLayout
@@ -134,6 +135,7 @@ class ChatScreen(Screen[None]):
         empty = not self.conversation.turns
         if self.has_class("-empty") is not empty:
             self.set_class(empty, "-empty")
+            self._widgets.composer.offering = empty
         if self._replay is not None:
             self._widgets.replay_bar.update()
         self._transcript.update()
@@ -267,6 +269,11 @@ class ChatScreen(Screen[None]):
         self._transcript.follow()
         self._widgets.frame.show(self.conversation)
         self.update()
+
+    def action_offer(self, place: int) -> None:
+        """A click on one of the first prompts."""
+        self.put(FIRST_PROMPTS[place].text)
+        self._panes.go_home()
 
     def action_back(self) -> None:
         """From wherever one was to the conversation."""

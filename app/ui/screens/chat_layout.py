@@ -35,6 +35,7 @@ class ChatLayout:
         self.tabs = PaneTabs(PANES, "chat", id="tabs")
         self.chats = ChatList(id="chats")
         self.welcome = Welcome(id="welcome")
+        self.welcome.offering = not self._replaying
         self.transcript = Transcript(Conversation(), id="transcript")
         self.timeline = Timeline(id="timeline")
         self.step_bar = StepBar(id="steps")

@@ -32,6 +32,7 @@ CHAT_KEYS: tuple[Row, ...] = (
     ("^n", "new chat"),
     ("^o  f9", "controls: γ, drafter, sampling, presets"),
     ("/", "commands; tab completes; // sends a slash"),
+    ("tab", "in an empty chat: prompts that show speculation; /tour explains it"),
     ("^y  f11", "side by side: one prompt with and without drafts"),
     ("^b  f2", "chats; there: enter opens, r renames, d deletes, u undoes"),
 )
