@@ -50,7 +50,7 @@ class AcceptanceCard(ReplyCard):
         lines = [
             self.headline(percent(s.acceptance), d.ACCEPTANCE),
             self.meter(s.acceptance, self.inner),
-            *self.sentence(_sum(s), "label"),
+            *(self.sentence(_sum(s)) if s.accepted + s.wasted else [Text("nothing drafted", self.style("label"))]),
             self.headline(rate(s.mean_emitted_length), f"tokens per big-model step · {d.TAU.label}"),
             Text(f"{s.emitted} tokens in {s.rounds} rounds", self.style("label")),
             Text(),

@@ -50,7 +50,10 @@ class Welcome(Widget):
             offers = []
         if room >= len(explained) + len(offers) and width <= self.size.width:
             lines += explained
-        return Text("\n", no_wrap=True, overflow="ellipsis").join([*lines, *ending, *offers])
+        lines += [*ending, *offers]
+        for line in lines:
+            line.truncate(self.size.width, overflow="ellipsis")
+        return Text("\n").join(lines)
 
     def _wordmark(self) -> Text:
         name = Text()
