@@ -12,8 +12,10 @@ from specchat.app.cli.commands import models, options
 from specchat.app.cli.commands.bench import bench
 from specchat.app.cli.commands.compare import Exact, SetUpLeft, SetUpRight, compare
 from specchat.app.cli.commands.distill import distill
+from specchat.app.cli.commands.evaluate import evaluate
 from specchat.app.cli.commands.export import export
 from specchat.app.cli.commands.screenshot import screenshot
+from specchat.app.cli.commands.theory import theory
 from specchat.app.cli.commands.verify import verify
 from specchat.app.errors import UsageError
 
@@ -208,3 +210,5 @@ app.command()(bench)
 app.command()(compare)
 app.command()(verify)
 app.command()(distill)
+app.command()(evaluate)
+app.command()(theory)

@@ -16,7 +16,7 @@ from specchat.app.storage.aside import move_aside
 from specchat.app.storage.toml_file import read_toml, update_toml
 from specchat.engine import EngineConfig, EngineError, Message, Request, Sampling, make_private
 
-DRAFTERS = ("auto", "none", "ngram", "head", "combined", "model")
+DRAFTERS = ("auto", "none", "suffix", "ngram", "head", "combined", "model")
 FOLD, SHOW, HIDE = REJECTED = ("fold", "show", "hide")
 """What becomes of the rejected and discarded tokens of a finished reply; all but `HIDE` show them while it streams."""
 PREFIX = "SPECCHAT_"
@@ -36,7 +36,7 @@ class Settings:
     draft: str = ""
     """A draft model, named as the target is; empty for none."""
     drafter: str = "auto"
-    """What proposes tokens; auto is the draft model where there is one, else the n-gram."""
+    """What proposes tokens; auto is the draft model where there is one, else the engine's best."""
     gamma: int | None = None
     """Draft length asked for each round; None, written auto, adapts it."""
     temperature: float = 0.0

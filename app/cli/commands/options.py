@@ -17,7 +17,10 @@ Draft = Annotated[str | None, typer.Option("--draft", metavar="MODEL", help="A s
 Drafter = Annotated[
     str | None,
     typer.Option(
-        "--drafter", metavar="auto|none|ngram|head|combined|model", help="What proposes tokens.", show_default=False
+        "--drafter",
+        metavar="auto|none|suffix|ngram|head|combined|model",
+        help="What proposes tokens.",
+        show_default=False,
     ),
 ]
 
