@@ -100,4 +100,5 @@ class CandidateActions:
         if place is not None:
             self._requests.pick(turn, turn.candidates[place])
             self._screen.update()
-            say(self._app, f"reply {place + 1} of {len(turn.candidates)} goes on · /candidates shows them again")
+        if turn.candidates:
+            say(self._app, f"reply {turn.place} of {len(turn.candidates)} goes on · /candidates shows them again")

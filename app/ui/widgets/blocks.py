@@ -23,6 +23,8 @@ INDENT = 4
 MARK = "▌ "
 QUEUED = " queued "
 """Prompts leave room for it at their right."""
+SEVERAL = " {} of {} · /candidates "
+"""At the right of a prompt with several replies: which of them goes on, and the way to all of them."""
 COPY = "copy"
 Markdown = Callable[[str, int], list[Strip]]
 """Renders Markdown at a width."""
@@ -70,7 +72,7 @@ class PromptBlock(Block):
         self._turn = turn
         self._shown: tuple[bool, int] | None = None
         """Whether it waits, and which of several replies the chat goes on with."""
-        self._text = TokenLines(width - INDENT - len(QUEUED))
+        self._text = TokenLines(width - INDENT - len(QUEUED if turn.wanted == 1 else SEVERAL))
         self._text.append([(turn.prompt.strip("\n"), Fate.PLAIN)], 0)
         self._lines = self._text.lines
         self.height = len(self._lines) + 1
@@ -100,7 +102,7 @@ class PromptBlock(Block):
         line = Strip([margin, Segment(MARK, styles.mark), Segment(text, style)])
         line = line.adjust_cell_length(self.width, style)
         of, link = len(self._turn.candidates), Style(meta={"@click": "app.candidates"})
-        aside = Segment(QUEUED, styles.mark) if queued else Segment(f" {place} of {of} ", styles.mark + link)
+        aside = Segment(QUEUED, styles.mark) if queued else Segment(SEVERAL.format(place, of), styles.mark + link)
         if (queued or of) and y == len(self._lines) - 1:
             line = Strip.join([line.crop(0, self.width - len(aside.text)), Strip([aside])])
         return line
