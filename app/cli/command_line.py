@@ -15,6 +15,7 @@ from specchat.app.cli.commands.distill import distill
 from specchat.app.cli.commands.evaluate import evaluate
 from specchat.app.cli.commands.export import export
 from specchat.app.cli.commands.screenshot import screenshot
+from specchat.app.cli.commands.serve import serve
 from specchat.app.cli.commands.theory import theory
 from specchat.app.cli.commands.verify import verify
 from specchat.app.errors import UsageError
@@ -66,6 +67,7 @@ def chat(
     presence_penalty: options.PresencePenalty = None,
     lenience: options.Lenience = None,
     max_tokens: options.MaxTokens = None,
+    slots: options.Slots = None,
     context: options.Context = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
@@ -98,6 +100,7 @@ def chat(
         "presence_penalty": presence_penalty,
         "lenience": lenience,
         "max_tokens": max_tokens,
+        "slots": slots,
         "context": context,
         "dtype": dtype,
         "quantize": quantize,
@@ -156,6 +159,7 @@ def ask(
     logit_bias: options.LogitBias = None,
     lenience: options.Lenience = None,
     max_tokens: options.MaxTokens = None,
+    slots: options.Slots = None,
     context: options.Context = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
@@ -182,6 +186,7 @@ def ask(
         "presence_penalty": presence_penalty,
         "lenience": lenience,
         "max_tokens": max_tokens,
+        "slots": slots,
         "context": context,
         "dtype": dtype,
         "quantize": quantize,
@@ -204,6 +209,7 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
     raise typer.Exit(open_replay(file))
 
 
+app.command()(serve)
 app.command()(screenshot)
 app.command()(export)
 app.command()(bench)

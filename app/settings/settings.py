@@ -49,6 +49,8 @@ class Settings:
     lenience: float = 1.0
     """Below 1, more drafted tokens are accepted than the target's distribution allows."""
     max_tokens: int = 1024
+    slots: int = 4
+    """Replies that are written at once; others wait."""
     context: int = 4096
     """Tokens a chat may have in all, prompt and reply together."""
     dtype: str = "auto"
@@ -112,6 +114,7 @@ class Settings:
             device=self.device,
             dtype=self.dtype,
             quantize=self.quantize,
+            slots=self.slots,
             context=self.context,
         )
 

@@ -51,7 +51,7 @@ class PaletteCommands:
                 "Ask for 2 to 8 replies to one prompt",
                 lambda: screen.put(f"/candidates 4 {screen.unsent}"),
             )
-            if any(turn.wanted > 1 for turn in screen.conversation.turns):
+            if any(turn.wanted > 1 or len(turn.replies) > 1 for turn in screen.conversation.turns):
                 yield self._action("Pick a reply", "Show the several replies of this chat again", "candidates")
             for name in self._settings.presets:
                 use = partial(self._settings.use_preset, name)

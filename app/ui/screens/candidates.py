@@ -53,7 +53,8 @@ class CandidatesScreen(Screen[int | None]):
         super().__init__()
         self._compositor = NarrowCompositor()
         self.turn, self._requests, self._slots = turn, requests, slots
-        self._frames = [CandidateFrame(turn, place, pace) for place in range(turn.wanted)]
+        self._count = max(turn.wanted, len(turn.replies))
+        self._frames = [CandidateFrame(turn, place, pace) for place in range(self._count)]
         self._updates = 0
 
     def compose(self) -> ComposeResult:
@@ -85,7 +86,7 @@ class CandidatesScreen(Screen[int | None]):
 
     def action_pick(self, place: int) -> None:
         """Go on with this one."""
-        if self.turn.candidates and place < len(self.turn.candidates):
+        if len(self.turn.replies) > 1 and place < len(self.turn.replies):
             self.dismiss(place)
 
     def action_leave(self) -> None:

@@ -29,7 +29,7 @@ def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
 
 def _notes(reply: Reply, width: int) -> Iterator[tuple[list[str], bool]]:
     """Each note as the parts of a line, and whether it tells of a failure."""
-    figures = summary(reply.metrics, width - LEAD)
+    figures = summary(reply.figures.metrics, width - LEAD)
     if reply.running and reply.stopping:
         yield [STOPPING, *figures], False
         return
