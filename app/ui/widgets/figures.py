@@ -80,7 +80,7 @@ def summary(metrics: Metrics, room: int) -> list[str]:
         plain = [f"{rate(metrics.mean_emitted_length)} tokens {words} (τ)" for words in PER_STEP]
         left = room - len(parts[0]) - 3
         parts.append(next((words for words in plain if len(words) <= left), plain[-1]))
-        parts.append(f"{percent(metrics.acceptance)} of {metrics.tested} tested accepted")
+        parts.append(f"{percent(metrics.acceptance)} of {metrics.tested} tested kept")
     parts.append(f"{metrics.emitted} tokens")
     return parts
 
