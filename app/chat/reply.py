@@ -82,6 +82,8 @@ class Reply:
         """Prompt tokens in the cache, and their total."""
         self.tail = ""
         """Text that came with the end, or all text of a reply whose rounds are unknown."""
+        self.stopping = False
+        """Whether it has been told to stop; it does so within one round."""
         self.reason: FinishReason | None = None
         self.message = ""
         """The sentence that came with an error."""

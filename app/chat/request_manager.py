@@ -153,7 +153,12 @@ class RequestManager:
         return self._ask_again(conversation, turn, request, ())
 
     def go_on(
-        self, conversation: Conversation, turn: Turn, rounds: Sequence[Round], chosen: Sequence[int] = (), text: str = ""
+        self,
+        conversation: Conversation,
+        turn: Turn,
+        rounds: Sequence[Round],
+        chosen: Sequence[int] = (),
+        text: str = "",
     ) -> bool:
         """Ask for one more reply to a prompt of the path; whether there is an engine to ask.
 
@@ -168,12 +173,15 @@ class RequestManager:
             return False
         request = self.settings.request(uuid4().hex, conversation.messages(turn))
         ids = tuple(token for record in rounds for token in record.emitted)
-        return self._ask_again(
-            conversation, turn, replace(request, reply_ids=(*ids, *chosen), reply_text=text), rounds
-        )
+        return self._ask_again(conversation, turn, replace(request, reply_ids=(*ids, *chosen), reply_text=text), rounds)
 
     def look(
-        self, conversation: Conversation, turn: Turn, rounds: Sequence[Round], detail: int, then: Callable[[Round], None]
+        self,
+        conversation: Conversation,
+        turn: Turn,
+        rounds: Sequence[Round],
+        detail: int,
+        then: Callable[[Round], None],
     ) -> bool:
         """Ask the target for the likeliest tokens behind these rounds of a reply; whether there is an engine to ask.
 
@@ -441,6 +449,7 @@ class RequestManager:
     def _cancel(self, replies: Iterable[Reply]) -> None:
         for reply in replies:
             if self._session is not None:
+                reply.stopping = reply.running
                 self._session.source.cancel(reply.request_id)
 
     def _reply_to(self, request: Request) -> Reply:
