@@ -69,7 +69,9 @@ class Examination:
     def fail(self, sentence: str) -> None:
         """It has ended: the reply gets what there is, or the reason why there is nothing."""
         nothing = self._computed.detail is None and sentence
-        self.reply.computed[self.number] = Computed(None, f"cannot be computed: {sentence}") if nothing else self._computed
+        self.reply.computed[self.number] = (
+            Computed(None, f"cannot be computed: {sentence}") if nothing else self._computed
+        )
 
     @property
     def _place(self) -> int | None:

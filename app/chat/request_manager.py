@@ -453,7 +453,9 @@ class RequestManager:
                 self._session.source.cancel(reply.request_id)
 
     def _reply_to(self, request: Request) -> Reply:
-        return Reply(request.request_id, drafter=request.drafter, gamma=gamma_text(request.gamma), baseline=self._baseline)
+        return Reply(
+            request.request_id, drafter=request.drafter, gamma=gamma_text(request.gamma), baseline=self._baseline
+        )
 
     def _forget_idle(self) -> None:
         self._conversations = [c for c in self._conversations if c.busy or c.waiting]
