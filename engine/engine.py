@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -100,7 +101,7 @@ class Engine:
         Raises:
             EngineError: as for `submit`.
         """
-        self._ask(Submit(request, outbox or self.outbox, self.clock(), continuation=tuple(continuation)))
+        self.submit(replace(request, reply_ids=tuple(continuation)), outbox)
 
     def _ask(self, submitted: Submit) -> None:
         request, key = submitted.request, (submitted.lane, submitted.request.request_id)

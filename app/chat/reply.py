@@ -27,7 +27,7 @@ from specchat.engine import (
 )
 
 if TYPE_CHECKING:
-    from specchat.app.chat.examination import Computed
+    from specchat.app.chat.computed import Computed
 
 SAMPLE_S = 0.25
 """Seconds of rounds for each sample of the speed."""
