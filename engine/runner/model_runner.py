@@ -50,6 +50,7 @@ class ModelRunner:
         self.device: torch.device = model.device
         self.vocabulary = int(self.config.vocab_size)
         self.branches = not exact
+        self._exact = exact
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
         self.context = context
@@ -101,7 +102,7 @@ class ModelRunner:
         gives their positions and what they attend to; `KVCache.keep` moves the accepted ones to their places. The mask
         may be padded to the `width` of the pass already.
         """
-        if self._static is not None:
+        if self._static is not None and (tokens.shape[1] <= CAPTURED[-1] or self._exact):
             return self._static.forward(tokens, slots, starts, tree_mask)
         out = self._run(self.model, tokens, slots, starts, tree_mask)
         return out.logits[:, : tokens.shape[1]], self._tapped(out, tokens.shape[1])

@@ -57,6 +57,8 @@ class Runner(Protocol):
     ) -> tuple[Tensor, Tensor | None]:
         """As `forward`, with the tapped hidden states [B, T, taps x hidden] beside the logits.
 
+        On a GPU both are there until the next pass.
+
         Args:
             tokens: [B, T], int64, on the device.
             slots: the slot of each row.

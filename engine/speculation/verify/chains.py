@@ -151,7 +151,7 @@ def _verdict(
     else:
         p = standardise(logits, settings)
         verdict = accept(p, drafted, lengths, *draws, q, settings.lenience, near)
-    details = detail.pack(logits, p, settings.greedy, q, drafted, k) if k else None
+    details = detail.pack(logits, p, settings.greedy, q, drafted, verdict.last, k) if k else None
     integers = (verdict.accepted, verdict.last, broken(logits, lengths), drafted)
     return packed(integers, (verdict.p, verdict.q, verdict.beta), details)
 
