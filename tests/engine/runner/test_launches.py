@@ -44,7 +44,7 @@ def test_a_round_launches_little(drafter: str, sampling: str, monkeypatch: pytes
         for name in ("captures", "replays"):
             counts.clear()
             request = ask("abababab", name, drafter=drafter, gamma=4, sampling=SAMPLINGS[sampling], max_tokens=24)
-            lane.take(Submit(request, box, 0.0, 0, ()))
+            lane.take(Submit(request, box, 0.0, 0))
             for launches, events in turns(lane, box, gpu):
                 if any(isinstance(event, Round) for event in events):
                     counts.append(len(launches))
@@ -66,7 +66,7 @@ def test_no_reply_waits_for_a_graph(drafter: str, monkeypatch: pytest.MonkeyPatc
             for gamma in (None, 3):
                 name = f"{number} {gamma}"
                 request = ask("abab", name, drafter=drafter, gamma=gamma, sampling=SAMPLINGS[sampling], max_tokens=6)
-                lane.take(Submit(request, box, 0.0, 0, ()))
+                lane.take(Submit(request, box, 0.0, 0))
                 for _ in turns(lane, box, gpu):
                     assert gpu.graphs == before
         assert made.graph_bytes >= 2 * (MAX_GAMMA + 1) * VOCABULARY * 4, "logits of a pass, and what judges them"
