@@ -254,5 +254,10 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
         monkeypatch.setattr(assembly, "_capture", lambda _: None)
     monkeypatch.setattr(GraphPool, "_warm", lambda _, run: None)  # noqa: ARG005
     monkeypatch.setattr(GraphPool, "_captured", lambda _, run: gpu.captured(run))
-    with gpu:
-        yield gpu
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # what runs here is tiny: threads that wait for each other cost far more than they save
+    try:
+        with gpu:
+            yield gpu
+    finally:
+        torch.set_num_threads(threads)
