@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.decoder import Chains, Decoder, DecoderShape
+from specchat.engine.kernels.chains import Chains
+from specchat.engine.kernels.decoder import Decoder
+from specchat.engine.kernels.decoder_weights import DecoderShape
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.runner.device import require_memory
 from specchat.engine.runner.kv_cache import KVCache
@@ -176,7 +178,7 @@ def _chains(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) 
         positions[first:end] = start + depths
         prefixes[first:end] = start
         counts.append(depths)
-        ancestors.append(first + before)
+        ancestors.append(start + before)
     offsets = np.cumsum(np.concatenate(counts), dtype=np.int32)
     return Chains(
         slots=plain.slots,
