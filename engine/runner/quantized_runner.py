@@ -77,7 +77,7 @@ class QuantizedRunner:
         columns = context + overhang + 1
         self.cache = _allocate(model, slots, columns)
         self._decoder = model.decoder(context, columns)
-        self._embedding, self._output = model.embedding, model.output
+        self.embedding, self._output = model.embedding, model.output
         self.context, self.taps = context, tuple(taps)
         self.vocabulary = model.shape.vocabulary
         self.short_context = model.short_context(context)
@@ -124,7 +124,7 @@ class QuantizedRunner:
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding, float32."""
-        return torch.from_numpy(self._embedding.rows_of(tokens.flatten().numpy())).view(*tokens.shape, -1)
+        return torch.from_numpy(self.embedding.rows_of(tokens.flatten().numpy())).view(*tokens.shape, -1)
 
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer, float32."""

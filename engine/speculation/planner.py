@@ -195,14 +195,22 @@ class Planner:
         """How many of a row's first `length` tokens, which another slot holds, may be copied from there."""
         return self.drafters[row.drafter].lend(row, source, length)
 
-    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor | None) -> None:
-        """Hand drafters the hidden states of tokens that the target has just read, from `SequenceState.cached` on."""
+    def absorb(
+        self, rows: Sequence[SequenceState], tapped: Tensor | None, lengths: Sequence[int] | None = None
+    ) -> None:
+        """Hand drafters the hidden states of tokens that the target has just read, from `SequenceState.cached` on.
+
+        Args:
+            rows: B.
+            tapped: [B, T, taps x hidden size].
+            lengths: how many of each row's T tokens stay; None for all.
+        """
         if tapped is None:
             return
         for name in dict.fromkeys(row.drafter for row in rows):
             mine = [i for i, row in enumerate(rows) if row.drafter == name]
             part = tapped if len(mine) == len(rows) else tapped[to_device(mine, tapped.device)]
-            self.drafters[name].absorb([rows[i] for i in mine], part)
+            self.drafters[name].absorb([rows[i] for i in mine], part, lengths and [lengths[i] for i in mine])
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """A round has added `emitted` to `row.tokens`."""

@@ -71,7 +71,7 @@ def run_round(
         tapped = None if tapped is None else _along(path, tapped)
     outcomes = to_host(judged, len(rows))
     watch.mark()
-    planner.absorb(rows, tapped)
+    planner.absorb(rows, tapped, [1 + outcome.accepted for outcome in outcomes])
     draft_s, verify_s = watch.seconds()
     return plan, outcomes, Timing(draft_s, verify_s, started)
 

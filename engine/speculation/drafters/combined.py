@@ -60,9 +60,9 @@ class CombinedDrafter(Drafter):
         """As the head can."""
         return self._head.lend(row, source, length)
 
-    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor) -> None:
+    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor, lengths: Sequence[int] | None = None) -> None:
         """For the head."""
-        self._head.absorb(rows, tapped)
+        self._head.absorb(rows, tapped, lengths)
 
     def offers(self, row: SequenceState) -> Offers:
         """As the head's: what the n-gram drafts costs nothing, so it is not asked for."""

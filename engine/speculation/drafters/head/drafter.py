@@ -9,6 +9,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from specchat.engine.kernels.quantized_linear import QuantizedLinear
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, chain, tree_of
@@ -17,15 +19,16 @@ from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, standardise
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
-from specchat.engine.speculation.drafters.head.kv_window import HeadMemory
+from specchat.engine.speculation.drafters.head.layer import HeadLayer
+from specchat.engine.speculation.drafters.head.memory import HeadMemory
 from specchat.engine.speculation.drafters.head.network import DraftHead
+from specchat.engine.speculation.drafters.head.packed_layer import PackedLayer, can_be_packed
+from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 from specchat.engine.speculation.drafters.head.weights import score_layer
 from specchat.engine.speculation.proposal import Draft, Offers, Support, join
 
 _STEADY = tree_of(2).first(4)
 """On the CPU, where a γ of its own was not asked for and may not be learnt: about what adapting comes to there."""
-WINDOW = 256
-"""Places a draft looks back: as far as the head has been trained on."""
 
 
 class HeadDrafter(Drafter):
@@ -58,22 +61,21 @@ class HeadDrafter(Drafter):
         *,
         branches: bool = True,
     ) -> None:
-        self._head = head
         self._branches = branches
         self._vocabulary = vocabulary
-        self._embed, self._device = target.embedding_rows, target.device
-        self._scores, self.score_bytes = score_layer(head, target.output_rows(vocabulary))
+        self._device = target.device
+        self._layer, self.score_bytes = _layer_of(head, vocabulary, target)
         self._size = target.vocabulary
         self._support = Support.of(vocabulary, target.vocabulary)
         self._penalties = penalties
         if self._device.type == "cpu":
             self.steady = _STEADY.depth
-        self._memory = HeadMemory(head, target.cache.slots, target.cache.columns)
+        self._memory = HeadMemory(self._layer, target.cache.slots)
 
     @property
     def bytes(self) -> int:
         """Memory beyond the head's weights."""
-        return self._memory.bytes + self.score_bytes
+        return self._layer.bytes + self.score_bytes
 
     def admit(self, row: SequenceState) -> None:
         """Find what is known of the prompt; the target reads again what is not."""
@@ -87,9 +89,9 @@ class HeadDrafter(Drafter):
         """In the head's memory as well."""
         self._memory.exchange(one, other)
 
-    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor) -> None:
+    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor, lengths: Sequence[int] | None = None) -> None:
         """Keep the states of what the target has read."""
-        self._memory.absorb(rows, tapped)
+        self._memory.absorb(rows, tapped, lengths)
 
     def release(self, row: SequenceState) -> None:
         """Leave the slot's memory to the next turn."""
@@ -131,17 +133,15 @@ class HeadDrafter(Drafter):
         u = self._uniforms(rows, len(tree))
         tokens = torch.zeros(len(rows), len(tree), dtype=torch.long, device=device)
         q = None if settings.all_greedy else torch.zeros(len(rows), tree.inner, len(self._vocabulary), device=device)
-        state = self._memory.read(rows, self._embed, WINDOW)
+        scores = self._memory.read(rows)
         for depth, level in enumerate(_levels(tree, device)):
             if depth:
-                embedded = self._embed(tokens[:, level.tokens - 1])
-                state = self._head.again(state[:, level.parents])
-                state = self._memory.extend(rows, tree, tree.levels[depth], state, embedded, WINDOW)
-            logits = self._scores(state)
+                drafted = tokens[:, level.tokens - 1]
+                scores = self._layer.extend(rows, tree, tree.levels[depth], level.parents, drafted)
             if q is None:
-                places = logits.topk(level.draws.shape[1], -1).indices
+                places = scores.likeliest(level.draws.shape[1])
             else:
-                q[:, level.tokens] = drawn_from = standardise(logits, settings)
+                q[:, level.tokens] = drawn_from = standardise(scores.logits, settings)
                 places = _draw_different(drawn_from, u[:, level.draws])
             tokens[:, level.children - 1] = self._vocabulary[places.flatten(1)[:, level.offered]]
         buckets, count = list(_offer(tree)[0]), len(rows)
@@ -153,16 +153,13 @@ class HeadDrafter(Drafter):
         settings = SamplingRows.of([row.request.sampling for row in rows], device)
         adjustment = self._penalties.of(rows)
         u = self._uniforms(rows, steps)
-        drafted = self._memory.read(rows, self._embed, WINDOW)
+        scores = self._memory.read(rows)
         tokens = torch.empty(len(rows), 0, dtype=torch.long, device=device)
         distributions: list[Tensor] = []
         for step in range(steps):
             if step:
-                embedded = self._embed(tokens[:, -1:])
-                state = self._head.again(drafted)
-                drafted = self._memory.extend(rows, chain(steps), (step,), state, embedded, WINDOW)
-            logits = self._scores(drafted)
-            token, q = self._choose(logits, tokens, step, settings, adjustment, u)
+                scores = self._layer.extend(rows, chain(steps), (step,), (0,), tokens[:, -1:])
+            token, q = self._choose(scores.logits, tokens, step, settings, adjustment, u)
             if q is not None:
                 distributions.append(q)
             tokens = torch.cat([tokens, token[:, None]], dim=1)
@@ -202,6 +199,15 @@ class HeadDrafter(Drafter):
         return whole
 
 
+def _layer_of(head: DraftHead, vocabulary: Tensor, target: Runner) -> tuple[HeadLayer, int]:
+    """The head beside a target, and the bytes of what scores its vocabulary."""
+    scores, size = score_layer(head, target.output_rows(vocabulary))
+    slots, columns = target.cache.slots, target.cache.columns
+    if isinstance(target, QuantizedRunner) and isinstance(scores, QuantizedLinear) and can_be_packed(head):
+        return PackedLayer(head, scores.matrix, target.embedding, slots, columns), size
+    return TorchLayer(head, scores, target.embedding_rows, slots, columns), size
+
+
 @lru_cache
 def _offer(tree: Tree) -> tuple[Sequence[int], Tree]:
     """A tree with its buckets: a token's rank among those offered for its position, apart for the first position."""
@@ -215,7 +221,7 @@ class _Level:
 
     tokens: Tensor
     """[P], tokens of the pass that something is offered behind."""
-    parents: Tensor
+    parents: list[int]
     """[P], where each one's parent is among those of the level before."""
     children: Tensor
     """[C], what is offered behind them, tokens of the pass."""
@@ -234,14 +240,11 @@ def _levels(tree: Tree, device: torch.device) -> list[_Level]:
         offered = [tree.children[token] for token in level]
         most = max(map(len, offered))
         draws = [[child - 1 for child in each] + [0] * (most - len(each)) for each in offered]
-        indices = (
-            level,
-            [before.index(tree.parents[token - 1]) if token else 0 for token in level],
-            [child for each in offered for child in each],
-            [place * most + rank for place, each in enumerate(offered) for rank in range(len(each))],
-            draws,
-        )
-        levels.append(_Level(*(to_device(index, device) for index in indices)))
+        parents = [before.index(tree.parents[token - 1]) if token else 0 for token in level]
+        children = [child for each in offered for child in each]
+        ranks = [place * most + rank for place, each in enumerate(offered) for rank in range(len(each))]
+        tokens, *others = (to_device(index, device) for index in (level, children, ranks, draws))
+        levels.append(_Level(tokens, parents, *others))
         before = level
     return levels
 
