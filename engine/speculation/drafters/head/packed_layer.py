@@ -101,6 +101,8 @@ class PackedLayer:
 
     def read(self, rows: Sequence[SequenceState], begins: Sequence[int], ends: Sequence[int]) -> Scores:
         """Read places of all rows, of each as many as it has."""
+        # The last place is scored with even where it has been read.
+        begins = [min(begin, end - 1) for begin, end in zip(begins, ends, strict=True)]
         counts = [end - begin for begin, end in zip(begins, ends, strict=True)]
         tokens = [row.tokens[begin + 1 : end + 1] for row, begin, end in zip(rows, begins, ends, strict=True)]
         chains = Chains.plain([row.slot for row in rows], begins, counts)
