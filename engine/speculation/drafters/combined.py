@@ -16,6 +16,7 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.ngram import MAX_ORDER, NGramDrafter
+from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft, Offers, join
 
 _HEAD = MAX_ORDER + 1
@@ -32,15 +33,16 @@ class CombinedDrafter(Drafter):
     """
 
     name = "combined"
-    buckets = (*NGramDrafter.buckets, *(_HEAD + bucket for bucket in HeadDrafter.buckets))
-    """Those of the n-gram, then those of the head."""
-    later = tuple(_HEAD + bucket for bucket in HeadDrafter.later)
     always = True
 
     def __init__(self, head: HeadDrafter, ngram: NGramDrafter, device: torch.device) -> None:
         self._head = head
         self._ngram = ngram
         self.steady = head.steady
+        self.buckets = (*NGramDrafter.buckets, *(_HEAD + bucket for bucket in head.buckets))
+        """Those of the n-gram, then those of the head."""
+        self.later = tuple(_HEAD + bucket for bucket in head.later)
+        self.expected = {_HEAD + bucket: rate for bucket, rate in head.expected.items()}
         self._device = device
 
     def admit(self, row: SequenceState) -> None:
@@ -64,9 +66,15 @@ class CombinedDrafter(Drafter):
         """For the head."""
         self._head.absorb(rows, tapped, lengths)
 
-    def offers(self, row: SequenceState) -> Offers:
+    def grows(self, row: SequenceState) -> bool:
+        """As the head's drafts do; those of the n-gram cost nothing to make."""
+        return self._head.grows(row)
+
+    def offers(self, row: SequenceState) -> Offers | None:
         """As the head's: what the n-gram drafts costs nothing, so it is not asked for."""
         of_head = self._head.offers(row)
+        if of_head is None:
+            return None
 
         def offers(gamma: int) -> tuple[Sequence[int], Tree]:
             buckets, tree = of_head(gamma)
@@ -74,7 +82,9 @@ class CombinedDrafter(Drafter):
 
         return offers
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
+    def propose(
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
+    ) -> Draft:
         """The n-gram's draft for the rows where it starts with its longest match, the head's for the others."""
         repeated = self._ngram.propose(rows, [row.room for row in rows])
         assert isinstance(repeated.tokens, list)
@@ -87,11 +97,13 @@ class CombinedDrafter(Drafter):
             lengths = [repeated.lengths[i] for i in texts]
             parts.append((texts, Draft([repeated.tokens[i] for i in texts], lengths, None, [found[i] for i in texts])))
         if heads:
-            draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads])
+            costs = [_of_head(budgets[i]) for i in heads] if budgets else []
+            draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads], costs)
             buckets = [[_HEAD + bucket for bucket in each] for each in draft.buckets or ()]
             parts.append((heads, replace(draft, buckets=buckets)))
         whole = join(parts, len(rows), self._device)
-        return replace(whole, steps=max((gammas[i] for i in heads), default=0))
+        asked = max((gammas[i] for i in heads), default=0)
+        return replace(whole, steps=asked if not heads or draft.steps is None else draft.steps)
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """For the n-gram's tables."""
@@ -101,3 +113,11 @@ class CombinedDrafter(Drafter):
         """From both."""
         self._head.release(row)
         self._ngram.release(row)
+
+
+def _of_head(budget: Budget | None) -> Budget | None:
+    """The same budget by the head's own buckets."""
+    if budget is None:
+        return None
+    rate = budget.rate
+    return replace(budget, rate=lambda bucket: rate(_HEAD + bucket))

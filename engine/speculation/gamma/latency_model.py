@@ -31,6 +31,8 @@ class LatencyModel:
         self._passes: dict[int, PassCurve] = {}
         self._rest: dict[int, _Median] = {}
         self._steps: dict[str, dict[int, _Median]] = {}
+        self._first: dict[str, dict[int, _Median]] = {}
+        self._further: dict[str, dict[int, _Median]] = {}
 
     def observe(
         self, rows: int, width: int, drafter: str | None, steps: int, draft_s: float, verify_s: float, rest_s: float
@@ -52,6 +54,12 @@ class LatencyModel:
         self._rest.setdefault(rows, _Median()).add(rest_s)
         if drafter is not None and steps > 0:
             self._steps.setdefault(drafter, {}).setdefault(rows, _Median()).add(draft_s / steps)
+            first = self._first.setdefault(drafter, {}).setdefault(rows, _Median())
+            if steps == 1:
+                first.add(draft_s)
+            elif first.value:
+                more = max(0.0, draft_s - first.value) / (steps - 1)
+                self._further.setdefault(drafter, {}).setdefault(rows, _Median()).add(more)
 
     def verify(self, rows: int, width: int) -> float:
         """One pass over `width` tokens for each of `rows` rows."""
@@ -72,6 +80,16 @@ class LatencyModel:
         """One more token drafted for each of `rows` rows."""
         step = _nearest(self._steps.get(drafter, {}), rows)
         return step.value if step else _PRIOR_DRAFT * self.verify(rows, 1)
+
+    def first_step(self, drafter: str, rows: int) -> float:
+        """A draft of one step."""
+        step = _nearest(self._first.get(drafter, {}), rows)
+        return step.value if step and step.value else self.draft_step(drafter, rows)
+
+    def further_step(self, drafter: str, rows: int) -> float:
+        """One draft step behind another, which may have had more to read."""
+        step = _nearest(self._further.get(drafter, {}), rows)
+        return step.value if step else self.draft_step(drafter, rows)
 
     def rest(self, rows: int) -> float:
         """What a round costs beside drafting and verification, whatever its γ."""

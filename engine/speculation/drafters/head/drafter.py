@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.kernels.quantized_linear import QuantizedLinear
+from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
@@ -19,12 +20,15 @@ from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, standardise
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
+from specchat.engine.speculation.drafters.head.drawer import Drawer
+from specchat.engine.speculation.drafters.head.growth import EXPECTED, GRADES, Growth, Node, going_on, nominal_rate
 from specchat.engine.speculation.drafters.head.layer import HeadLayer
 from specchat.engine.speculation.drafters.head.memory import HeadMemory
 from specchat.engine.speculation.drafters.head.network import DraftHead
-from specchat.engine.speculation.drafters.head.packed_layer import PackedLayer, can_be_packed
+from specchat.engine.speculation.drafters.head.packed_layer import PackedLayer, Place, can_be_packed
 from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 from specchat.engine.speculation.drafters.head.weights import score_layer
+from specchat.engine.speculation.gamma.budget import Budget, repeatable
 from specchat.engine.speculation.proposal import Draft, Offers, Support, join
 
 _STEADY = tree_of(2).first(4)
@@ -48,9 +52,9 @@ class HeadDrafter(Drafter):
     """
 
     name = "head"
-    buckets = range(2 * BRANCHES)
-    """First choice to last for the first position, then for any later one."""
-    later = tuple(bucket for bucket in buckets if bucket % BRANCHES)
+    buckets: Sequence[int] = range(2 * BRANCHES)
+    """Of trees of fixed shape: first choice to last for the first position, then for any later one."""
+    later: Sequence[int] = tuple(bucket for bucket in buckets if bucket % BRANCHES)
 
     def __init__(
         self,
@@ -71,6 +75,10 @@ class HeadDrafter(Drafter):
         if self._device.type == "cpu":
             self.steady = _STEADY.depth
         self._memory = HeadMemory(self._layer, target.cache.slots)
+        if isinstance(self._layer, PackedLayer):
+            self._known = vocabulary.tolist()
+            self.buckets, self.later, self.expected = range(2 * GRADES), (), EXPECTED
+            self.steady = DEFAULT_GAMMA
 
     @property
     def bytes(self) -> int:
@@ -97,34 +105,107 @@ class HeadDrafter(Drafter):
         """Leave the slot's memory to the next turn."""
         self._memory.release(row)
 
-    def offers(self, row: SequenceState) -> Offers:
-        """A tree of fixed shape, or a chain."""
+    def offers(self, row: SequenceState) -> Offers | None:
+        """A tree of fixed shape, or a chain; what grows is not known before."""
+        if self.grows(row):
+            return None
         return lambda gamma: _offer(self._tree_for(row, gamma) or chain(gamma))
 
+    def grows(self, row: SequenceState) -> bool:
+        """On the quantised kernels, where every verified token costs; not where logits or acceptance are special."""
+        return isinstance(self._layer, PackedLayer) and self._may_branch(row)
+
     @torch.inference_mode()
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
+    def propose(
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
+    ) -> Draft:
         """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly."""
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
             return Draft([[] for _ in rows], [0] * len(rows), None, [[] for _ in rows])
-        alike: dict[tuple[Tree | None, bool], list[int]] = {}
+        alike: dict[tuple[Tree | None, bool, bool], list[int]] = {}
         for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True)):
-            tree = self._tree_for(row, gamma)
-            alike.setdefault((tree, tree is not None and row.request.sampling.greedy), []).append(i)
-        parts = [
-            (mine, self._tree([rows[i] for i in mine], tree))
-            if tree
-            else (mine, self._chain([rows[i] for i in mine], [gammas[i] for i in mine]))
-            for (tree, _), mine in alike.items()
-        ]
+            grows = self.grows(row)
+            tree = None if grows else self._tree_for(row, gamma)
+            alike.setdefault((tree, tree is not None and row.request.sampling.greedy, grows), []).append(i)
+        parts: list[tuple[list[int], Draft]] = []
+        for (tree, _, grows), mine in alike.items():
+            some, lengths = [rows[i] for i in mine], [gammas[i] for i in mine]
+            if grows:
+                draft = self._grow(some, lengths, [budgets[i] if budgets else None for i in mine])
+            else:
+                draft = self._tree(some, tree) if tree else self._chain(some, lengths)
+            parts.append((mine, draft))
         return parts[0][1] if len(parts) == 1 else join(parts, len(rows), self._device)
+
+    def _may_branch(self, row: SequenceState) -> bool:
+        sampling = row.request.sampling
+        return self._branches and sampling.lossless and not sampling.adjusts
 
     def _tree_for(self, row: SequenceState, gamma: int) -> Tree | None:
         """What a row is offered; None for a chain: where it is long, or the row's logits or acceptance are special."""
-        sampling = row.request.sampling
-        if not (self._branches and 0 < gamma <= LONGEST and sampling.lossless and not sampling.adjusts):
+        if not (self._may_branch(row) and 0 < gamma <= LONGEST):
             return None
         free = row.request.gamma is None and not row.adaptive
         return _STEADY if free and gamma == self.steady == _STEADY.depth else tree_of(gamma)
+
+    def _grow(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]) -> Draft:
+        """Trees that grow step by step, as long as that pays (`engine.speculation.drafters.head.growth`)."""
+        layer, device = self._layer, self._device
+        assert isinstance(layer, PackedLayer)
+        drawers = [None if row.request.sampling.greedy else Drawer(row, device) for row in rows]
+        growths = [
+            Growth(
+                budget or repeatable(nominal_rate, line=0 if row.request.gamma is None else gamma),
+                min(gamma, LONGEST),
+                drawn=drawer is not None,
+            )
+            for row, gamma, budget, drawer in zip(rows, gammas, budgets, drawers, strict=True)
+        ]
+        scores, steps = self._memory.read(rows), 0
+        nodes = [[Node(0, 1.0, i)] for i in range(len(rows))]
+        while any(nodes):
+            steps += 1
+            assert scores.best is not None
+            assert scores.shares is not None
+            best, shares = scores.best.tolist(), scores.shares.tolist()
+            promises = []
+            for growth, drawer, mine in zip(growths, drawers, nodes, strict=True):
+                added = growth.offers(mine, shares)
+                if drawer is None:
+                    for each in added:
+                        growth.add(each, self._known[best[each.node.source][each.rank]])
+                else:
+                    added = drawer.draw(growth, added, scores.logits, self._known)
+                promises.append(growth.promising(added))
+            nodes = [[] for _ in rows]
+            places: list[Place] = []
+            for i in going_on(growths, [gain for _, gain in promises]):
+                for place, each in promises[i][0]:
+                    path = each.node.path
+                    nodes[i].append(Node(place, each.chance, len(places), (*path, place)))
+                    places.append(Place(rows[i], growths[i].tokens[place - 1], place, path, each.node.source))
+            if places:
+                scores = layer.go_on(places)
+        whole = [growth.tree() for growth in growths]
+        q = None if all(drawer is None for drawer in drawers) else self._distributions(drawers, whole)
+        tokens = [each for each, _, _ in whole]
+        return Draft(
+            tokens,
+            [len(each) for each in tokens],
+            buckets=[buckets for _, buckets, _ in whole],
+            trees=[tree for _, _, tree in whole],
+            tree_q=q,
+            support=self._support,
+            steps=steps,
+        )
+
+    def _distributions(self, drawers: Sequence[Drawer | None], whole: Sequence[tuple[object, object, Tree]]) -> Tensor:
+        """[B, I, V'], what was drawn from behind each of the first I nodes; 0 for greedy rows."""
+        q = torch.zeros(len(drawers), max(tree.inner for _, _, tree in whole), len(self._known))
+        for part, drawer in zip(q, drawers, strict=True):
+            for place, distribution in drawer.distributions.items() if drawer else ():
+                part[place] = distribution
+        return q
 
     def _tree(self, rows: Sequence[SequenceState], tree: Tree) -> Draft:
         """The same tree for rows that are all greedy, or all not: a draft step for each of its levels."""
