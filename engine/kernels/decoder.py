@@ -26,6 +26,7 @@ class Decoder:
         self.weights, self.shape = weights, weights.shape
         self._library = library()
         self._c = self._library.new_decoder(weights.c)
+        self._logits = np.empty(0, dtype=np.float32)
         weakref.finalize(self, self._library.free_decoder, self._c)
 
     def attach(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
@@ -77,3 +78,22 @@ class Decoder:
         batch.c.tapped = None if tapped is None else tapped.data_ptr()
         self._library.run(self._c, batch.c)
         return logits, tapped
+
+    def run_best(
+        self, tokens: NDArray[np.int64], chains: Chains, threads: int, taps: Sequence[int] = ()
+    ) -> tuple[Ints, Tensor | None]:
+        """One pass for the likeliest token [n] behind every token, -1 where a logit is not a number; and tapped states.
+
+        Arguments as for `run`, which says what else there is.
+        """
+        count, size = len(tokens), self.shape.vocabulary
+        if self._logits.size < count * size:
+            self._logits = np.empty(count * size, dtype=np.float32)
+        tapped = torch.empty(count, len(taps) * self.shape.hidden) if taps else None
+        best, depths = np.empty(count, dtype=np.int32), np.asarray(taps, dtype=np.int32)
+        batch = Batch(tokens, chains, np.arange(count, dtype=np.int32), threads)
+        batch.c.logits, batch.c.best, batch.c.best_count = self._logits.ctypes.data, best.ctypes.data, 1
+        batch.c.tap_count, batch.c.taps = len(taps), depths.ctypes.data
+        batch.c.tapped = None if tapped is None else tapped.data_ptr()
+        self._library.run(self._c, batch.c)
+        return best, tapped

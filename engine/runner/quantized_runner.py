@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -114,6 +114,27 @@ class QuantizedRunner:
         flat = tokens if min(counts) == width else torch.cat([row[:n] for row, n in zip(tokens, counts, strict=True)])
         logits, tapped = self._run(flat, _chains(trees, slots, starts), every=True)
         return _by_row(logits, counts, width), None if tapped is None else _by_row(tapped, counts, width)
+
+    def likeliest(
+        self, tokens: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int], trees: Sequence[Tree]
+    ) -> tuple[list[list[int]], list[Tensor] | None]:
+        """One pass for the likeliest token behind every token of every row, -1 where the logits are not numbers.
+
+        Args:
+            tokens: of each row, its last one and the drafted ones behind it.
+            slots: the slot of each row.
+            starts: the position of each row's first token.
+            trees: how the drafted tokens follow each other.
+
+        Returns:
+            The tokens of each row, and the tapped hidden states [T, taps x hidden] of each.
+        """
+        flat = np.array([token for row in tokens for token in row])
+        best, tapped = self._decoder.run_best(flat, _chains(trees, slots, starts), torch.get_num_threads(), self.taps)
+        ends = [0, *accumulate(map(len, tokens))]
+        rows, found = list(pairwise(ends)), best.tolist()
+        states = None if tapped is None else [tapped[first:end] for first, end in rows]
+        return [found[first:end] for first, end in rows], states
 
     @torch.inference_mode()
     def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:

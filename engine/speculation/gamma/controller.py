@@ -130,7 +130,9 @@ class GammaController:
         if sum(acceptance.worth for acceptance in acceptances) > 0:
             return not self._compare(rows, 1, self._speedup)
         step = self._draft_step(acceptances[0].drafter, rows)
-        return self._afford(_TRIAL * step, step)
+        # One measurement that was held up must not keep it from ever being made again.
+        price = min(step, 1.0)
+        return self._afford(_TRIAL * price, price)
 
     def _longest(
         self,
@@ -205,7 +207,7 @@ class GammaController:
             if acceptance.growing and count:
                 gained = sum(acceptance.survival(buckets, tree)) if tree else 0.0
                 cost = passes[len(buckets) if tree else 0] - passes[0] + drafting[acceptance.drafter]
-                acceptance.learn_worth(gained - price * cost)
+                acceptance.learn_worth(max(gained - price * cost, -1.0))
         return kept
 
     def observe(self, acceptances: Sequence[AcceptanceModel], judged: Sequence[VerifiedDraft]) -> None:

@@ -29,6 +29,8 @@ class LatencyModel:
     def __init__(self, padded: Callable[[int], int] = lambda width: width) -> None:
         self._padded = padded
         self._passes: dict[int, PassCurve] = {}
+        self._known: dict[tuple[int, int], list[float]] = {}
+        """Results of `verify_up_to` since the last round."""
         self._rest: dict[int, _Median] = {}
         self._steps: dict[str, dict[int, _Median]] = {}
         self._first: dict[str, dict[int, _Median]] = {}
@@ -48,6 +50,7 @@ class LatencyModel:
             verify_s: time of the pass and of the acceptance.
             rest_s: everything else.
         """
+        self._known.clear()
         if rows not in self._passes:
             self._passes[rows] = PassCurve(_nearest(self._passes, rows))
         self._passes[rows].observe(self._padded(width), verify_s)
@@ -67,9 +70,12 @@ class LatencyModel:
 
     def verify_up_to(self, rows: int, width: int) -> list[float]:
         """`verify` for the widths 1 … `width`."""
-        curve = _nearest(self._passes, rows) or PassCurve()
-        seconds = curve.seconds_up_to(self._padded(width))
-        return [seconds[self._padded(each) - 1] for each in range(1, width + 1)]
+        known = self._known.get((rows, width))
+        if known is None:
+            curve = _nearest(self._passes, rows) or PassCurve()
+            seconds = curve.seconds_up_to(self._padded(width))
+            known = self._known[rows, width] = [seconds[self._padded(each) - 1] for each in range(1, width + 1)]
+        return known
 
     def doubt(self, rows: int, width: int) -> float:
         """Standard deviation of log(verify(width) / verify(1)): by which factor, roughly, the ratio may be wrong."""

@@ -23,6 +23,9 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.head.layer import WINDOW, Scores
 from specchat.engine.speculation.drafters.head.network import DraftHead
 
+_MOST_UNFUSED = 64
+"""Tokens whose hidden states are kept until somebody asks: rounds that do not draft need not wait for the head."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -72,6 +75,9 @@ class PackedLayer:
         self._head.attach(self._states, self._keys, self._values)
         self._scored = 1
         """Places per row that the last step scored."""
+        self._read: list[tuple[int, int, Tensor]] = []
+        """What the target has read and no state was made of: slot, first column, hidden states [n, taps x d]."""
+        self._unfused = 0
 
     @property
     def bytes(self) -> int:
@@ -80,10 +86,12 @@ class PackedLayer:
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the states of the first `length` tokens."""
+        self._fuse()
         self._states[target, :length] = self._states[source, :length]
 
     def exchange(self, one: int, other: int, length: int) -> None:
         """Let two slots change places."""
+        self._fuse()
         pairs = [(self._states[one, :length], self._states[other, :length])]
         pairs += [(part[one, :, :length], part[other, :, :length]) for part in (self._keys, self._values)]
         for mine, theirs in pairs:
@@ -92,15 +100,28 @@ class PackedLayer:
     def absorb(
         self, slots: Sequence[int], starts: Sequence[int], tapped: Tensor, lengths: Sequence[int] | None = None
     ) -> None:
-        """Keep the states of the tokens that are wanted."""
+        """Keep the states of the tokens that are wanted; they are made when somebody asks for them."""
         counts = [tapped.shape[1]] * len(slots) if lengths is None else lengths
-        wanted = [part[:count] for part, count in zip(tapped, counts, strict=True)]
-        columns = [np.arange(start, start + count) for start, count in zip(starts, counts, strict=True)]
-        flat = wanted[0] if len(wanted) == 1 else torch.cat(wanted)
-        self._head.absorb(np.repeat(slots, counts), np.concatenate(columns), flat, torch.get_num_threads())
+        for part, slot, start, count in zip(tapped, slots, starts, counts, strict=True):
+            self._read.append((slot, start, part[:count]))
+            self._unfused += count
+        if self._unfused >= _MOST_UNFUSED:
+            self._fuse()
+
+    def _fuse(self) -> None:
+        """Make the states of what the target has read since the last time."""
+        if not self._read:
+            return
+        counts = [len(part) for _, _, part in self._read]
+        slots = np.repeat([slot for slot, _, _ in self._read], counts)
+        columns = np.concatenate([np.arange(start, start + len(part)) for _, start, part in self._read])
+        parts = [part for _, _, part in self._read]
+        self._head.absorb(slots, columns, parts[0] if len(parts) == 1 else torch.cat(parts), torch.get_num_threads())
+        self._read, self._unfused = [], 0
 
     def read(self, rows: Sequence[SequenceState], begins: Sequence[int], ends: Sequence[int]) -> Scores:
         """Read places of all rows, of each as many as it has."""
+        self._fuse()
         # The last place is scored with even where it has been read.
         begins = [min(begin, end - 1) for begin, end in zip(begins, ends, strict=True)]
         counts = [end - begin for begin, end in zip(begins, ends, strict=True)]
