@@ -61,6 +61,13 @@ class Candidate(NamedTuple):
     probability: float
 
 
+class Given(NamedTuple):
+    """A token of a reply that came with its request (`Request.reply_ids`), and the text that is whole with it."""
+
+    id: int
+    text: str
+
+
 class Refused(NamedTuple):
     """A further token of a tree that was tested for a position and rejected."""
 
@@ -84,6 +91,9 @@ class Detail:
     """norm(max(0, p - q)); only at a correction."""
     target_entropy: float
     draft_entropy: float
+    probability: float | None = None
+    """Of the position's own token (the tested one, or `Round.last`) under the distribution that `target` lists; None in
+    traces older than version 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +145,8 @@ class Round:
     """Per tested token, the other tokens rejected at its position, in order; empty for a chain."""
     offered: int = 0
     """Tokens of the tree; 0 for a chain."""
+    plain_s: float = 0.0
+    """Time of a pass over one token of each row of the batch, measured just before this round; 0 where none was."""
 
     @property
     def tested(self) -> int:
@@ -216,6 +228,8 @@ class Ready:
     weight_bytes: int
     cache_bytes: int
     at: float
+    plain_s: tuple[float, ...] = ()
+    """Times of the target's passes over one token of one row, measured while warming up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +242,8 @@ class Admitted:
     queued_s: float
     """Time between submission and this event."""
     at: float
+    given: tuple[Given, ...] = ()
+    """Tokens that the reply begins with, as the request gave them; `prompt_tokens` counts them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """Trace format: one JSON object per line, to store, replay and analyse replies without a model.
 
-The first line is `{"record": "trace", "version": 2}`. Every other line is a `Request` or an event, with its type's name
-in lower case under `record`. Unknown fields are an error: a newer format has a newer version; version 1, which had no
-trees, is also read. Reading checks every field against its declared type, so that a damaged trace fails here and not
-half-way through a replay.
+The first line is `{"record": "trace", "version": 3}`. Every other line is a `Request` or an event, with its type's name
+in lower case under `record`. Unknown fields are an error: a newer format has a newer version; versions 1 (no trees)
+and 2 (no plain passes, no frequency penalty, no `Detail.probability`, no reply that begins with given tokens) are also
+read. `assets/trace.schema.json` describes every field. Reading checks every field against its declared type, so that a
+damaged trace fails here and not half-way through a replay.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from specchat.engine.events import Event, Round
 from specchat.engine.private_files import create_text
 from specchat.engine.request import Request
 
-VERSION = 2
-_READABLE = (1, VERSION)
+VERSION = 3
+_READABLE = (1, 2, VERSION)
 Record = Event | Request
 
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(Record)}

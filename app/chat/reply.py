@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
+from specchat.app.chat.reply_figures import LONGEST_COURSE, ReplyFigures
 from specchat.app.sources.stepper import Part
 from specchat.engine import (
     Admitted,
     Baseline,
+    Fate,
     Finished,
     FinishReason,
+    Given,
     Metrics,
     Prefilled,
     Record,
     Round,
-    Speedup,
     SpeedupTracker,
     Token,
     from_json,
 )
+
+if TYPE_CHECKING:
+    from specchat.app.chat.computed import Computed
 
 SAMPLE_S = 0.25
 """Seconds of rounds for each sample of the speed."""
@@ -33,6 +41,8 @@ ENDINGS: dict[FinishReason, str] = {
     FinishReason.ERROR: "failed",
 }
 """Why a reply ended, in words."""
+CHOSEN = "chosen"
+"""The drafter of a round whose token the user has put in the place of what was drawn, or that came with a text."""
 
 
 class Stage(StrEnum):
@@ -57,11 +67,12 @@ class Reply:
     """
 
     def __init__(
-        self, request_id: str = "", *, drafter: str = "", gamma: int | None = 0, baseline: Baseline | None = None
+        self, request_id: str = "", *, drafter: str = "", gamma: str = "", baseline: Baseline | None = None
     ) -> None:
         self.request_id = request_id
         self.drafter = drafter
         self.gamma = gamma
+        """The γ that was asked for, or auto; empty where that is not known."""
         self.stage = Stage.WAITING
         self.rounds: list[Round] = []
         self.metrics = Metrics()
@@ -71,6 +82,8 @@ class Reply:
         """Prompt tokens in the cache, and their total."""
         self.tail = ""
         """Text that came with the end, or all text of a reply whose rounds are unknown."""
+        self.stopping = False
+        """Whether it has been told to stop; it does so within one round."""
         self.reason: FinishReason | None = None
         self.message = ""
         """The sentence that came with an error."""
@@ -82,9 +95,17 @@ class Reply:
         """How many of those there are."""
         self.stepping: tuple[Round, Part] | None = None
         """The round that is being stepped through; it is not yet one of `rounds`."""
+        self.given = 0
+        """How many of `rounds` the reply began with: taken over from another one, or chosen. No figure counts them."""
+        self.carried = 0
+        """Tokens of the rounds that were taken over."""
         self._baseline = baseline or Baseline()
         self._gains = SpeedupTracker(self._baseline)
         self._sampled_at = 0.0
+        self.computed: dict[int, Computed] = {}
+        """What was not recorded of its tokens and was computed afterwards, by the numbers of `starts`."""
+        self.figures = self._figures()
+        """What is drawn of its figures: as they were when `take_figures` was called last."""
 
     @property
     def text(self) -> str:
@@ -92,19 +113,29 @@ class Reply:
         return "".join(r.text for r in self.rounds) + self.tail
 
     @property
+    def has_text(self) -> bool:
+        """Whether there is any text."""
+        return bool(self.tail) or any(r.text for r in self.rounds)
+
+    @property
+    def own_rounds(self) -> list[Round]:
+        """The rounds of its own request."""
+        return self.rounds[self.given :]
+
+    @property
+    def emitted(self) -> tuple[int, ...]:
+        """Token ids of the reply so far; none where its rounds are unknown."""
+        return tuple(token for record in self.rounds for token in record.emitted)
+
+    @property
     def running(self) -> bool:
         """Whether more may come."""
         return self.stage in (Stage.WAITING, Stage.READING, Stage.ANSWERING)
 
-    @property
-    def gain(self) -> Speedup | None:
-        """Predicted and measured speedup, once there is something to compare with."""
-        return self._gains.gain(self.metrics.alpha)
-
-    @property
-    def counted_rounds(self) -> int:
-        """Rounds that `gain` is made of."""
-        return self._gains.rounds
+    def take_figures(self) -> None:
+        """Let what is drawn show the figures as they are now; done by itself when the reply ends."""
+        if (self.metrics.rounds, self.running) != (self.figures.metrics.rounds, self.figures.running):
+            self.figures = self._figures()
 
     def round_of(self, token: int) -> int:
         """The index in `rounds` of the round with this token, by the numbers of `starts`."""
@@ -128,6 +159,7 @@ class Reply:
             case Admitted():
                 self.stage = Stage.READING
                 self.prefilled = (record.reused_tokens, record.prompt_tokens)
+                self._begin_anew(record)
                 self.metrics.add(record)
             case Prefilled():
                 self.prefilled = (record.done, record.total)
@@ -137,22 +169,58 @@ class Reply:
                 self.stage, self.stepping = Stage.ENDED, None
                 self.reason, self.message = record.reason, record.message
                 self.tail += record.tail
+                self.take_figures()
 
     def fail(self, message: str) -> None:
         """End with an error that did not come from the engine's events."""
         self.stage, self.reason, self.message = Stage.ENDED, FinishReason.ERROR, message
+        self.take_figures()
 
-    def _add_round(self, record: Round) -> None:
-        self.stage, self.stepping = Stage.ANSWERING, None
+    def _figures(self) -> ReplyFigures:
+        return ReplyFigures(
+            metrics=self.metrics.copy(),
+            gain=self._gains.gain(self.metrics.alpha),
+            counted_rounds=self._gains.rounds,
+            speeds=tuple(self.speeds[-LONGEST_COURSE:]),
+            gammas=tuple(record.gamma for record in self.rounds[-LONGEST_COURSE:]),
+            running=self.running,
+        )
+
+    def carry(self, rounds: Iterable[Round]) -> None:
+        """Begin with the rounds of another reply; the own request goes on behind them."""
+        for record in rounds:
+            self._append(record)
+        self.given, self.carried = len(self.rounds), len(self.emitted)
+
+    def _begin_anew(self, admitted: Admitted) -> None:
+        """What is there was carried over. Behind it stand the given tokens that it lacks.
+
+        Their times are moved to before the request's own, on whose clock the timeline is drawn.
+        """
+        rounds, self.carried = self.rounds, len(self.emitted)
+        self.rounds, self.starts, self.tokens = [], [], 0
+        self.metrics, self._gains, self.speeds = Metrics(), SpeedupTracker(self._baseline), []
+        for record in rounds:
+            self._append(replace(record, at=record.at + admitted.at - rounds[-1].at))
+        first = admitted.prompt_tokens - len(admitted.given)
+        for place, token in enumerate(admitted.given[self.carried :], self.carried):
+            self._append(_chosen(record_id=self.request_id, token=token, position=first + place, at=admitted.at))
+        self.given = len(self.rounds)
+
+    def _append(self, record: Round) -> None:
         self.rounds.append(record)
         self.starts.append(self.tokens)
         self.tokens += len(record.drafted) + (record.last is not None)
+
+    def _add_round(self, record: Round) -> None:
+        self.stage, self.stepping = Stage.ANSWERING, None
+        self._append(record)
         self._baseline.add(record)
         self._gains.add(record)
-        self.drafter, self.gamma = record.drafter, record.gamma
+        self.drafter = record.drafter
         self.metrics.add(record)
         speed = self.metrics.recent_tokens_per_second
-        if len(self.rounds) == 1:
+        if len(self.rounds) == self.given + 1:
             self._sampled_at = record.at  # the speed of one round says little
         elif speed is not None and record.at >= self._sampled_at + SAMPLE_S:
             self.speeds.append(speed)
@@ -161,8 +229,64 @@ class Reply:
 
 def ran_together(one: Reply, other: Reply) -> bool:
     """Whether two replies had a round in the same batch: its times are the whole batch's, to the last digit."""
-    ours, theirs = ({r.verify_s for r in reply.rounds if r.rows > 1} for reply in (one, other))
+    ours, theirs = ({r.verify_s for r in reply.own_rounds if r.rows > 1} for reply in (one, other))
     return not ours.isdisjoint(theirs)
+
+
+def rounds_up_to(reply: Reply, token: int) -> list[Round]:
+    """The rounds of a reply before a token that was drafted or emitted; the last of them is cut in front of it.
+
+    Before a rejected or discarded token and before a correction stand the accepted tokens of their round.
+    """
+    if token >= reply.tokens:
+        return list(reply.rounds)
+    index = reply.round_of(token)
+    record, place = reply.rounds[index], token - reply.starts[index]
+    kept = min(place, record.accepted)
+    if not kept:
+        return reply.rounds[:index]
+    cut = replace(
+        record,
+        drafted=record.drafted[:kept],
+        p=record.p[:kept],
+        q=record.q[:kept],
+        u=record.u[:kept],
+        beta=record.beta[:kept],
+        accepted=kept,
+        last=None,
+        last_fate=None,
+        pieces=record.pieces[:kept],
+        last_piece="",
+        detail=record.detail[:kept],
+        refused=record.refused[:kept],
+    )
+    return [*reply.rounds[:index], cut]
+
+
+def _chosen(record_id: str, token: Given, position: int, at: float) -> Round:
+    """A round that drafted and verified nothing: its token was given."""
+    return Round(
+        request_id=record_id,
+        number=0,
+        position=position,
+        drafter=CHOSEN,
+        gamma=0,
+        drafted=(),
+        p=(),
+        q=(),
+        u=(),
+        beta=(),
+        accepted=0,
+        last=token.id,
+        last_fate=Fate.PLAIN,
+        pieces=(),
+        last_piece=token.text,
+        at=at,
+        draft_s=0.0,
+        verify_s=0.0,
+        rest_s=0.0,
+        rows=1,
+    )
 
 
 def stored_reply(content: str, reason: str | None, lines: tuple[str, ...]) -> Reply:
@@ -183,4 +307,5 @@ def stored_reply(content: str, reason: str | None, lines: tuple[str, ...]) -> Re
     if reply.stage is not Stage.ENDED:
         reply.stage = Stage.INTERRUPTED if reason is None else Stage.ENDED
         reply.reason = FinishReason(reason) if reason in set(FinishReason) else None
+        reply.take_figures()
     return reply

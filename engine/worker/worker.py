@@ -9,19 +9,20 @@ import queue
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 
 from specchat.engine.commands import Adjust, Cancel, Close, Command, Pause, Resume, SetDetail, Step, Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.events import Admitted, Finished, FinishReason, Loading, Notice, Prefilled, Ready
+from specchat.engine.events import Admitted, Finished, FinishReason, Given, Loading, Notice, Prefilled, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.prompt import encode
+from specchat.engine.sequence.prompt import encode, encode_reply
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner
@@ -29,6 +30,7 @@ from specchat.engine.speculation.round import Timing, run_round
 from specchat.engine.speculation.verify.outcome import Outcome
 from specchat.engine.worker.assembly import Assemble, Assembly, hindrances, warm_up
 from specchat.engine.worker.commit import commit, record
+from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes
 
 
 class Worker:
@@ -42,6 +44,9 @@ class Worker:
         on_ready: called once, when requests are served.
         on_end: called with the id of each request before it is told that it has ended.
     """
+
+    times_plain_passes: ClassVar[bool] = True
+    """Whether plain passes are timed beside rounds that draft; lanes are compared with each other instead."""
 
     def __init__(
         self,
@@ -100,12 +105,14 @@ class Worker:
         made = assemble(self._config, self._say_loading)
         self._model, self._target = made.model, made.target
         self._penalties = made.penalties
+        self._plain_passes = PlainPasses(made.target, made.penalties) if self.times_plain_passes else None
         self._planner = Planner(made.drafters, made.target, self._drop_drafter)
         self._scheduler = Scheduler(made.target.cache.slots)
         on_gpu = made.target.device.type == "cuda"
         self._say_loading("warm-up", "warming up, compiling what is not compiled yet" if on_gpu else "warming up", None)
         try:
             warm_up(made)
+            plain_s = time_warm_passes(made.target)
         except torch.OutOfMemoryError:
             raise EngineError("the device is out of memory: lower --context or choose a smaller model") from None
         device = made.target.device
@@ -122,6 +129,7 @@ class Worker:
                 weight_bytes=made.weight_bytes,
                 cache_bytes=made.cache_bytes,
                 at=self._clock(),
+                plain_s=plain_s,
             ),
             made,
         )
@@ -220,7 +228,8 @@ class Worker:
         request = submitted.request
         drafter = self._planner.named(request.drafter, request.gamma)
         request.check_vocabulary(self._model.vocab_size)
-        prompt = [*encode(request, self._model.tokenizer), *submitted.continuation]
+        given = encode_reply(request, self._model.tokenizer)
+        prompt = [*encode(request, self._model.tokenizer), *given]
         if len(prompt) >= self._target.context:
             raise EngineError(
                 f"the prompt has {len(prompt)} tokens and the context holds {self._target.context}: "
@@ -241,11 +250,21 @@ class Worker:
             text=Detokenizer(self._model.tokenizer, request.stop),
             drafter=drafter,
             admitted_at=now,
-            continued=len(submitted.continuation),
+            continued=len(given),
         )
+        pieces = row.text.begin(given)
         self._scheduler.admit(row)
         self._planner.admit(row)
-        row.outbox.put(Admitted(request.request_id, len(prompt), row.cached, now - submitted.at, now))
+        row.outbox.put(
+            Admitted(
+                request.request_id,
+                len(prompt),
+                row.cached,
+                now - submitted.at,
+                now,
+                tuple(Given(token, piece) for token, piece in zip(given, pieces, strict=True)),
+            )
+        )
 
     def _refuse(self, submitted: Submit, reason: FinishReason, message: str) -> None:
         self._on_end(submitted.request.request_id)
@@ -319,13 +338,18 @@ class Worker:
 
     def _verify(self, rows: Sequence[SequenceState]) -> None:
         """Run one round for these rows."""
+        plain_s = self._plain_passes.measure(rows) if self._plain_passes else 0.0
         plan, outcomes, timing = run_round(self._target, rows, self._planner, self._penalties)
-        self._planner.learn(rows, plan, outcomes, timing.draft, timing.verify, self._rest(timing))
+        rest_s = self._rest(timing)
+        self._planner.learn(rows, plan, outcomes, timing.draft, timing.verify, rest_s)
+        if self._plain_passes:
+            plain = not any(plan.proposal.lengths)
+            self._plain_passes.learn(len(rows), plain, timing.verify, timing.draft + timing.verify + rest_s)
         self._failing = False
         self._tell_hindrances()
         for row, outcome in zip(rows, outcomes, strict=True):
             try:
-                self._conclude(row, outcome, timing, len(rows))
+                self._conclude(row, outcome, timing, len(rows), plain_s)
             except Exception as error:  # its text, its record: nothing that the others share
                 self._finish(row, FinishReason.ERROR, _sentence(error), keep=False)
 
@@ -369,7 +393,7 @@ class Worker:
         message = "the device is out of memory: run fewer replies at once, or lower --context"
         self._finish(row, FinishReason.ERROR, message, keep=False)
 
-    def _conclude(self, row: SequenceState, outcome: Outcome, timing: Timing, rows: int) -> None:
+    def _conclude(self, row: SequenceState, outcome: Outcome, timing: Timing, rows: int, plain_s: float) -> None:
         if outcome.broken:
             self._target.cache.clear(row.slot)
             message = f"{self._model.name} computed something that is not a number: try another --dtype"
@@ -388,6 +412,7 @@ class Worker:
                 verify_s=timing.verify,
                 rest_s=self._rest(timing),
                 rows=rows,
+                plain_s=plain_s,
             )
         )
         row.rounds += 1

@@ -29,7 +29,7 @@ from specchat.engine import (
 )
 from tests.engine.records import DETAIL, EVERY_RECORD, make_round, records
 
-HEADER = '{"record": "trace", "version": 2}\n'
+HEADER = '{"record": "trace", "version": 3}\n'
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -199,7 +199,7 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
         b"\x00\xff\xfe\n",
         b"{}\n",
         b"[1]\n",
-        b'{"record": "trace", "version": 3}\n',
+        b'{"record": "trace", "version": 4}\n',
         HEADER.rstrip().encode(),
         b"[" * 100_000 + b"\n",
     ],
@@ -207,7 +207,7 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(content)
-    with pytest.raises(EngineError, match=r"trace.jsonl is not a specchat trace of version 2"):
+    with pytest.raises(EngineError, match=r"trace.jsonl is not a specchat trace of version 3"):
         list(read_trace(path))
 
 

@@ -44,9 +44,7 @@ class CandidateFrame(Vertical):
     @property
     def reply(self) -> Reply | None:
         """The reply, once it has been asked for."""
-        if self._turn.candidates:
-            return self._turn.candidates[self.place]
-        return self._turn.reply if self.place == 0 else None
+        return self._turn.replies[self.place] if self.place < len(self._turn.replies) else None
 
     def compose(self) -> ComposeResult:
         """The tokens."""
@@ -58,10 +56,12 @@ class CandidateFrame(Vertical):
 
     def update(self) -> None:
         """Draw what has changed in the reply."""
-        self.view.update()
         self._updates += 1
         if self._updates % TITLE_EVERY == 0:
+            if self.reply is not None:
+                self.reply.take_figures()
             self._show_title()
+        self.view.update()
         self.set_class(self.reply is not None and self.reply is self._turn.reply, "-chosen")
 
     def _show_title(self) -> None:
@@ -74,10 +74,11 @@ class CandidateFrame(Vertical):
         reply, number = self.reply, self.place + 1
         if reply is None:
             return f" {number} ", "queued" if self._turn.reply is None else ""
-        accepted = f"· {percent(reply.metrics.acceptance)} accepted " if reply.metrics.tested else ""
+        metrics = reply.figures.metrics
+        accepted = f"· {percent(metrics.acceptance)} accepted " if metrics.tested else ""
         if reply.stage is Stage.WAITING:
             accepted = "· waits for a free slot "
-        if not self._turn.candidates:  # it failed before it began
+        if len(self._turn.replies) < 2:  # it failed before it began
             return f" {number} ", ""
         link = f"[@click=screen.pick({self.place})] go on with {number} [/]"
         return f" [b]{number}[/b] {accepted}", link

@@ -47,7 +47,7 @@ def test_outcomes_are_those_of_the_tensors(tree: Tree | None) -> None:
         ours, theirs = compare(row(), drafted, tree, best, 3), by_tensors(drafted, tree, best)
         assert ours == theirs
         reached.add(ours.accepted)
-    assert len(reached) > 2
+    assert len(reached) > 1 + (tree is None or tree.depth > 2)
 
 
 def test_a_round_without_a_draft_gives_the_targets_token() -> None:
