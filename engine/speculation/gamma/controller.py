@@ -202,12 +202,11 @@ class GammaController:
             steps[acceptance.drafter] = max(gamma, steps.get(acceptance.drafter, 0))
         drafting = {drafter: self._drafting(drafter, n, rows) for drafter, n in steps.items()}
         self._round = 1 + sum(drafting.values()) + passes[max(kept, default=0)] - passes[0]
-        price = max(1.0, self._speedup)
         for (acceptance, buckets, tree), count in zip(offers, asked, strict=True):
-            if acceptance.growing and count:
-                gained = sum(acceptance.survival(buckets, tree)) if tree else 0.0
-                cost = passes[len(buckets) if tree else 0] - passes[0] + drafting[acceptance.drafter]
-                acceptance.learn_worth(max(gained - price * cost, -1.0))
+            if acceptance.growing:
+                verifying = passes[len(buckets) if tree else 0] - passes[0]
+                cost = verifying + drafting[acceptance.drafter]
+                acceptance.price = self._speedup * cost if count else None
         return kept
 
     def observe(self, acceptances: Sequence[AcceptanceModel], judged: Sequence[VerifiedDraft]) -> None:
