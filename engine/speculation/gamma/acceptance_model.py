@@ -99,13 +99,14 @@ class AcceptanceModel:
         offers: Offers | None = None,
         *,
         growing: bool = False,
+        worth: float = 0.0,
     ) -> None:
         self.drafter = drafter
         self.offers = offers
         self.growing = growing
         """Whether the drafter decides while it drafts, by these rates and by prices."""
-        self.worth = 1.0
-        """Of growing drafts: tokens gained beyond their price of late; at first they are worth trying."""
+        self.worth = worth
+        """Of growing drafts: tokens gained beyond their price of late."""
         self.price: float | None = None
         """Tokens that the growing draft of this round has to gain; None where there is none."""
         self.by_position = by_position
