@@ -17,8 +17,6 @@ class Submit:
     at: float
     lane: int = 0
     """Lane to run in, for an engine with lanes (`engine.lanes.engine`)."""
-    continuation: tuple[int, ...] = ()
-    """Token ids behind the prompt that the reply continues."""
 
 
 @dataclass(frozen=True, slots=True)

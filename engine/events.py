@@ -61,6 +61,13 @@ class Candidate(NamedTuple):
     probability: float
 
 
+class Given(NamedTuple):
+    """A token of a reply that came with its request (`Request.reply_ids`), and the text that is whole with it."""
+
+    id: int
+    text: str
+
+
 class Refused(NamedTuple):
     """A further token of a tree that was tested for a position and rejected."""
 
@@ -84,6 +91,9 @@ class Detail:
     """norm(max(0, p - q)); only at a correction."""
     target_entropy: float
     draft_entropy: float
+    probability: float | None = None
+    """Of the position's own token (the tested one, or `Round.last`) under the distribution that `target` lists; None in
+    traces older than version 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +242,8 @@ class Admitted:
     queued_s: float
     """Time between submission and this event."""
     at: float
+    given: tuple[Given, ...] = ()
+    """Tokens that the reply begins with, as the request gave them; `prompt_tokens` counts them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from specchat.app.chat.conversation import Conversation, Turn, stored_conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import AppError
 from specchat.app.storage.store import Chat, Store
-from specchat.engine import Finished, Record, Round, to_json
+from specchat.engine import Admitted, Finished, Record, Round, to_json
 
 T = TypeVar("T")
 RETRY_S = 1.0
@@ -32,7 +33,8 @@ class _Addition:
     @classmethod
     def of(cls, reply: Reply, records: list[Record]) -> _Addition:
         reasons = [record.reason.value for record in records if isinstance(record, Finished)]
-        return cls(reply, _text(records), [to_json(record) for record in records], reasons[0] if reasons else None)
+        text = "".join(_text(record, reply) for record in records)
+        return cls(reply, text, [to_json(record) for record in records], reasons[0] if reasons else None)
 
     def write(self, store: Store) -> None:
         """Store it; a reply that has no row is left out, since that was said when it began."""
@@ -67,24 +69,40 @@ class Archive:
 
     def prompt(self, conversation: Conversation, turn: Turn) -> Future[None]:
         """Store a prompt as soon as it is sent; the first one of a conversation makes its chat."""
+        before = conversation.before(turn)
 
         def write() -> None:
-            if conversation.chat is None:
-                conversation.chat = self._store.create_chat(conversation.title)
-            turn.prompt_id = self._store.add_message(conversation.chat.id, "user", turn.prompt)
+            with self._store.one_transaction():
+                chat = conversation.chat or self._store.create_chat(conversation.title)
+                prompt_id = self._store.add_message(chat.id, "user", turn.prompt, parent=_row_of(before))
+            conversation.chat, turn.prompt_id = chat, prompt_id
 
         return self._do(write)
 
-    def begin(self, conversation: Conversation, turn: Turn) -> Future[None]:
-        """Add the turn's replies to the store, still empty."""
+    def begin(self, conversation: Conversation, turn: Turn, replies: Sequence[Reply]) -> Future[None]:
+        """Add replies to a turn in the store, with no more than what they begin with."""
+        before = conversation.before(turn)
+        shown = turn.reply
+        given = [list(reply.rounds) for reply in replies]
 
         def write() -> None:
             if conversation.chat is None or turn.prompt_id is None:  # could not be stored: that was said then
                 return
-            for reply in turn.replies:
-                reply.message_id = self._store.add_message(
-                    conversation.chat.id, "assistant", "", answers=turn.prompt_id, chosen=reply is turn.reply
-                )
+            with self._store.one_transaction():
+                if (parent := _row_of(before)) is not None:
+                    self._store.set_parent(turn.prompt_id, parent)
+                rows = [
+                    self._store.add_message(
+                        conversation.chat.id, "assistant", "", parent=turn.prompt_id, chosen=reply is shown
+                    )
+                    for reply in replies
+                ]
+                for row, rounds in zip(rows, given, strict=True):
+                    if rounds:
+                        text = "".join(record.text for record in rounds)
+                        self._store.append_rounds(row, text, [to_json(record) for record in rounds])
+            for reply, row in zip(replies, rows, strict=True):
+                reply.message_id = row
 
         return self._do(write)
 
@@ -109,12 +127,22 @@ class Archive:
 
         return self._do(write)
 
-    def choose(self, reply: Reply) -> Future[None]:
-        """Continue the chat with this one of several replies."""
+    def choose(self, one: Reply | Turn) -> Future[None]:
+        """Continue the chat with this one of several replies, or of several versions of a prompt."""
 
         def write() -> None:
-            if reply.message_id is not None:
-                self._store.choose(reply.message_id)
+            row = one.prompt_id if isinstance(one, Turn) else one.message_id
+            if row is not None:
+                self._store.choose(row)
+
+        return self._do(write)
+
+    def fork(self, turns: Sequence[Turn], title: str) -> Future[Chat | None]:
+        """A new chat with copies of these turns and of the replies that the path goes on with."""
+
+        def write() -> Chat:
+            rows = [row for turn in turns for row in (turn.prompt_id, turn.reply and turn.reply.message_id)]
+            return self._store.fork_chat([row for row in rows if row is not None], title)
 
         return self._do(write)
 
@@ -122,7 +150,7 @@ class Archive:
         """Remove prompts that were never asked; a chat that had nothing else goes with them."""
 
         def write() -> None:
-            for turn in turns:
+            for turn in reversed(turns):  # each follows the one before it
                 if turn.prompt_id is not None:
                     self._store.take_back(turn.prompt_id)
             if turns and conversation.chat is not None and not self._store.messages(conversation.chat.id):
@@ -131,13 +159,13 @@ class Archive:
 
         return self._do(write)
 
-    def unsent(self) -> Future[str | None]:
-        """The text of the composer that was stored last."""
+    def unsent(self) -> Future[dict[int, str] | None]:
+        """What was typed and not sent, by the chat's id."""
         return self._do(self._store.unsent)
 
-    def keep_unsent(self, text: str) -> Future[None]:
-        """Store the text of the composer."""
-        return self._do(lambda: self._store.keep_unsent(text))
+    def keep_unsent(self, chat_id: int, text: str) -> Future[None]:
+        """Store what is typed and not sent in a chat."""
+        return self._do(lambda: self._store.keep_unsent(chat_id, text))
 
     def rename(self, chat: Chat, title: str) -> Future[None]:
         """Give a chat another title."""
@@ -190,6 +218,20 @@ class Archive:
         return self._writer.submit(guarded)
 
 
-def _text(records: Iterable[Record]) -> str:
-    """What the records add to their reply."""
-    return "".join(r.text if isinstance(r, Round) else r.tail for r in records if isinstance(r, Round | Finished))
+def _text(record: Record, reply: Reply) -> str:
+    """What a record adds to its reply. Of what it begins with, the rounds it took over are stored already."""
+    match record:
+        case Round():
+            return record.text
+        case Finished():
+            return record.tail
+        case Admitted():
+            return "".join(token.text for token in record.given[reply.carried :])
+    return ""
+
+
+def _row_of(turn: Turn | None) -> int | None:
+    """The row that a prompt behind this turn follows."""
+    if turn is None:
+        return None
+    return turn.prompt_id if turn.reply is None or turn.reply.message_id is None else turn.reply.message_id

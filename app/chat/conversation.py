@@ -1,11 +1,12 @@
-"""Conversation of one chat: prompts and the replies to them, in order."""
+"""Conversation of one chat: a tree of prompts and replies, and the path through it that is shown and continued."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from specchat.app.chat.reply import Reply, Stage, stored_reply
-from specchat.app.storage.store import Chat, StoredMessage
+from specchat.app.chat.reply import Reply
+from specchat.app.storage.store import Chat
 from specchat.engine import FinishReason, Message
 
 TITLE_LENGTH = 48
@@ -13,55 +14,76 @@ TITLE_LENGTH = 48
 
 @dataclass(eq=False)
 class Turn:
-    """A prompt and the reply to it."""
+    """A prompt and the replies to it."""
 
     prompt: str
     reply: Reply | None = None
-    """None while the prompt waits to be sent."""
-    candidates: list[Reply] = field(default_factory=list)
-    """All replies to the prompt where several were asked for; `reply` is the one that continues the chat."""
+    """The reply that the path goes on with; None while the prompt waits to be sent."""
+    replies: list[Reply] = field(default_factory=list)
+    """Every reply there is to the prompt, oldest first."""
     wanted: int = 1
-    """How many replies are asked for."""
+    """How many replies are asked for at first."""
     prompt_id: int | None = None
     """The prompt's row in the store, once it has one."""
+    versions: list[Turn] = field(default_factory=list)
+    """Every version of the prompt, this one among them, oldest first; shared by all of them."""
+    following: dict[Reply | None, Turn] = field(default_factory=dict)
+    """What was last shown behind each reply; behind None, what waits for the first one."""
 
-    @property
-    def replies(self) -> list[Reply]:
-        """Every reply there is to the prompt."""
-        return self.candidates or ([self.reply] if self.reply else [])
+    def __post_init__(self) -> None:
+        if self.reply is not None and not self.replies:
+            self.replies.append(self.reply)
+        if not self.versions:
+            self.versions.append(self)
 
     @property
     def place(self) -> int:
-        """Number of the candidate that continues the chat, from 1."""
-        return next((n for n, reply in enumerate(self.candidates, start=1) if reply is self.reply), 1)
+        """Number of the reply that the path goes on with, from 1."""
+        return next((n for n, reply in enumerate(self.replies, start=1) if reply is self.reply), 1)
+
+    @property
+    def version(self) -> int:
+        """Number of this version of the prompt, from 1."""
+        return next(n for n, turn in enumerate(self.versions, start=1) if turn is self)
 
     @property
     def counts(self) -> bool:
         """Whether the turn is part of the model's context: one that failed before its first token is not."""
         if self.reply is None:
             return False
-        return bool(self.reply.text) or self.reply.reason is not FinishReason.ERROR
+        return self.reply.has_text or self.reply.reason is not FinishReason.ERROR
 
 
 @dataclass(eq=False)
 class Conversation:
-    """The turns of one chat."""
+    """A chat: the turns of one path through its tree. What is not on the path stays in `Turn.versions` and replies."""
 
     chat: Chat | None = None
     """Its row in the store, once it has one."""
     turns: list[Turn] = field(default_factory=list)
+    """The path, from the first prompt on. Waiting turns are its end."""
     set_up: str = ""
     """How a lane answers that is compared with another one, in words; empty in a chat."""
+    every: list[Turn] = field(default_factory=list)
+    """Every turn of the tree, in order of creation."""
+
+    def __post_init__(self) -> None:
+        self.every = self.every or list(self.turns)
 
     @property
     def running(self) -> Reply | None:
-        """The first reply that is being written."""
+        """The first reply of the path that is being written."""
         return next(iter(self.all_running), None)
 
     @property
     def all_running(self) -> list[Reply]:
-        """Every reply that is being written."""
+        """Every reply to a prompt of the path that is being written."""
         return [reply for turn in self.turns for reply in turn.replies if reply.running]
+
+    @property
+    def busy(self) -> list[Reply]:
+        """Every reply that is being written, on the path or off it."""
+        return [reply for turn in self.every for reply in turn.replies if reply.running]
 
     @property
     def waiting(self) -> list[Turn]:
@@ -70,11 +92,11 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        """The chat's own title, else the set-up (if any) and the beginning of its first prompt."""
+        """The chat's own title, else the beginning of its first prompt and the set-up, if any."""
         if self.chat and self.chat.title:
             return self.chat.title
         title = title_of(self.turns[0].prompt) if self.turns else ""
-        return f"{self.set_up} · {title}" if self.set_up and title else title
+        return f"{title} · {self.set_up}" if self.set_up and title else title
 
     def messages(self, upto: Turn) -> tuple[Message, ...]:
         """The messages that the model gets in order to answer `upto`."""
@@ -83,6 +105,70 @@ class Conversation:
             if turn.counts and turn.reply is not None:
                 messages += [Message("user", turn.prompt), Message("assistant", turn.reply.text)]
         return (*messages, Message("user", upto.prompt))
+
+    def before(self, turn: Turn) -> Turn | None:
+        """The turn before this one on the path; None before the first."""
+        place = self.turns.index(turn)
+        return self.turns[place - 1] if place else None
+
+    def append(self, turn: Turn) -> None:
+        """Go on with a turn at the end of the path."""
+        if self.turns:
+            self.turns[-1].following[self.turns[-1].reply] = turn
+        self.turns.append(turn)
+        self.every.append(turn)
+
+    def add_version(self, of: Turn, turn: Turn) -> None:
+        """Go on with another version of a prompt of the path; what stood there stays beside it."""
+        turn.versions = of.versions
+        of.versions.append(turn)
+        self.every.append(turn)
+        self._go_on(self.turns.index(of), turn)
+
+    def show_version(self, turn: Turn, number: int) -> Turn:
+        """Go on with the version of this number (from 1) of a prompt of the path, and what followed it."""
+        version = turn.versions[number - 1]
+        self._go_on(self.turns.index(turn), version)
+        return version
+
+    def show_reply(self, turn: Turn, reply: Reply) -> None:
+        """Go on with another reply to a prompt of the path, and what followed it."""
+        waiting = [later for later in self.turns[self.turns.index(turn) + 1 :] if later.reply is None]
+        turn.reply = reply
+        self._go_on(self.turns.index(turn), turn)
+        if waiting and waiting[0] not in self.turns:
+            self.turns[-1].following[self.turns[-1].reply] = waiting[0]
+            self.turns += waiting
+
+    def begin_reply(self, turn: Turn, reply: Reply) -> None:
+        """The first reply to a prompt of the path: what waited for it follows it."""
+        turn.reply = reply
+        if (later := turn.following.pop(None, None)) is not None:
+            turn.following[reply] = later
+
+    def remove(self, turn: Turn) -> None:
+        """Forget a waiting turn; where it was a version of another prompt, go back to the last other one."""
+        place = self.turns.index(turn)
+        turn.versions.remove(turn)
+        self.every.remove(turn)
+        if turn.versions:
+            self._go_on(place, turn.versions[-1])
+            return
+        del self.turns[place:]
+        for other in self.every:
+            other.following = {reply: later for reply, later in other.following.items() if later is not turn}
+
+    def _go_on(self, place: int, turn: Turn) -> None:
+        """From this place of the path on: this turn, and what was last shown behind it."""
+        if place:
+            self.turns[place - 1].following[self.turns[place - 1].reply] = turn
+        self.turns[place:] = list(_path(turn))
+
+
+def _path(turn: Turn | None) -> Iterator[Turn]:
+    while turn is not None:
+        yield turn
+        turn = turn.following.get(turn.reply)
 
 
 def title_of(prompt: str) -> str:
@@ -95,28 +181,3 @@ def last_text(conversation: Conversation) -> str:
     """The text of the last reply that has any; empty where none has."""
     replies = (turn.reply.text.strip() for turn in reversed(conversation.turns) if turn.reply is not None)
     return next((text for text in replies if text), "")
-
-
-def stored_conversation(chat: Chat, messages: list[StoredMessage]) -> Conversation:
-    """The conversation as it was stored. A prompt without a reply was interrupted before its first word."""
-    conversation = Conversation(chat)
-    prompts: dict[int, Turn] = {}
-    for message in messages:
-        if message.role == "user":
-            prompts[message.id] = Turn(message.content, prompt_id=message.id)
-            conversation.turns.append(prompts[message.id])
-        elif message.role == "assistant" and conversation.turns:
-            turn = conversation.turns[-1] if message.answers is None else prompts[message.answers]
-            reply = stored_reply(message.content, message.finish_reason, message.events)
-            reply.message_id = message.id
-            turn.candidates.append(reply)
-            if message.chosen or turn.reply is None:
-                turn.reply = reply
-    for turn in conversation.turns:
-        turn.wanted = max(len(turn.candidates), 1)
-        if len(turn.candidates) == 1:
-            turn.candidates = []
-    for turn in conversation.waiting:
-        turn.reply = Reply()
-        turn.reply.stage = Stage.INTERRUPTED
-    return conversation

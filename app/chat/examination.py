@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from specchat.app.chat.computed import Computed
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import Settings
 from specchat.engine import Admitted, Candidate, Detail, Fate, Finished, Message, Record, Request, Round, Sampling
@@ -14,16 +15,6 @@ WIDE = 64
 """Entries asked for: more than are kept, so that q is known where the residual is computed."""
 OTHER_PROMPT = "cannot be computed: model, template or an earlier message are not those that this reply was made with"
 OTHER_SETTINGS = "with the settings or weights of now, which are not those of the reply"
-
-
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """The top-k lists of one token, computed afterwards."""
-
-    detail: Detail | None
-    """None if they could not be."""
-    note: str
-    """Why they could not be, or what has to be known of them; empty for nothing."""
 
 
 class Examination:
@@ -69,7 +60,9 @@ class Examination:
     def fail(self, sentence: str) -> None:
         """It has ended: the reply gets what there is, or the reason why there is nothing."""
         nothing = self._computed.detail is None and sentence
-        self.reply.computed[self.number] = Computed(None, f"cannot be computed: {sentence}") if nothing else self._computed
+        self.reply.computed[self.number] = (
+            Computed(None, f"cannot be computed: {sentence}") if nothing else self._computed
+        )
 
     @property
     def _place(self) -> int | None:

@@ -38,6 +38,8 @@ def as_json(conversation: Conversation, model: str) -> str:
                 "prompt": turn.prompt,
                 "chosen": turn.place - 1 if turn.reply is not None else None,
                 "replies": [_reply(reply) for reply in turn.replies],
+                "version": turn.version,
+                "versions": [other.prompt for other in turn.versions],
             }
             for turn in conversation.turns
         ],
@@ -61,8 +63,8 @@ def file_stem(title: str) -> str:
 
 def _markdown_reply(turn: Turn, reply: Reply) -> list[str]:
     notes = []
-    if turn.candidates:
-        notes.append(f"reply {turn.place} of {len(turn.candidates)}")
+    if len(turn.replies) > 1:
+        notes.append(f"reply {turn.place} of {len(turn.replies)}")
     if reply.running:
         notes.append("still being written")
     elif reply.stage is Stage.INTERRUPTED:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -11,8 +13,10 @@ from specchat.app.sources.stepper import Part
 from specchat.engine import (
     Admitted,
     Baseline,
+    Fate,
     Finished,
     FinishReason,
+    Given,
     Metrics,
     Prefilled,
     Record,
@@ -23,7 +27,7 @@ from specchat.engine import (
 )
 
 if TYPE_CHECKING:
-    from specchat.app.chat.examination import Computed
+    from specchat.app.chat.computed import Computed
 
 SAMPLE_S = 0.25
 """Seconds of rounds for each sample of the speed."""
@@ -37,6 +41,8 @@ ENDINGS: dict[FinishReason, str] = {
     FinishReason.ERROR: "failed",
 }
 """Why a reply ended, in words."""
+CHOSEN = "chosen"
+"""The drafter of a round whose token the user has put in the place of what was drawn, or that came with a text."""
 
 
 class Stage(StrEnum):
@@ -76,6 +82,8 @@ class Reply:
         """Prompt tokens in the cache, and their total."""
         self.tail = ""
         """Text that came with the end, or all text of a reply whose rounds are unknown."""
+        self.stopping = False
+        """Whether it has been told to stop; it does so within one round."""
         self.reason: FinishReason | None = None
         self.message = ""
         """The sentence that came with an error."""
@@ -87,6 +95,10 @@ class Reply:
         """How many of those there are."""
         self.stepping: tuple[Round, Part] | None = None
         """The round that is being stepped through; it is not yet one of `rounds`."""
+        self.given = 0
+        """How many of `rounds` the reply began with: taken over from another one, or chosen. No figure counts them."""
+        self.carried = 0
+        """Tokens of the rounds that were taken over."""
         self._baseline = baseline or Baseline()
         self._gains = SpeedupTracker(self._baseline)
         self._sampled_at = 0.0
@@ -99,6 +111,21 @@ class Reply:
     def text(self) -> str:
         """The reply so far."""
         return "".join(r.text for r in self.rounds) + self.tail
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there is any text."""
+        return bool(self.tail) or any(r.text for r in self.rounds)
+
+    @property
+    def own_rounds(self) -> list[Round]:
+        """The rounds of its own request."""
+        return self.rounds[self.given :]
+
+    @property
+    def emitted(self) -> tuple[int, ...]:
+        """Token ids of the reply so far; none where its rounds are unknown."""
+        return tuple(token for record in self.rounds for token in record.emitted)
 
     @property
     def running(self) -> bool:
@@ -132,6 +159,7 @@ class Reply:
             case Admitted():
                 self.stage = Stage.READING
                 self.prefilled = (record.reused_tokens, record.prompt_tokens)
+                self._begin_anew(record)
                 self.metrics.add(record)
             case Prefilled():
                 self.prefilled = (record.done, record.total)
@@ -158,17 +186,41 @@ class Reply:
             running=self.running,
         )
 
-    def _add_round(self, record: Round) -> None:
-        self.stage, self.stepping = Stage.ANSWERING, None
+    def carry(self, rounds: Iterable[Round]) -> None:
+        """Begin with the rounds of another reply; the own request goes on behind them."""
+        for record in rounds:
+            self._append(record)
+        self.given, self.carried = len(self.rounds), len(self.emitted)
+
+    def _begin_anew(self, admitted: Admitted) -> None:
+        """What is there was carried over. Behind it stand the given tokens that it lacks.
+
+        Their times are moved to before the request's own, on whose clock the timeline is drawn.
+        """
+        rounds, self.carried = self.rounds, len(self.emitted)
+        self.rounds, self.starts, self.tokens = [], [], 0
+        self.metrics, self._gains, self.speeds = Metrics(), SpeedupTracker(self._baseline), []
+        for record in rounds:
+            self._append(replace(record, at=record.at + admitted.at - rounds[-1].at))
+        first = admitted.prompt_tokens - len(admitted.given)
+        for place, token in enumerate(admitted.given[self.carried :], self.carried):
+            self._append(_chosen(record_id=self.request_id, token=token, position=first + place, at=admitted.at))
+        self.given = len(self.rounds)
+
+    def _append(self, record: Round) -> None:
         self.rounds.append(record)
         self.starts.append(self.tokens)
         self.tokens += len(record.drafted) + (record.last is not None)
+
+    def _add_round(self, record: Round) -> None:
+        self.stage, self.stepping = Stage.ANSWERING, None
+        self._append(record)
         self._baseline.add(record)
         self._gains.add(record)
         self.drafter = record.drafter
         self.metrics.add(record)
         speed = self.metrics.recent_tokens_per_second
-        if len(self.rounds) == 1:
+        if len(self.rounds) == self.given + 1:
             self._sampled_at = record.at  # the speed of one round says little
         elif speed is not None and record.at >= self._sampled_at + SAMPLE_S:
             self.speeds.append(speed)
@@ -177,8 +229,64 @@ class Reply:
 
 def ran_together(one: Reply, other: Reply) -> bool:
     """Whether two replies had a round in the same batch: its times are the whole batch's, to the last digit."""
-    ours, theirs = ({r.verify_s for r in reply.rounds if r.rows > 1} for reply in (one, other))
+    ours, theirs = ({r.verify_s for r in reply.own_rounds if r.rows > 1} for reply in (one, other))
     return not ours.isdisjoint(theirs)
+
+
+def rounds_up_to(reply: Reply, token: int) -> list[Round]:
+    """The rounds of a reply before a token that was drafted or emitted; the last of them is cut in front of it.
+
+    Before a rejected or discarded token and before a correction stand the accepted tokens of their round.
+    """
+    if token >= reply.tokens:
+        return list(reply.rounds)
+    index = reply.round_of(token)
+    record, place = reply.rounds[index], token - reply.starts[index]
+    kept = min(place, record.accepted)
+    if not kept:
+        return reply.rounds[:index]
+    cut = replace(
+        record,
+        drafted=record.drafted[:kept],
+        p=record.p[:kept],
+        q=record.q[:kept],
+        u=record.u[:kept],
+        beta=record.beta[:kept],
+        accepted=kept,
+        last=None,
+        last_fate=None,
+        pieces=record.pieces[:kept],
+        last_piece="",
+        detail=record.detail[:kept],
+        refused=record.refused[:kept],
+    )
+    return [*reply.rounds[:index], cut]
+
+
+def _chosen(record_id: str, token: Given, position: int, at: float) -> Round:
+    """A round that drafted and verified nothing: its token was given."""
+    return Round(
+        request_id=record_id,
+        number=0,
+        position=position,
+        drafter=CHOSEN,
+        gamma=0,
+        drafted=(),
+        p=(),
+        q=(),
+        u=(),
+        beta=(),
+        accepted=0,
+        last=token.id,
+        last_fate=Fate.PLAIN,
+        pieces=(),
+        last_piece=token.text,
+        at=at,
+        draft_s=0.0,
+        verify_s=0.0,
+        rest_s=0.0,
+        rows=1,
+    )
 
 
 def stored_reply(content: str, reason: str | None, lines: tuple[str, ...]) -> Reply:

@@ -83,6 +83,8 @@ class RequestManager:
         self._ready = False
         self._failure = ""
         self._conversations: list[Conversation] = []
+        self._looks: dict[str, Callable[[Round], None]] = {}
+        """Who waits for the likeliest tokens of one position, by request."""
         self._arrivals: deque[_Arrival] = deque()
         """What is being stored and not yet shown, oldest first."""
 
@@ -104,7 +106,7 @@ class RequestManager:
     def marks(self) -> Marks:
         """The chats that are answering, waiting, or have an unread answer."""
         self._forget_idle()
-        busy = {c.chat.id: c.all_running for c in self._conversations if c.chat}
+        busy = {c.chat.id: c.busy for c in self._conversations if c.chat}
         answering = {i for i, replies in busy.items() if any(r.stage is not Stage.WAITING for r in replies)}
         news = {c.chat.id for c in self.unseen if c.chat}
         return Marks(frozenset(answering), frozenset(busy.keys() - answering), frozenset(news))
@@ -134,18 +136,77 @@ class RequestManager:
     def send(self, conversation: Conversation, prompt: str, candidates: int = 1) -> None:
         """Ask for one reply or several; at once unless a reply of this conversation is running."""
         turn = Turn(prompt, wanted=candidates)
-        conversation.turns.append(turn)
-        if conversation not in self._conversations:
-            self._conversations.append(conversation)
-        if self._archive is not None:
-            wait([self._archive.prompt(conversation, turn)], PROMPT_WAIT_S)
-            self.changes += 1
-        self._next(conversation)
+        conversation.append(turn)
+        self._send(conversation, turn)
+
+    def edit(self, conversation: Conversation, turn: Turn, prompt: str) -> None:
+        """Send another version of an earlier prompt; what was there stays beside it."""
+        version = Turn(prompt)
+        conversation.add_version(turn, version)
+        self._send(conversation, version)
+
+    def regenerate(self, conversation: Conversation, turn: Turn, settings: Settings) -> bool:
+        """Ask for one more reply to a prompt of the path, with these settings; whether there is an engine to ask."""
+        if settings.seed is not None:  # the same one would say the same again
+            settings = replace(settings, seed=settings.seed + len(turn.replies))
+        request = settings.request(uuid4().hex, conversation.messages(turn))
+        return self._ask_again(conversation, turn, request, ())
+
+    def go_on(
+        self,
+        conversation: Conversation,
+        turn: Turn,
+        rounds: Sequence[Round],
+        chosen: Sequence[int] = (),
+        text: str = "",
+    ) -> bool:
+        """Ask for one more reply to a prompt of the path; whether there is an engine to ask.
+
+        Args:
+            conversation: Has the prompt.
+            turn: The prompt.
+            rounds: Rounds of another reply that it begins with; the engine takes them from its cache where it can.
+            chosen: Token ids behind them.
+            text: Text behind those.
+        """
+        if self.settings is None:
+            return False
+        request = self.settings.request(uuid4().hex, conversation.messages(turn))
+        ids = tuple(token for record in rounds for token in record.emitted)
+        return self._ask_again(conversation, turn, replace(request, reply_ids=(*ids, *chosen), reply_text=text), rounds)
+
+    def look(
+        self,
+        conversation: Conversation,
+        turn: Turn,
+        rounds: Sequence[Round],
+        detail: int,
+        then: Callable[[Round], None],
+    ) -> bool:
+        """Ask the target for the likeliest tokens behind these rounds of a reply; whether there is an engine to ask.
+
+        `then` gets a round that was made for its `Round.detail`. A failure is no answer.
+        """
+        if self.settings is None or self._session is None or not self._ready or self._failure:
+            return False
+        request = self.settings.request(uuid4().hex, conversation.messages(turn))
+        ids = tuple(token for record in rounds for token in record.emitted)
+        request = replace(request, drafter="none", gamma=0, max_tokens=1, detail=detail, reply_ids=ids)
+        self._looks[request.request_id] = then
+        try:
+            self._session.source.submit(request)
+        except EngineError:
+            del self._looks[request.request_id]
+            return False
+        return True
+
+    def show_version(self, conversation: Conversation, turn: Turn, number: int) -> None:
+        """Go on with another version of a prompt of the path, by its number from 1."""
+        self._chosen(conversation, conversation.show_version(turn, number))
 
     def stop(self, conversation: Conversation) -> list[str]:
         """End the running replies, keeping their text, and take the waiting prompts back."""
-        waiting = conversation.waiting
-        conversation.turns = [turn for turn in conversation.turns if turn.reply is not None]
+        waiting = self._drop_waiting(conversation)
         if waiting and self._archive is not None:
             self._archive.take_back(conversation, waiting)
             self.changes += 1
@@ -158,16 +219,18 @@ class RequestManager:
 
     def abandon(self, conversation: Conversation) -> None:
         """End the running replies and drop the waiting prompts; what was sent stays stored."""
-        conversation.turns = [turn for turn in conversation.turns if turn.reply is not None]
-        self._cancel(conversation.all_running)
+        self._drop_waiting(conversation)
+        self._cancel(conversation.busy)
 
-    def pick(self, turn: Turn, reply: Reply) -> None:
-        """Continue the chat with this candidate, and end the others."""
-        turn.reply = reply
-        if self._archive is not None:
-            self._archive.choose(reply)
-        self._cancel(other for other in turn.candidates if other.running and other is not reply)
-        self.changes += 1
+    def show_reply(self, conversation: Conversation, turn: Turn, reply: Reply) -> None:
+        """Go on with another reply to a prompt of the path."""
+        conversation.show_reply(turn, reply)
+        self._chosen(conversation, reply)
+
+    def pick(self, conversation: Conversation, turn: Turn, reply: Reply) -> None:
+        """Go on with this one of several replies, and end the others."""
+        self.show_reply(conversation, turn, reply)
+        self._cancel(other for other in turn.replies if other.running and other is not reply)
 
     def adjust(self, settings: Settings) -> bool:
         """Draft as these settings say, from the next round on; whether any reply is running.
@@ -203,10 +266,10 @@ class RequestManager:
         history = [m for m in request.messages[:-1] if m.role in ("user", "assistant")]
         if not conversation.turns:
             for prompt, reply in zip(history[::2], history[1::2], strict=False):
-                conversation.turns.append(Turn(prompt.content, stored_reply(reply.content, "eos", ())))
+                conversation.append(Turn(prompt.content, stored_reply(reply.content, "eos", ())))
         last = request.messages[-1].content if request.messages else request.prompt
         turn = Turn(last or f"{len(request.prompt_ids)} token ids", self._reply_to(request))
-        conversation.turns.append(turn)
+        conversation.append(turn)
         self.replies[request.request_id] = (conversation, turn)
 
     def drain(self) -> Iterator[Record]:
@@ -274,10 +337,54 @@ class RequestManager:
                 yield record
             elif request_id in self.replies:
                 self._deliver(request_id, record)
+            elif request_id in self._looks:
+                self._answer_look(request_id, record)
             elif request_id in self._examinations:
                 self._examinations[request_id].add(record)
                 if isinstance(record, Finished):
                     del self._examinations[request_id]
+
+    def _answer_look(self, request_id: str, record: Record) -> None:
+        if isinstance(record, Round):
+            self._looks[request_id](record)
+        elif isinstance(record, Finished):
+            del self._looks[request_id]
+
+    def _send(self, conversation: Conversation, turn: Turn) -> None:
+        """Store a prompt that is new on the path, and ask as soon as that can be."""
+        self._watch(conversation)
+        if self._archive is not None:
+            wait([self._archive.prompt(conversation, turn)], PROMPT_WAIT_S)
+            self.changes += 1
+        self._next(conversation)
+
+    def _watch(self, conversation: Conversation) -> None:
+        if conversation not in self._conversations:
+            self._conversations.append(conversation)
+
+    def _drop_waiting(self, conversation: Conversation) -> list[Turn]:
+        waiting = conversation.waiting
+        for turn in reversed(waiting):
+            conversation.remove(turn)
+        return waiting
+
+    def _chosen(self, conversation: Conversation, one: Reply | Turn) -> None:
+        if self._archive is not None:
+            self._archive.choose(one)
+        self.changes += 1
+        self._next(conversation)
+
+    def _ask_again(self, conversation: Conversation, turn: Turn, request: Request, rounds: Sequence[Round]) -> bool:
+        """Ask for a further reply to a prompt of the path, and go on with it."""
+        if self._session is None or not self._ready or self._failure:
+            return False
+        reply = self._reply_to(request)
+        reply.carry(rounds)
+        turn.replies.append(reply)
+        conversation.show_reply(turn, reply)
+        self._watch(conversation)
+        self._begin(conversation, turn, [replace(request, detail=self.detail)], [reply])
+        return True
 
     def _next(self, conversation: Conversation) -> None:
         if not self._ready or conversation.running:
@@ -290,14 +397,22 @@ class RequestManager:
     def _ask(self, conversation: Conversation, turn: Turn) -> None:
         ids = [uuid4().hex for _ in range(turn.wanted)]
         if self._failure or self._session is None or self.settings is None:
-            turn.reply, turn.wanted = Reply(ids[0]), 1
-            turn.reply.fail(self._failure or STARTING)
+            failed = Reply(ids[0])
+            failed.fail(self._failure or STARTING)
+            turn.replies, turn.wanted = [failed], 1
+            conversation.begin_reply(turn, failed)
             return
         requests = _requests(self.settings, ids, conversation.messages(turn), self.detail)
         replies = [self._reply_to(request) for request in requests]
-        turn.reply, turn.candidates = replies[0], replies if len(replies) > 1 else []
+        turn.replies = replies
+        conversation.begin_reply(turn, replies[0])
+        self._begin(conversation, turn, requests, replies)
+
+    def _begin(
+        self, conversation: Conversation, turn: Turn, requests: Sequence[Request], replies: Sequence[Reply]
+    ) -> None:
         if self._archive is not None:
-            self._archive.begin(conversation, turn)
+            self._archive.begin(conversation, turn, replies)
         for request, reply in zip(requests, replies, strict=True):
             self.replies[request.request_id] = (conversation, turn)
             try:
@@ -322,7 +437,7 @@ class RequestManager:
 
     def _end(self, request_id: str) -> None:
         conversation, _turn = self.replies.pop(request_id)
-        if not conversation.running:
+        if not conversation.busy:
             self.unseen.add(conversation)
         self.changes += 1
 
@@ -334,13 +449,16 @@ class RequestManager:
     def _cancel(self, replies: Iterable[Reply]) -> None:
         for reply in replies:
             if self._session is not None:
+                reply.stopping = reply.running
                 self._session.source.cancel(reply.request_id)
 
     def _reply_to(self, request: Request) -> Reply:
-        return Reply(request.request_id, drafter=request.drafter, gamma=gamma_text(request.gamma), baseline=self._baseline)
+        return Reply(
+            request.request_id, drafter=request.drafter, gamma=gamma_text(request.gamma), baseline=self._baseline
+        )
 
     def _forget_idle(self) -> None:
-        self._conversations = [c for c in self._conversations if c.running or c.waiting]
+        self._conversations = [c for c in self._conversations if c.busy or c.waiting]
 
 
 def _can_be_shown(arrival: _Arrival) -> bool:

@@ -12,8 +12,10 @@ from specchat.app.cli.commands import models, options
 from specchat.app.cli.commands.bench import bench
 from specchat.app.cli.commands.compare import Exact, SetUpLeft, SetUpRight, compare
 from specchat.app.cli.commands.distill import distill
+from specchat.app.cli.commands.evaluate import evaluate
 from specchat.app.cli.commands.export import export
 from specchat.app.cli.commands.screenshot import screenshot
+from specchat.app.cli.commands.serve import serve
 from specchat.app.cli.commands.theory import theory
 from specchat.app.cli.commands.verify import verify
 from specchat.app.errors import UsageError
@@ -65,11 +67,13 @@ def chat(
     presence_penalty: options.PresencePenalty = None,
     lenience: options.Lenience = None,
     max_tokens: options.MaxTokens = None,
+    slots: options.Slots = None,
     context: options.Context = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
     device: options.Device = None,
     theme: Annotated[str | None, typer.Option("--theme", metavar="NAME", help="Colours of the interface.")] = None,
+    rejected: options.Rejected = None,
     side_by_side: Annotated[
         bool, typer.Option("--side-by-side", help="One prompt in two set-ups, each on a clock of its own.")
     ] = False,
@@ -96,11 +100,13 @@ def chat(
         "presence_penalty": presence_penalty,
         "lenience": lenience,
         "max_tokens": max_tokens,
+        "slots": slots,
         "context": context,
         "dtype": dtype,
         "quantize": quantize,
         "device": device,
         "theme": theme,
+        "rejected": rejected,
     }
     if version:
         from importlib.metadata import version as installed
@@ -153,6 +159,7 @@ def ask(
     logit_bias: options.LogitBias = None,
     lenience: options.Lenience = None,
     max_tokens: options.MaxTokens = None,
+    slots: options.Slots = None,
     context: options.Context = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
@@ -179,6 +186,7 @@ def ask(
         "presence_penalty": presence_penalty,
         "lenience": lenience,
         "max_tokens": max_tokens,
+        "slots": slots,
         "context": context,
         "dtype": dtype,
         "quantize": quantize,
@@ -201,10 +209,12 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
     raise typer.Exit(open_replay(file))
 
 
+app.command()(serve)
 app.command()(screenshot)
 app.command()(export)
 app.command()(bench)
 app.command()(compare)
 app.command()(verify)
 app.command()(distill)
+app.command()(evaluate)
 app.command()(theory)

@@ -34,12 +34,23 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE messages ADD COLUMN chosen INTEGER NOT NULL DEFAULT 1",
         "CREATE TABLE drafts (id INTEGER PRIMARY KEY, text TEXT NOT NULL)",
     ),
+    (
+        # A chat becomes a tree: a reply follows its prompt, a prompt follows the reply (or, where that has not begun,
+        # the prompt) before it. What has the same parent are versions of each other, one of which is chosen.
+        "ALTER TABLE messages RENAME COLUMN answers TO parent",
+        "CREATE INDEX messages_of_parent ON messages (parent)",
+        "UPDATE messages SET parent = (SELECT max(p.id) FROM messages p WHERE p.chat_id = messages.chat_id"
+        " AND p.role = 'user' AND p.id < messages.id) WHERE parent IS NULL",
+        "UPDATE messages SET parent = coalesce((SELECT r.id FROM messages r WHERE r.parent = messages.parent"
+        " AND r.role = 'assistant' ORDER BY r.chosen DESC, CASE WHEN r.chosen THEN -r.id ELSE r.id END LIMIT 1),"
+        " parent) WHERE role = 'user' AND parent IS NOT NULL",
+    ),
 )
 """Statements that lead from one version of the schema to the next. Released ones never change; new ones follow."""
 
 _COLUMNS = (
     "id, title, updated_at, deleted_at FROM chats",
-    "id, chat_id, role, content, created_at, finish_reason, answers, chosen FROM messages",
+    "id, chat_id, role, content, created_at, finish_reason, parent, chosen FROM messages",
     "id, message_id, line FROM events",
     "id, text FROM drafts",
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,10 +44,11 @@ class StoredMessage:
     """Why the reply ended; None for a prompt, and for a reply that was interrupted or is still being written."""
     events: tuple[str, ...]
     """The trace lines (`engine.to_json`) of the reply, in order."""
-    answers: int | None = None
-    """The prompt that a reply is to; None for prompts, and for replies to the prompt before them."""
+    parent: int | None = None
+    """The prompt that a reply is to. The reply that a prompt follows, or the prompt, where that had no reply yet; None
+    for the first one of a chat."""
     chosen: bool = True
-    """Whether the conversation goes on with this reply, of several to one prompt."""
+    """Whether the chat goes on with this one, of all with the same parent."""
 
 
 class Store:
@@ -106,7 +107,7 @@ class Store:
         """The turns of a chat, oldest first."""
         with self._lock:
             rows = self._read(
-                "SELECT id, role, content, created_at, finish_reason, answers, chosen FROM messages"
+                "SELECT id, role, content, created_at, finish_reason, parent, chosen FROM messages"
                 " WHERE chat_id = ? ORDER BY id",
                 (chat_id,),
             )
@@ -119,21 +120,26 @@ class Store:
         for message_id, line in lines:
             events.setdefault(message_id, []).append(line)
         return [
-            StoredMessage(row_id, role, content, at, reason, tuple(events.get(row_id, ())), answers, bool(chosen))
-            for row_id, role, content, at, reason, answers, chosen in rows
+            StoredMessage(row_id, role, content, at, reason, tuple(events.get(row_id, ())), parent, bool(chosen))
+            for row_id, role, content, at, reason, parent, chosen in rows
         ]
 
     def add_message(
-        self, chat_id: int, role: str, content: str, *, answers: int | None = None, chosen: bool = True
+        self, chat_id: int, role: str, content: str, *, parent: int | None = None, chosen: bool = True
     ) -> int:
-        """Append a turn (for a reply: before its first token) and return its id; the chat becomes the newest."""
+        """Append a message (a reply: before its first token) and return its id; the chat becomes the newest.
+
+        A chosen one takes the place of those that follow the same parent.
+        """
         at = self._now()
         with self._write() as db:
             self._touch(db, f"chat {chat_id}", "UPDATE chats SET updated_at = ? WHERE id = ?", (at, chat_id))
             row = db.execute(
-                "INSERT INTO messages (chat_id, role, content, created_at, answers, chosen) VALUES (?, ?, ?, ?, ?, ?)",
-                (chat_id, role, _storable(content), at, answers, chosen),
+                "INSERT INTO messages (chat_id, role, content, created_at, parent, chosen) VALUES (?, ?, ?, ?, ?, ?)",
+                (chat_id, role, _storable(content), at, parent, chosen),
             )
+            if chosen:
+                self.choose(_row_id(row))
         return _row_id(row)
 
     def append_rounds(self, message_id: int, text: str, lines: Iterable[str]) -> None:
@@ -151,29 +157,55 @@ class Store:
         self._change(f"message {message_id}", change, (reason, message_id))
 
     def choose(self, message_id: int) -> None:
-        """Of several replies to one prompt, continue the chat with this one."""
-        change = "UPDATE messages SET chosen = (id = ?) WHERE answers = (SELECT answers FROM messages WHERE id = ?)"
+        """Of all messages with the same parent, continue the chat with this one."""
+        own = "SELECT chat_id, role, parent FROM messages WHERE id = ?"
+        siblings = "SELECT id FROM messages WHERE chat_id = ? AND role = ? AND parent IS ? AND chosen <> (id = ?)"
         with self._write() as db:
-            db.execute(change, (message_id, message_id))
+            for chat_id, role, parent in db.execute(own, (message_id,)).fetchall():
+                changed = db.execute(siblings, (chat_id, role, parent, message_id)).fetchall()
+                db.executemany(
+                    "UPDATE messages SET chosen = (id = ?) WHERE id = ?", [(message_id, i) for (i,) in changed]
+                )
+
+    def set_parent(self, message_id: int, parent: int) -> None:
+        """Let a prompt follow this reply: it was sent before the reply had begun."""
+        self._change(f"message {message_id}", "UPDATE messages SET parent = ? WHERE id = ?", (parent, message_id))
+
+    def fork_chat(self, message_ids: Sequence[int], title: str) -> Chat:
+        """A new chat with copies of these messages, each of which follows the one before it."""
+        copy = (
+            "INSERT INTO messages (chat_id, role, content, created_at, finish_reason, parent)"
+            " SELECT ?, role, content, created_at, finish_reason, ? FROM messages WHERE id = ?"
+        )
+        events = "INSERT INTO events (message_id, line) SELECT ?, line FROM events WHERE message_id = ? ORDER BY id"
+        with self._write() as db:
+            chat = self.create_chat(title)
+            parent: int | None = None
+            for message_id in message_ids:
+                row = db.execute(copy, (chat.id, parent, message_id))
+                if row.rowcount != 1:
+                    raise StoreError(f"message {message_id} is not in {self.path}")
+                parent = _row_id(row)
+                db.execute(events, (parent, message_id))
+        return chat
 
     def take_back(self, message_id: int) -> None:
-        """Remove a prompt without replies; one that has replies stays."""
-        replies = "SELECT 1 FROM messages WHERE answers = ?"
+        """Remove a prompt that nothing follows; one that has replies stays."""
+        replies = "SELECT 1 FROM messages WHERE parent = ?"
         with self._write() as db:
             db.execute(
                 f"DELETE FROM messages WHERE id = ? AND role = 'user' AND NOT EXISTS ({replies})",
                 (message_id, message_id),
             )
 
-    def unsent(self) -> str:
-        """The text of the composer that was stored last."""
-        rows = self._read("SELECT text FROM drafts WHERE id = 1")
-        return str(rows[0][0]) if rows else ""
+    def unsent(self) -> dict[int, str]:
+        """What was typed and not sent, by the chat's id; 0 is the chat that is not stored yet."""
+        return {row_id - 1: str(text) for row_id, text in self._read("SELECT id, text FROM drafts WHERE text != ''")}
 
-    def keep_unsent(self, text: str) -> None:
-        """Store the text of the composer."""
-        with self._write() as db:
-            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (1, ?)", (_storable(text),))
+    def keep_unsent(self, chat_id: int, text: str) -> None:
+        """Store what is typed and not sent in a chat, or 0."""
+        with self._write() as db:  # earlier versions keep one text for all chats, in row 1
+            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (?, ?)", (chat_id + 1, _storable(text)))
 
     def close(self) -> None:
         """Close the file; further calls raise `StoreError`."""

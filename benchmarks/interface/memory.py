@@ -55,9 +55,10 @@ def write_chat(database: Path) -> None:
     rounds = cycle(record for record in read_trace(TRACES / "code.jsonl") if isinstance(record, Round))
     with Store(database) as store:
         chat = store.create_chat("A long chat")
+        reply: int | None = None
         for turn in range(TURNS):
-            prompt = store.add_message(chat.id, "user", f"Question-{turn}")
-            reply = store.add_message(chat.id, "assistant", "", answers=prompt)
+            prompt = store.add_message(chat.id, "user", f"Question-{turn}", parent=reply)
+            reply = store.add_message(chat.id, "assistant", "", parent=prompt)
             text, lines, tokens = "", [], 0
             while tokens < TOKENS // TURNS:
                 record = replace(next(rounds), request_id=f"turn-{turn}", number=len(lines))

@@ -240,7 +240,7 @@ def _fill(home: Path) -> None:
         for title in (TITLE, "".join(PIECES)):
             chat = store.create_chat(title)
             prompt = store.add_message(chat.id, "user", "".join(PIECES))
-            answer = store.add_message(chat.id, "assistant", "", answers=prompt)
+            answer = store.add_message(chat.id, "assistant", "", parent=prompt)
             records = _rounds("stored")
             text = "".join(r.tail if isinstance(r, Finished) else r.text for r in records)
             store.append_rounds(answer, text, [to_json(record) for record in records])

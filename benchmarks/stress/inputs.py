@@ -42,7 +42,7 @@ class Inputs:
             for number in range(20):
                 chat = store.create_chat(f"chat {number}")
                 prompt = store.add_message(chat.id, "user", "question " * 30)
-                reply = store.add_message(chat.id, "assistant", "answer", answers=prompt)
+                reply = store.add_message(chat.id, "assistant", "answer", parent=prompt)
                 store.append_rounds(reply, " more", ['{"record": "round"}' * 20] * 10)
                 store.finish_message(reply, "eos")
         shutil.copy(TRACES / "side-right.jsonl", folder / "trace.jsonl")

@@ -52,21 +52,18 @@ class LaneEngine(Engine):
         self.lanes: tuple[LaneReady, ...] = ()
         """One per lane, once the models are loaded."""
 
-    def submit(
-        self, request: Request, outbox: Outbox | None = None, lane: int = 0, continuation: Sequence[int] = ()
-    ) -> None:
+    def submit(self, request: Request, outbox: Outbox | None = None, lane: int = 0) -> None:
         """Submit a request to a lane.
 
         Args:
             request: the request.
             outbox: for its events; the engine's own by default.
             lane: index of the lane.
-            continuation: token ids behind the prompt that the reply continues, as if they had been emitted.
 
         Raises:
             EngineError: as for `Engine.submit`.
         """
-        self._ask(Submit(request, outbox or self.outbox, self.clock(), lane, tuple(continuation)))
+        self._ask(Submit(request, outbox or self.outbox, self.clock(), lane))
 
     def _make_worker(self) -> LanesWorker:
         from specchat.engine.lanes.worker import LanesWorker

@@ -21,7 +21,6 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.assembly import Assemble, Assembly
 from specchat.engine.worker.worker import Worker
 
-
 WARM_UP = "Say hello."
 WARM_UP_TOKENS, WARM_UP_GAMMA = 8, 4
 

@@ -29,12 +29,13 @@ class Detokenizer:
         self.stopped = False
         """Whether a stop string was completed; nothing may be added after that."""
 
+    def begin(self, tokens: Sequence[int]) -> list[str]:
+        """Text per token that the reply begins with; no stop string is looked for in it."""
+        return [self._step(token) for token in tokens]
+
     def add(self, token: int) -> str:
         """Append a token; returns the text it releases, which may be empty or include text held back before."""
-        piece = self._stream.step(self._tokenizer.backend_tokenizer, token) or ""
-        self._ids.append(token)
-        self._streamed += piece
-        return self._release(piece)
+        return self._release(self._step(token))
 
     def tail(self) -> str:
         """Text still held back when the reply ends: half a character, or the beginning of a stop string."""
@@ -57,6 +58,13 @@ class Detokenizer:
     def name(self, token: int) -> str:
         """Text of a token on its own, or its name in the vocabulary if it has no text."""
         return self._decode([token]) or str(self._tokenizer.convert_ids_to_tokens(token) or "")
+
+    def _step(self, token: int) -> str:
+        """Text that is whole with this token."""
+        piece = self._stream.step(self._tokenizer.backend_tokenizer, token) or ""
+        self._ids.append(token)
+        self._streamed += piece
+        return piece
 
     def _release(self, piece: str) -> str:
         text = self._held + piece

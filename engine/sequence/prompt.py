@@ -31,6 +31,12 @@ def encode(request: Request, tokenizer: Any) -> list[int]:
     return list(ids)
 
 
+def encode_reply(request: Request, tokenizer: Any) -> list[int]:
+    """Token ids that the reply begins with, as the request gives them."""
+    text = tokenizer.encode(request.reply_text, add_special_tokens=False) if request.reply_text else []
+    return [*request.reply_ids, *text]
+
+
 def plain_template(messages: Sequence[Message]) -> str:
     """Prompt text for a model without a chat template: one labelled line per turn."""
     lines = [f"{message.role.capitalize()}: {message.content}" for message in messages]

@@ -16,13 +16,13 @@ import torch
 from specchat.engine.commands import Adjust, Cancel, Close, Command, Pause, Resume, SetDetail, Step, Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.events import Admitted, Finished, FinishReason, Loading, Notice, Prefilled, Ready
+from specchat.engine.events import Admitted, Finished, FinishReason, Given, Loading, Notice, Prefilled, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.prompt import encode
+from specchat.engine.sequence.prompt import encode, encode_reply
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner
@@ -231,7 +231,8 @@ class Worker:
         request = submitted.request
         drafter = self._planner.named(request.drafter, request.gamma)
         request.check_vocabulary(self._model.vocab_size)
-        prompt = [*encode(request, self._model.tokenizer), *submitted.continuation]
+        given = encode_reply(request, self._model.tokenizer)
+        prompt = [*encode(request, self._model.tokenizer), *given]
         if len(prompt) >= self._target.context:
             raise EngineError(
                 f"the prompt has {len(prompt)} tokens and the context holds {self._target.context}: "
@@ -252,13 +253,23 @@ class Worker:
             text=Detokenizer(self._model.tokenizer, request.stop),
             drafter=drafter,
             admitted_at=now,
-            continued=len(submitted.continuation),
+            continued=len(given),
         )
+        pieces = row.text.begin(given)
         self._scheduler.admit(row)
         self._planner.admit(row)
         if row.adaptive and request.sampling.greedy and self._made.rounds_by_width:
             self._tell(UNREPEATABLE.format(dtype=self._model.format))
-        row.outbox.put(Admitted(request.request_id, len(prompt), row.cached, now - submitted.at, now))
+        row.outbox.put(
+            Admitted(
+                request.request_id,
+                len(prompt),
+                row.cached,
+                now - submitted.at,
+                now,
+                tuple(Given(token, piece) for token, piece in zip(given, pieces, strict=True)),
+            )
+        )
 
     def _refuse(self, submitted: Submit, reason: FinishReason, message: str) -> None:
         self._on_end(submitted.request.request_id)

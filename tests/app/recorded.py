@@ -43,6 +43,7 @@ class RecordedEngine:
         self.submitted: list[Request] = []
         self.cancelled: list[str] = []
         self.adjusted: list[tuple[str, str, int | None]] = []
+        self.slow_to_stop = False
         self.closed = self.started = self.paused = False
         self.details: list[tuple[str, int]] = []
         self.examined: list[tuple[Request, tuple[int, ...]]] = []
@@ -67,7 +68,7 @@ class RecordedEngine:
 
     def cancel(self, request_id: str) -> None:
         self.cancelled.append(request_id)
-        if self._open.pop(request_id, None) is not None:
+        if not self.slow_to_stop and self._open.pop(request_id, None) is not None:
             self._out.append(Finished(request_id, FinishReason.CANCELLED, "", "", 0.0))
 
     def tell(self, *events: Event) -> None:

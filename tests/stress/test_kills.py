@@ -33,7 +33,7 @@ def test_a_loss_would_be_seen(tmp_path: Path) -> None:
     with Store(tmp_path / "data" / "specchat.db") as store:
         chat = store.create_chat("Question-0")
         prompt = store.add_message(chat.id, "user", "Question-0")
-        reply = store.add_message(chat.id, "assistant", "", answers=prompt)
+        reply = store.add_message(chat.id, "assistant", "", parent=prompt)
         for number in (0, 1):
             store.append_rounds(reply, f"and {word(number)}", [to_json(numbered("r", number, 1, 0.0, word(number)))])
         assert lost(tmp_path, ["Question-0"], 1) == []

@@ -33,7 +33,7 @@ def export(
     theme: Theme = None,
 ) -> None:
     """Write a stored chat as Markdown, JSON (with every round) or an SVG picture."""
-    from specchat.app.chat.conversation import stored_conversation
+    from specchat.app.chat.stored_conversation import stored_conversation
     from specchat.app.storage.store import Store
 
     chosen = _format(form, out)

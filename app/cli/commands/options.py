@@ -71,6 +71,7 @@ Lenience = Annotated[
     typer.Option("--lenience", metavar="L", help="Below 1: faster, and no longer the target's exact distribution."),
 ]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", metavar="N", help="End the reply after N tokens.")]
+Slots = Annotated[int | None, typer.Option("--slots", metavar="N", help="Replies that are written at once.")]
 Context = Annotated[int | None, typer.Option("--context", metavar="N", help="Tokens of prompt and reply together.")]
 Dtype = Annotated[
     str | None, typer.Option("--dtype", metavar="TYPE", help="auto, float32, bfloat16 or float16.", show_default=False)
@@ -85,6 +86,16 @@ Quantize = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, …")]
+
+Rejected = Annotated[
+    str | None,
+    typer.Option(
+        "--rejected",
+        metavar="fold|show|hide",
+        help="Drafts that a finished reply is without: a mark for each stretch, all of them, or none.",
+        show_default=False,
+    ),
+]
 
 
 def check(options: Mapping[str, object]) -> None:

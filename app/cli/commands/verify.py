@@ -30,7 +30,8 @@ def verify(
         int | None, typer.Option("--samples", metavar="N", help="Replies sampled at each place.")
     ] = None,
     contexts: Annotated[
-        int | None, typer.Option("--contexts", metavar="N", help="Places to sample at, for each drafter; 2, or --limit if less.")
+        int | None,
+        typer.Option("--contexts", metavar="N", help="Places to sample at, for each drafter; 2, or --limit if less."),
     ] = None,
     temperature: Annotated[
         float | None, typer.Option("--temperature", metavar="T", help="Of the sampled replies.")

@@ -67,7 +67,7 @@ class CandidateActions:
 
     def show(self) -> bool:
         """Show the several replies to the latest prompt that has them; whether there are any."""
-        turns = [turn for turn in self._screen.conversation.turns if turn.wanted > 1]
+        turns = [turn for turn in self._screen.conversation.turns if turn.wanted > 1 or len(turn.replies) > 1]
         if not turns:
             sentence = "this chat has no prompt with several replies: /candidates 4 PROMPT asks for four"
             say(self._app, sentence, "warning")
@@ -98,6 +98,7 @@ class CandidateActions:
 
     def _picked(self, turn: Turn, place: int | None) -> None:
         if place is not None:
-            self._requests.pick(turn, turn.candidates[place])
+            self._requests.pick(self._screen.conversation, turn, turn.replies[place])
             self._screen.update()
-            say(self._app, f"reply {place + 1} of {len(turn.candidates)} goes on · /candidates shows them again")
+        if len(turn.replies) > 1:
+            say(self._app, f"reply {turn.place} of {len(turn.replies)} goes on · /candidates shows them again")

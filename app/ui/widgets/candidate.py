@@ -44,9 +44,7 @@ class CandidateFrame(Vertical):
     @property
     def reply(self) -> Reply | None:
         """The reply, once it has been asked for."""
-        if self._turn.candidates:
-            return self._turn.candidates[self.place]
-        return self._turn.reply if self.place == 0 else None
+        return self._turn.replies[self.place] if self.place < len(self._turn.replies) else None
 
     def compose(self) -> ComposeResult:
         """The tokens."""
@@ -80,7 +78,7 @@ class CandidateFrame(Vertical):
         accepted = f"· {percent(metrics.acceptance)} accepted " if metrics.tested else ""
         if reply.stage is Stage.WAITING:
             accepted = "· waits for a free slot "
-        if not self._turn.candidates:  # it failed before it began
+        if len(self._turn.replies) < 2:  # it failed before it began
             return f" {number} ", ""
         link = f"[@click=screen.pick({self.place})] go on with {number} [/]"
         return f" [b]{number}[/b] {accepted}", link

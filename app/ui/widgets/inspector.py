@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import Resize
 
-from specchat.app.chat.examination import Computed
+from specchat.app.chat.computed import Computed
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.widgets import definitions as d

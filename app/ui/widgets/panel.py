@@ -53,8 +53,8 @@ class AcceptanceCard(ReplyCard):
         lines = [
             self.headline(percent(s.acceptance), d.ACCEPTANCE),
             self.meter(s.acceptance, self.inner),
-            Text(f"{s.accepted} of {s.tested} · {s.wasted} wasted", self.style("label")),
-            self.headline(f"τ {rate(s.mean_emitted_length)}", "tokens per target pass"),
+            *(self.sentence(_sum(s)) if s.accepted + s.wasted else [Text("nothing drafted", self.style("label"))]),
+            self.headline(rate(s.mean_emitted_length), f"tokens per big-model step · {d.TAU.label}"),
             Text(f"{s.emitted} tokens in {s.rounds} rounds", self.style("label")),
             Text(),
             Text(d.POSITIONS.label.ljust(self.inner - 6) + "tested", self.style("label")),
@@ -182,6 +182,12 @@ class Panel(Container):
         """What the figures mean."""
         event.stop()
         await self.run_action("app.definitions")
+
+
+def _sum(metrics: Metrics) -> str:
+    """What became of every drafted token, as a sum."""
+    s, refused = metrics, metrics.tested - metrics.accepted
+    return f"{s.accepted + s.wasted} drafted = {s.accepted} kept + {refused} refused + {s.wasted - refused} unused"
 
 
 def _change(factor: float) -> str:

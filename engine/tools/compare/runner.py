@@ -95,8 +95,9 @@ def submit_probe(engine: LaneEngine, request: Request, comparison: Comparison, o
         gamma=0,
         max_tokens=1,
         detail=2,
+        reply_ids=tuple(shared),
     )
-    engine.submit(probe, outbox, 0, shared)
+    engine.submit(probe, outbox)
     return name
 
 

@@ -31,7 +31,14 @@ from specchat.engine.tools.lossless.greedy import EXACT, TOLERANCES, GreedyCheck
 from specchat.engine.tools.lossless.quantization import Fidelity, QuantizedReference, measure_fidelity
 from specchat.engine.tools.lossless.reference import Reference, Scorer
 from specchat.engine.tools.lossless.report import VerificationReport
-from specchat.engine.tools.lossless.sampled import FALSE_ALARM, TOKENS, Context, SampledCheck, check_sampled, choose_context
+from specchat.engine.tools.lossless.sampled import (
+    FALSE_ALARM,
+    TOKENS,
+    Context,
+    SampledCheck,
+    check_sampled,
+    choose_context,
+)
 from specchat.engine.worker.assembly import Assembly, assemble
 from specchat.engine.worker.obtain import obtain_model
 
@@ -82,7 +89,6 @@ class LosslessOptions:
                 raise EngineError(f"{name} is {value}: it must be at least {least}")
         if not self.temperature > 0:
             raise EngineError(f"temperature is {self.temperature:g}: sampling needs one above 0 (0 is checked anyway)")
-
 
     @property
     def places(self) -> int:

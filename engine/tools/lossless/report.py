@@ -76,7 +76,11 @@ class VerificationReport:
         parts = [
             head,
             "\n".join(["Greedy, token by token:", *greedy]),
-            *(["\n".join([f"Sampled at temperature {self.temperature:g}, two tokens in a row:", *sampled])] if sampled else []),
+            *(
+                ["\n".join([f"Sampled at temperature {self.temperature:g}, two tokens in a row:", *sampled])]
+                if sampled
+                else []
+            ),
             *([_fidelity(self.fidelity)] if self.fidelity else []),
             *self.notes,
             verdict,

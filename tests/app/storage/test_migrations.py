@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import StoreError
 from specchat.app.storage import database
 from specchat.app.storage.store import Store
-from tests.app.storage.helpers import Clock
+from tests.app.storage.helpers import Clock, child
+
+VERSION_2 = Path(__file__).with_name("fixtures") / "version-2.db"
+"""A database that version 2 of the schema made: several replies, a prompt that was never answered, a deleted chat, and
+a chat whose replies do not name their prompts, as in version 1."""
 
 
 def test_an_older_database_is_migrated_with_its_chats(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +41,65 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
             Store(path)
     with Store(path) as store:
         assert store.chats() == [chat]
+
+
+def paths(store: Store) -> dict[str, list[tuple[str, int, int]]]:
+    """Of every chat: its prompts, how many replies each has, and the number of the one that goes on."""
+    chats = {chat.title: stored_conversation(chat, store.messages(chat.id)) for chat in store.chats()}
+    return {
+        title: [(turn.prompt, len(turn.replies), turn.place) for turn in conversation.turns]
+        for title, conversation in chats.items()
+    }
+
+
+def test_what_version_2_stored_becomes_a_tree_of_the_same_turns(path: Path) -> None:
+    path.parent.mkdir()
+    shutil.copy(VERSION_2, path)
+    with Store(path) as store:
+        assert store.notice is None
+        assert paths(store) == {
+            "From the first version": [("Hello", 1, 1), ("Hello again", 1, 1)],
+            "Lisbon in two days": [
+                ("What should I see in Lisbon?", 1, 1),
+                ("Two answers, please", 2, 2),
+                ("And where to eat?", 1, 1),
+                ("Never answered", 1, 1),
+            ],
+        }
+        lisbon = next(chat for chat in store.chats() if chat.title.startswith("Lisbon"))
+        turns = stored_conversation(lisbon, store.messages(lisbon.id)).turns
+        assert all(len(reply.rounds) == 4 for turn in turns[:3] for reply in turn.replies)
+        assert turns[1].following.keys() == {turns[1].replies[1]}
+        assert store.unsent() == "half a question"
+        store.restore_chat(3)
+        assert paths(store)["Deleted"] == [("Bye", 1, 1)]
+
+
+@pytest.mark.parametrize("statements", [1, 2, 3, 4])
+def test_a_migration_that_is_killed_is_done_by_the_next_start(path: Path, statements: int) -> None:
+    """The process ends itself, without any clean-up, behind the n-th statement of the last migration."""
+    path.parent.mkdir()
+    shutil.copy(VERSION_2, path)
+    code = (
+        "from specchat.app.storage import database\n"
+        "import signal\n"
+        "steps = database._MIGRATIONS[2]\n"
+        "class Deadly(str):\n"
+        "    pass\n"
+        "real = database._migrate\n"
+        "def migrate(db):\n"
+        "    seen = []\n"
+        "    def trace(statement):\n"
+        "        seen.append(statement in steps)\n"
+        "        if sum(seen) > int(sys.argv[2]):\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    db.set_trace_callback(trace)\n"
+        "    real(db)\n"
+        "database._migrate = migrate\n"
+        "Store(path)\n"
+    )
+    ended = subprocess.run(child(code, path, statements - 1), timeout=60, check=False)
+    assert ended.returncode == -9
+    with Store(path) as store:
+        assert [len(turns) for turns in paths(store).values()] == [2, 4]
+        assert store.unsent() == "half a question"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specchat.app.chat.conversation import stored_conversation
 from specchat.app.chat.reply import Stage
+from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage import database
 from specchat.app.storage.store import Chat, Store
 
@@ -20,9 +20,11 @@ def store(tmp_path: Path) -> Store:
 
 def test_prompts_sent_ahead_keep_their_own_replies(store: Store) -> None:
     chat = store.create_chat("ahead").id
-    first, second, third = (store.add_message(chat, "user", text) for text in ("one", "two", "three"))
+    first = store.add_message(chat, "user", "one")
+    second = store.add_message(chat, "user", "two", parent=first)
+    third = store.add_message(chat, "user", "three", parent=second)
     for prompt, text in ((first, "to one"), (second, "to two")):
-        reply = store.add_message(chat, "assistant", "", answers=prompt)
+        reply = store.add_message(chat, "assistant", "", parent=prompt)
         store.append_rounds(reply, text, [])
         store.finish_message(reply, "eos")
     turns = stored_conversation(Chat(chat, "ahead", 1.0), store.messages(chat)).turns
@@ -39,32 +41,36 @@ def test_prompts_sent_ahead_keep_their_own_replies(store: Store) -> None:
 def test_one_of_several_is_chosen(store: Store) -> None:
     chat = store.create_chat("several").id
     other = store.add_message(chat, "user", "before")
-    single = store.add_message(chat, "assistant", "alone", answers=other)
-    prompt = store.add_message(chat, "user", "?")
-    replies = [store.add_message(chat, "assistant", t, answers=prompt, chosen=t == "a") for t in "abc"]
+    single = store.add_message(chat, "assistant", "alone", parent=other)
+    prompt = store.add_message(chat, "user", "?", parent=single)
+    replies = [store.add_message(chat, "assistant", t, parent=prompt, chosen=t == "a") for t in "abc"]
     store.choose(replies[2])
     chosen = {m.id: m.chosen for m in store.messages(chat) if m.role == "assistant"}
     assert chosen == {single: True, replies[0]: False, replies[1]: False, replies[2]: True}
     before, turn = stored_conversation(Chat(chat, "", 1.0), store.messages(chat)).turns
-    assert (before.candidates, before.wanted) == ([], 1)
-    assert [reply.text for reply in turn.candidates] == ["a", "b", "c"]
-    assert turn.reply is turn.candidates[2]
+    assert (before.replies, before.wanted) == ([before.reply], 1)
+    assert [reply.text for reply in turn.replies] == ["a", "b", "c"]
+    assert turn.reply is turn.replies[2]
 
 
 def test_only_prompts_without_replies_are_taken_back(store: Store) -> None:
     chat = store.create_chat("").id
-    asked, waiting = (store.add_message(chat, "user", text) for text in ("asked", "waiting"))
-    store.add_message(chat, "assistant", "", answers=asked)
-    store.take_back(asked)
+    asked = store.add_message(chat, "user", "asked")
+    waiting = store.add_message(chat, "user", "waiting", parent=asked)
+    store.add_message(chat, "assistant", "", parent=asked)
     store.take_back(waiting)
+    store.take_back(asked)
     assert [(m.role, m.content) for m in store.messages(chat)] == [("user", "asked"), ("assistant", "")]
 
 
 def test_the_draft(store: Store) -> None:
-    assert store.unsent() == ""
-    for text in ("half a", "half a thought \ud800", ""):
-        store.keep_unsent(text)
-        assert store.unsent() == text.replace("\ud800", "\ufffd")
+    assert store.unsent() == {}
+    for text in ("half a", "half a thought \ud800"):
+        store.keep_unsent(0, text)
+        store.keep_unsent(7, "of another chat")
+        assert store.unsent() == {0: text.replace("\ud800", "\ufffd"), 7: "of another chat"}
+    store.keep_unsent(0, "")
+    assert store.unsent() == {7: "of another chat"}
 
 
 def test_a_file_of_the_first_version_is_carried_over(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str
         assert turn(stage).place == 2
         assert [chosen for _, _, chosen in stored(stage)] == [True, False, True, False]
         assert any("2 of 3" in line for line in lines_of(stage))
-        text = turn(stage).candidates[1].text
+        text = turn(stage).replies[1].text
         await stage.send(pilot, "and then?")
         assert stage.engine.submitted[-1].messages[1].content == text
 
@@ -93,7 +93,7 @@ async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> Non
         assert reasons[:2] == ["cancelled"] * 2
         assert reasons[2] not in (None, "cancelled")
         texts = [m.content for m in stage.store.messages(stage.store.chats()[0].id)[1:]]
-        assert texts == [reply.text for reply in turn(stage).candidates]
+        assert texts == [reply.text for reply in turn(stage).replies]
         assert all(texts)
 
 
@@ -139,7 +139,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
         await stage.press(pilot, "2")
         await stage.app.workers.wait_for_complete()
         stage.app.chats.archive._writer.submit(lambda: None).result()  # type: ignore[union-attr]
-        texts = [reply.text for reply in turn(stage).candidates]
+        texts = [reply.text for reply in turn(stage).replies]
         copy = tmp_path / "killed"
         copy.mkdir()
         for file in tmp_path.glob("specchat.db*"):
@@ -148,7 +148,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
     async with again.app.run_test(size=SIZE) as pilot:
         await again.ready(pilot)
         await again.press(pilot, "ctrl+b", "home", "enter")
-        assert [reply.text for reply in turn(again).candidates] == texts
+        assert [reply.text for reply in turn(again).replies] == texts
         assert turn(again).place == 2
         await again.send(pilot, "/candidates")
         assert isinstance(again.app.screen, CandidatesScreen)
@@ -161,7 +161,7 @@ async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> No
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "escape")
-        assert stage.app.chat_screen.unsent == ASK
+        assert stage.app.chat_screen.unsent.of(stage.app.chat_screen.conversation) == ASK
         assert not stage.engine.submitted
         await stage.press(pilot, "enter", "2")
         assert [request.sampling.temperature for request in stage.engine.submitted] == [0.0]

@@ -14,19 +14,20 @@ from tests.app.views import WIDE, Replay
 
 
 def line_figures(stage: Stage) -> tuple[str, ...] | None:
-    """τ and the number of tokens as the line below the reply has them."""
+    """τ and the acceptance rate as the line below the reply has them."""
     transcript = stage.app.screen.query_one(Transcript)
     text = "\n".join(transcript.render_line(y).text for y in range(transcript.size.height))
-    found = re.search(r"τ ([\d.]+).* · (\d+) tokens", text)
+    found = re.search(r"([\d.]+) tokens a step \(τ\) · (\d+ %)", text)
     return found and found.groups()
 
 
 def panel_figures(stage: Stage) -> tuple[str, ...]:
     """The same as the panel has them."""
     text = "\n".join(row.plain for row in stage.app.screen.query_one(AcceptanceCard)._shown)
-    tau, tokens = re.search(r"τ ([\d.]+)", text), re.search(r"(\d+) tokens in", text)
-    assert tau and tokens
-    return tau.group(1), tokens.group(1)
+    tau, acceptance = re.search(r"([\d.]+) tokens per", text), re.search(r"(\d+ %) accepted", text)
+    assert tau
+    assert acceptance
+    return tau.group(1), acceptance.group(1)
 
 
 async def test_line_and_panel_agree_in_every_frame(tmp_path: Path) -> None:

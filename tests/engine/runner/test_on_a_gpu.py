@@ -79,7 +79,7 @@ def replies(
     lane = LaneWorker(config, box, [])
     made = lane.load(assemble)
     for request in requests:
-        lane.take(Submit(request, box, 0.0, 0, ()))
+        lane.take(Submit(request, box, 0.0))
     events = []
     while lane.busy:
         if gpu is not None:
@@ -148,7 +148,7 @@ def test_one_shape_that_cannot_be_captured_costs_that_shape_and_is_told_once(
         lane = LaneWorker(EngineConfig("tiny", Path(), slots=2, context=256), box, [])
         made = lane.load(lambda config, _: put_together(config, target))
         for gamma in (0, 2, 4, 8, 16):
-            lane.take(Submit(ask("abababab", f"{gamma}", gamma=gamma, max_tokens=16), box, 0.0, 0, ()))
+            lane.take(Submit(ask("abababab", f"{gamma}", gamma=gamma, max_tokens=16), box, 0.0))
             while lane.busy:
                 lane.turn()
         notices = [event.text for event in box.drain() if isinstance(event, Notice)]
@@ -229,7 +229,7 @@ def test_one_chat_after_many_is_one_row_a_pass(monkeypatch: pytest.MonkeyPatch) 
         buckets = made.target._static._buckets
         buckets.clear()
         for number in range(8):
-            lane.take(Submit(ask(f"{number} " * 9, f"{number}", gamma=0, max_tokens=4), box, 0.0, 0, ()))
+            lane.take(Submit(ask(f"{number} " * 9, f"{number}", gamma=0, max_tokens=4), box, 0.0))
             while lane.busy:
                 lane.turn()
         assert {rows for rows, *_ in buckets} == {1}

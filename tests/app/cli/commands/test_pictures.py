@@ -34,7 +34,7 @@ def chats(home: Path) -> Path:
         prompt = store.add_message(chat.id, "user", "What should I see?")
         text = "".join(r.text if isinstance(r, Round) else r.tail for r in first if not isinstance(r, Admitted))
         for chosen in (False, True):
-            reply = store.add_message(chat.id, "assistant", "", answers=prompt, chosen=chosen)
+            reply = store.add_message(chat.id, "assistant", "", parent=prompt, chosen=chosen)
             store.append_rounds(
                 reply, text if chosen else "the other one", [to_json(r) for r in first] if chosen else []
             )

@@ -1,0 +1,63 @@
+"""A reply that begins with given tokens goes on as it would have by itself, from the cache where it can."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specchat.engine import Admitted, EngineError, Request, Round, Sampling
+from tests.engine.tiny import ask, ids_of, text_of, tiny_engine, tiny_head, tiny_model, tiny_tokenizer
+
+SIZE = {"max_tokens": 24}
+
+
+def admitted(events: list[object]) -> Admitted:
+    return next(event for event in events if isinstance(event, Admitted))
+
+
+@pytest.mark.parametrize("drafter", ["none", "ngram", "head"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(presence_penalty=1.5)], ids=["greedy", "penalty"])
+def test_the_rest_is_the_same_token_for_token(drafter: str, sampling: Sampling) -> None:
+    target = tiny_model()
+    heads = {"head": tiny_head(target)} if drafter == "head" else {}
+    whole = ask("abcabcabc", drafter=drafter, gamma=3, sampling=sampling, max_tokens=24)
+    with tiny_engine(target, **heads) as engine:  # type: ignore[arg-type]
+        ids = ids_of(list(engine.stream(whole)))
+        for length in (1, 5, 23):
+            rest = replace(whole, request_id=f"r{length}", reply_ids=tuple(ids[:length]), max_tokens=24 - length)
+            events = list(engine.stream(rest))
+            assert ids_of(events) == ids[length:]
+            assert [token.id for token in admitted(events).given] == ids[:length]
+            assert admitted(events).reused_tokens >= admitted(events).prompt_tokens - 2
+
+
+def test_its_text_is_whole_across_the_seam() -> None:
+    with tiny_engine(tiny_model()) as engine:
+        whole = list(engine.stream(ask("é€😀" * 3, max_tokens=40)))
+        ids = ids_of(whole)
+        for length in range(1, 40, 3):
+            request = ask("é€😀" * 3, f"r{length}", reply_ids=tuple(ids[:length]), max_tokens=40 - length)
+            events = list(engine.stream(request))
+            assert "".join(token.text for token in admitted(events).given) + text_of(events) == text_of(whole)
+
+
+def test_a_text_may_stand_behind_the_ids() -> None:
+    with tiny_engine(tiny_model()) as engine:
+        events = list(
+            engine.stream(ask("hello", reply_ids=tuple(tiny_tokenizer().encode("h")), reply_text="ey", **SIZE))
+        )
+        assert "".join(token.text for token in admitted(events).given) == "hey"
+        assert len([event for event in events if isinstance(event, Round)]) > 0
+
+
+def test_stop_strings_are_looked_for_in_what_is_new_only() -> None:
+    with tiny_engine(tiny_model()) as engine:
+        events = list(engine.stream(ask("hello", reply_text="stop", stop=("stop",), **SIZE)))
+        assert ids_of(events)
+
+
+@pytest.mark.parametrize("ids", [(-1,), (1 << 30,)])
+def test_ids_of_no_vocabulary_are_refused(ids: tuple[int, ...]) -> None:
+    with tiny_engine(tiny_model()) as engine, pytest.raises(EngineError, match="reply_ids holds"):
+        engine.submit(Request("r", prompt="a", reply_ids=ids))
