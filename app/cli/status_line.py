@@ -45,7 +45,12 @@ class StatusLine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def clear(self) -> None:
+        """Remove the line, so that something can be printed."""
         if self._shown:
             self._stream.write(_BACK_AND_CLEAR)
             self._stream.flush()
+            self._shown = ""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.clear()
