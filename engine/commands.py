@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import Request
+from specchat.engine.request import Message, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,7 @@ class Submit:
     at: float
     lane: int = 0
     """Lane to run in, for an engine with lanes (`engine.lanes.engine`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
@@ -59,8 +60,15 @@ class SetDetail:
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """Say how many tokens these messages take as a prompt (`events.Counted`)."""
+
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End the engine thread."""
 
 
-Command = Submit | Cancel | Adjust | Pause | Step | Resume | SetDetail | Close
+Command = Submit | Cancel | Adjust | Pause | Step | Resume | SetDetail | Count | Close
