@@ -26,7 +26,38 @@ import psutil
 
 PATIENCE_S = 60
 PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize")
-FIELDS = ["model", "messages", "prompt", "n", "stop", "seed", "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs", "stream", "stream_options", "speculation", "drafter", "gamma", "tools", "response_format", "echo", "best_of", "suffix", "user", "unheard_of"]
+FIELDS = [
+    "model",
+    "messages",
+    "prompt",
+    "n",
+    "stop",
+    "seed",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "max_tokens",
+    "max_completion_tokens",
+    "logprobs",
+    "top_logprobs",
+    "stream",
+    "stream_options",
+    "speculation",
+    "drafter",
+    "gamma",
+    "tools",
+    "response_format",
+    "echo",
+    "best_of",
+    "suffix",
+    "user",
+    "unheard_of",
+]
 
 
 @dataclass(frozen=True, slots=True)

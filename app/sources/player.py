@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import nextafter
 
 from specchat.engine import Admitted, EngineError, Event, Finished, Message, Record, Request, Round
@@ -120,6 +120,14 @@ class Player:
             EngineError: always.
         """
         raise EngineError(f"{self.name} is a replay and cannot answer: start specchat without a trace to chat")
+
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
+        """Refuse: a trace has no model.
+
+        Raises:
+            EngineError: always.
+        """
+        raise EngineError(f"{self.name} is a replay and computes nothing")
 
     def cancel(self, request_id: str) -> None:
         """Does nothing: a recorded reply ends as it was recorded."""

@@ -140,6 +140,7 @@ class SpecChat(App[None]):
                 "export": self._export.chat,
                 "controls": _understood(self.action_controls),
                 "new": _understood(self.chat_screen.action_new_chat),
+                "theory": _understood(self.action_theory),
                 "help": _understood(self.action_help),
                 "tour": _understood(self.action_tour),
             },
@@ -255,6 +256,7 @@ class SpecChat(App[None]):
             "copy": self.action_copy,
             "side_by_side": self.action_side_by_side,
             "definitions": self.action_definitions,
+            "theory": self.action_theory,
             "save_picture": self.action_save_picture,
             "help": self.action_help,
             "tour": self.action_tour,
@@ -368,6 +370,12 @@ class SpecChat(App[None]):
     def action_definitions(self) -> None:
         """What each figure means."""
         self.push_screen(DefinitionsScreen())
+
+    def action_theory(self) -> None:
+        """What the paper predicts, drawn, with this reply's points."""
+        from specchat.app.ui.screens.theory import TheoryScreen  # a plotting library that a start need not wait for
+
+        self.push_screen(TheoryScreen(self.chat_screen.reply))
 
     def _return(self, conversation: Conversation | None) -> None:
         """From the side-by-side mode, with the lane to continue if there is one."""

@@ -42,6 +42,7 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("theme", "NAME", "other colours", needs=True),
     SlashCommand("copy", "|".join(COPIES), "copy the last reply, one of its code blocks, or the chat"),
     SlashCommand("export", "|".join(FORMATS), "write the chat to a file", needs=True),
+    SlashCommand("theory", "", "what the paper predicts for this reply, drawn"),
     SlashCommand("new", "", "begin an empty chat"),
     SlashCommand("tour", "", "draft, verify, accept, reject, correct, bonus: a screen each"),
     SlashCommand("help", "", "keys, commands, figures"),

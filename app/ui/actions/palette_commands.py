@@ -20,7 +20,7 @@ class PaletteCommands:
 
     Args:
         app: Changes the theme, and ends.
-        actions: The app's own actions by name: `controls`, `candidates`, `copy`, `side_by_side`, `definitions`,
+        actions: The app's own actions by name: `controls`, `candidates`, `copy`, `side_by_side`, `definitions`, `theory`,
             `save_picture`, `help` and `tour`.
         chats: Knows whether a deletion can be undone.
         settings: Knows the presets.
@@ -71,6 +71,7 @@ class PaletteCommands:
         yield SystemCommand("Pause", "Pause between rounds, or go on", screen.action_hold)
         yield SystemCommand("Step", "The next part of a round", screen.action_step)
         yield self._action("Figures", "What each figure means", "definitions")
+        yield self._action("Theory", "What the paper predicts for this reply, drawn", "theory")
         yield self._action("Tour", "Draft, verify, accept, reject, correct, bonus: a screen each", "tour")
         yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)
         yield from self._of_every_screen("Keys, and what the colours mean", self._actions["help"])

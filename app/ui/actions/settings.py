@@ -144,7 +144,7 @@ def _sentence(control: Control, settings: Settings, *, running: bool) -> str:
     """The change, and from when on it counts."""
     if control.look:
         return f"{control.label} {control.text(settings)}"
-    when = "round" if control.live and running else "reply"
+    when = "round" if control.live else "reply"
     kept = " · the one being written keeps what it began with" if running and not control.live else ""
     idle = control.name == "gamma" and settings.gamma != 0 and settings.drafter == "none"
     nothing = " · but the drafter is none, which drafts nothing: /drafter auto" if idle else ""

@@ -15,6 +15,7 @@ from textual.timer import Timer
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.marks import Marks
+from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.unsent import UnsentTexts
 from specchat.app.settings.settings import SHOW
@@ -137,6 +138,11 @@ class ChatScreen(Screen[None]):
         self._panes.select("chat")
         self._panel_state = None
         self.update()
+
+    @property
+    def reply(self) -> Reply:
+        """The reply whose figures are on screen."""
+        return self._inspection.reply
 
     def update(self) -> None:
         """Draw what has changed in the conversation; called with every frame."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from specchat.app.chat.conversation import Conversation
 from specchat.app.ui.screens.chat_layout import ChatLayout
 from specchat.app.ui.screens.inspection import Inspection
-from specchat.engine import Loading, Ready
+from specchat.engine import Loading, Ready, gamma_text
 
 
 class ChatStatus:
@@ -37,7 +37,7 @@ class ChatStatus:
     def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
         """Show target, drafter and γ at the top."""
         no_reply = self._inspection.no_reply
-        no_reply.drafter, no_reply.gamma = drafter, gamma
+        no_reply.drafter, no_reply.gamma = drafter, gamma_text(gamma)
         self._widgets.masthead.show_models(target, drafter, gamma, lossless=lossless)
 
     def show_ready(self, ready: Ready) -> None:

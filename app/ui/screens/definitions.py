@@ -25,13 +25,14 @@ class DefinitionsScreen(ModalScreen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (120, "-columns")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f12,d,q", "dismiss", "close", key_display="esc"),
+        Binding("t", "app.theory", "theory"),
     ]
 
     def compose(self) -> ComposeResult:
         """Two columns where there is room."""
         with VerticalScroll(id="help") as frame:
             frame.border_title = "figures"
-            frame.border_subtitle = "esc closes"
+            frame.border_subtitle = "t theory · esc closes"
             yield Static(id="help-keys", classes="help-part")
             yield Static(id="help-figures", classes="help-part")
 

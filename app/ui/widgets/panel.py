@@ -13,7 +13,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.ui.widgets import definitions as d
 from specchat.app.ui.widgets.card import Card
 from specchat.app.ui.widgets.figures import NOTHING, duration, percent, rate, size, sparkline, times
-from specchat.engine import Metrics, Ready, Speedup, gamma_text
+from specchat.engine import Metrics, Ready, Speedup
 
 POSITIONS = 6
 """Bars beyond this draft position are left out."""
@@ -127,9 +127,10 @@ class SetUpCard(ReplyCard):
     def rows(self) -> list[Text]:
         """The set-up of the reply."""
         s, ready = self.metrics, self.ready
-        gamma = f"{self.reply.drafter} · γ {gamma_text(self.reply.gamma)}" if self.reply.drafter != "none" else "none"
+        asked = self.reply.gamma if self.reply.drafter not in ("", "none") else ""
+        drafting = f"{self.reply.drafter} · γ {asked}" if asked else self.reply.drafter
         prompt = f"{s.prompt_tokens} tok, {s.reused_tokens} reused" if s.prompt_tokens else NOTHING
-        rows = [self.row(d.DRAFTER, gamma or NOTHING)]
+        rows = [self.row(d.DRAFTER, drafting or NOTHING)]
         if ready is None:
             rows.append(self.row(d.TARGET, NOTHING))
         else:

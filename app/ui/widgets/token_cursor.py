@@ -59,11 +59,16 @@ class TokenCursor:
                 block.select(None)
 
     def last(self) -> Spot | None:
-        """The last token that is shown."""
+        """The last tested token that is shown, of the last reply that has tokens; where none is, its last one."""
         for block in reversed(self._stack.replies):
-            token = _shown_token(block, block.reply.tokens - 1, -1)
-            if token is not None:
-                return Spot(block.reply, token)
+            last = token = _shown_token(block, block.reply.tokens - 1, -1)
+            while token is not None:
+                record, found = block.reply.token(token)
+                if found.place < record.tested:
+                    return Spot(block.reply, token)
+                token = _shown_token(block, token - 1, -1)
+            if last is not None:
+                return Spot(block.reply, last)
         return None
 
     def neighbour(self, step: int) -> Spot | None:

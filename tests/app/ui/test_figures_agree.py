@@ -7,7 +7,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from specchat.app.ui.widgets.panel import AcceptanceCard, Speed
+from specchat.app.ui.widgets.panel import AcceptanceCard, SetUpCard, Speed
 from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.stage import Stage
 from tests.app.views import WIDE, Replay
@@ -80,3 +80,18 @@ async def frame(stage: Stage, pilot: Pilot[None]) -> None:
     await pilot.pause()
     stage.app.pump.run()
     await pilot.pause()
+
+
+async def test_the_set_up_says_what_was_asked_for(tmp_path: Path) -> None:
+    """γ adapts: the records have each round's own."""
+    stage = Stage(tmp_path)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 40)
+        card = stage.app.screen.query_one(SetUpCard)
+        assert card._shown[0].plain.endswith("· γ auto")
+        stage.app.screen.query_one("TextArea").load_text("/gamma 6")  # type: ignore[attr-defined]
+        await stage.press(pilot, "enter")
+        stage.engine.give(8)
+        await stage.settle(pilot)
+        assert card._shown[0].plain.endswith("· γ 6")
