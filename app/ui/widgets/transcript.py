@@ -27,7 +27,7 @@ from specchat.app.ui.widgets.blocks import Block, legend_strip
 from specchat.app.ui.widgets.drawn_lines import DrawnLines
 from specchat.app.ui.widgets.end_follower import EndFollower
 from specchat.app.ui.widgets.line_selection import SELECTION_KEYS, LineSelection, highlighted
-from specchat.app.ui.widgets.place_keeper import Place, PlaceKeeper
+from specchat.app.ui.widgets.place_keeper import PlaceKeeper
 from specchat.app.ui.widgets.scroll_bar import VerticalBar
 from specchat.app.ui.widgets.token_cursor import TOKEN_KEYS, Spot, TokenCursor
 from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES
@@ -82,7 +82,7 @@ class Transcript(ScrollView, can_focus=True):
         self._stack = BlockStack()
         self._cursor = TokenCursor(self._stack)
         self._selection = LineSelection(self._stack)
-        self._places = PlaceKeeper(self._stack, self._cursor)
+        self._places = PlaceKeeper(self, self._stack, self._cursor)
         self._drawn = DrawnLines()
         self._maker = BlockMaker(self)
         self._end = EndFollower(self)
@@ -141,28 +141,17 @@ class Transcript(ScrollView, can_focus=True):
 
     def update(self) -> None:
         """Draw what has changed in the conversation since the last call."""
-        before, place = self._stack.height, None if self._end.following else self._place
+        before, place = self._stack.height, None if self._end.following else self._places.place
         changed = self._stack.update(self._parts_of(self.conversation), self._block)
         if changed is not None:
             self._refresh_seen(*changed)
             self._behind = self._behind or self._stack.height != before
             if place is not None and changed[0] <= self.scroll_offset.y and self._behind:
                 self._catch_up()
-                self._go_to(place)
+                self._places.go_to(place)
         self._updates += 1
         if self._behind and self._updates % self.pace.follow_every == 0:
             self._catch_up()
-
-    @property
-    def _place(self) -> Place:
-        """What is in sight."""
-        return self._places.place(self.scroll_offset.y, self.size.height)
-
-    def _go_to(self, place: Place) -> None:
-        """Bring a place back into sight, as it was."""
-        line = self._places.line(place)
-        if line is not None:
-            self.scroll_to(y=line, animate=False, immediate=True, force=True)
 
     def _refresh_seen(self, first: int, end: int) -> None:
         """Draw again what is in sight of these lines: Textual would draw what lies below the widget along with them."""
@@ -308,13 +297,13 @@ class Transcript(ScrollView, can_focus=True):
 
     def _rebuild(self) -> None:
         """Make all blocks anew; what was at the top of the screen stays there."""
-        place = None if self._end.following else self._place
+        place = None if self._end.following else self._places.place
         self._stack.clear()
         self.update()
         self.refresh()
         self._catch_up()
         if place is not None:
-            self._go_to(place)
+            self._places.go_to(place)
 
     def _block(self, part: TurnOrReply) -> Block:
         return self._maker.make(
