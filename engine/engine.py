@@ -9,8 +9,9 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -91,6 +92,16 @@ class Engine:
             EngineError: the prompt is no valid text, holds no token ids, or a request of this id has not ended yet.
         """
         self._ask(Submit(request, outbox or self.outbox, self.clock()))
+
+    def examine(self, request: Request, continuation: Sequence[int], outbox: Outbox | None = None) -> None:
+        """Submit a request whose reply goes on behind `continuation`, token ids, as if they had been emitted.
+
+        With `Request.detail`, its first round tells what target and drafter think there.
+
+        Raises:
+            EngineError: as for `submit`.
+        """
+        self.submit(replace(request, reply_ids=tuple(continuation)), outbox)
 
     def _ask(self, submitted: Submit) -> None:
         request, key = submitted.request, (submitted.lane, submitted.request.request_id)

@@ -73,7 +73,7 @@ class Browser:
             selector,
         )
         move = {"type": "pointerMove", "duration": 0, "x": x, "y": y}
-        self._call("actions", actions=[{"type": "pointer", "id": "mouse", "actions": [move]}])
+        self._call("actions", actions=[{"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move]}])
 
     def picture(self, path: Path) -> None:
         """Write what the window shows as a PNG file."""

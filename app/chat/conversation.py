@@ -92,11 +92,11 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        """The chat's own title, else the set-up (if any) and the beginning of its first prompt."""
+        """The chat's own title, else the beginning of its first prompt and the set-up, if any."""
         if self.chat and self.chat.title:
             return self.chat.title
         title = title_of(self.turns[0].prompt) if self.turns else ""
-        return f"{self.set_up} · {title}" if self.set_up and title else title
+        return f"{title} · {self.set_up}" if self.set_up and title else title
 
     def messages(self, upto: Turn) -> tuple[Message, ...]:
         """The messages that the model gets in order to answer `upto`."""

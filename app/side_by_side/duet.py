@@ -108,6 +108,11 @@ class Duet:
         return any(conversation.running for conversation in self.conversations)
 
     @property
+    def stopping(self) -> bool:
+        """Whether a lane has been told to stop and has not yet."""
+        return any(reply.stopping for conversation in self.conversations for reply in conversation.all_running)
+
+    @property
     def done(self) -> bool:
         """Whether both lanes have answered the last prompt."""
         replies = [self.reply(side) for side in (0, 1)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from specchat.app.sources.source import Source
@@ -46,6 +48,10 @@ class LaneSource:
         """Ask the lane for a reply."""
         self._request, self.gap = request, None
         self._engine.submit(request, self._outbox, self._lane)
+
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:
+        """Ask the lane what comes behind these tokens of a reply."""
+        self._engine.submit(replace(request, reply_ids=tuple(continuation)), self._outbox, self._lane)
 
     def cancel(self, request_id: str) -> None:
         """End a reply within one round."""

@@ -118,6 +118,14 @@ class Player:
         """
         raise EngineError(f"{self.name} is a replay and cannot answer: start specchat without a trace to chat")
 
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
+        """Refuse: a trace has no model.
+
+        Raises:
+            EngineError: always.
+        """
+        raise EngineError(f"{self.name} is a replay and computes nothing")
+
     def cancel(self, request_id: str) -> None:
         """Does nothing: a recorded reply ends as it was recorded."""
 

@@ -21,6 +21,13 @@ class Source(Protocol):
             EngineError: the request cannot be served.
         """
 
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:
+        """Ask what comes behind these tokens of a reply to the request.
+
+        Raises:
+            EngineError: the request cannot be served.
+        """
+
     def cancel(self, request_id: str) -> None:
         """End a reply within one round."""
 

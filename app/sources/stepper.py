@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from enum import IntEnum
 
 from specchat.app.sources.source import Source
-from specchat.engine import Record, Request, Round
+from specchat.engine import EngineError, Record, Request, Round
 
 
 class Part(IntEnum):
@@ -101,6 +102,16 @@ class Stepper:
             EngineError: the request cannot be served.
         """
         self._source.submit(request)
+
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:
+        """Ask what comes behind these tokens of a reply.
+
+        Raises:
+            EngineError: the request cannot be served, or rounds are held back.
+        """
+        if self.paused:
+            raise EngineError("no pass is run while it is paused: go on (f10) first")
+        self._source.examine(request, continuation)
 
     def cancel(self, request_id: str) -> None:
         """End a reply; what is held of it is shown."""

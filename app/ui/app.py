@@ -18,13 +18,16 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.events import TextSelected
 from textual.message import Message
+from textual.notifications import Notify
 from textual.screen import ModalScreen, Screen
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.lessons import lessons
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.session import Session
 from specchat.app.errors import AppError
+from specchat.app.paths import TOUR
 from specchat.app.settings.preferences import Preferences
 from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
@@ -49,10 +52,12 @@ from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.definitions import DefinitionsScreen
 from specchat.app.ui.screens.help import HelpScreen, chat_help, replay_help
 from specchat.app.ui.screens.side_by_side import SideScreen
+from specchat.app.ui.screens.tour import TourScreen
 from specchat.app.ui.theme_choice import ThemeChoice
 from specchat.app.ui.widgets.chat_list import ChatList
+from specchat.app.ui.widgets.notice_line import NoticeLine
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import EngineError
+from specchat.engine import EngineError, read_trace
 
 STYLES = Path(__file__).parent / "styles"
 WRITE_S = 0.25
@@ -69,7 +74,7 @@ class SpecChat(App[None]):
 
     TITLE = "specchat"
     CSS_PATH = [  # noqa: RUF012
-        STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "controls", "candidates", "side")
+        STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "controls", "candidates", "side", "tour")
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
@@ -112,13 +117,14 @@ class SpecChat(App[None]):
                 (`EngineError`, `AppError`) is shown.
             player: The session's source, if it is a player: the app then shows a replay.
             theme: A theme's name; empty for specchat's own.
-            pictures: The folder that pictures of the screen go to; the current one by default.
+            pictures: The folder that pictures and exported chats go to; specchat's own by default.
             now: The time of day, for the ages of chats.
             probe: Measures what the interface and the GPU do; without one the panel does not say.
             make_duet: Makes the lanes of the side-by-side mode; without it there is none.
             begin_side_by_side: Whether that mode is opened at the start.
         """
         super().__init__()
+        self._disable_notifications = True  # as toasts: `on_notify` shows them
         self._prepare = prepare
         self._player = player
         self._probe = probe
@@ -146,7 +152,9 @@ class SpecChat(App[None]):
                 "export": self._export.chat,
                 "controls": _understood(self.action_controls),
                 "new": _understood(self.chat_screen.action_new_chat),
+                "theory": _understood(self.action_theory),
                 "help": _understood(self.action_help),
+                "tour": _understood(self.action_tour),
             },
         )
         self._palette = PaletteCommands(self, self._own_actions(), self.chats, self.settings_actions, self._export)
@@ -203,7 +211,7 @@ class SpecChat(App[None]):
             self._theme_choice.change(settings.theme)
             self._offer.target = Path(settings.target).name
             self.settings_actions.show(settings)
-            self.chat_screen.show_rejected(settings.show_rejected)
+            self.chat_screen.show_rejected(settings.rejected)
         for sentence in session.notices:
             say(self, sentence, "warning")
         self._theme_choice.keep(self.settings_actions.preferences)
@@ -235,6 +243,13 @@ class SpecChat(App[None]):
         if self.settings_actions.preferences is not None:
             await asyncio.to_thread(self.settings_actions.preferences.close)
 
+    def on_notify(self, event: Notify) -> None:
+        """Show a notice on the topmost screen that has a place for it."""
+        lines = (line for screen in reversed(self.screen_stack) for line in screen.query(NoticeLine))
+        line = next(lines, None)
+        if line is not None:
+            line.show(event.notification)
+
     # With every frame
 
     def _draw(self) -> None:
@@ -261,8 +276,10 @@ class SpecChat(App[None]):
             "copy": self.action_copy,
             "side_by_side": self.action_side_by_side,
             "definitions": self.action_definitions,
+            "theory": self.action_theory,
             "save_picture": self.action_save_picture,
             "help": self.action_help,
+            "tour": self.action_tour,
         }
 
     def _set_pace(self, pace: Pace) -> None:
@@ -339,6 +356,12 @@ class SpecChat(App[None]):
             return self._player is None
         return super().check_action(action, parameters)
 
+    def action_help_quit(self) -> None:
+        """What ^c does in most programs, and does not do here while no text is selected."""
+        screen = self.screen
+        busy = isinstance(screen, ChatScreen | SideScreen) and screen.check_action("stop", ())
+        say(self, "esc stops the reply · ^q quits" if busy else "^q quits")
+
     def action_side_by_side(self) -> None:
         """The same prompt with and without drafts, each on a clock of its own."""
         self._side.open()
@@ -366,9 +389,19 @@ class SpecChat(App[None]):
         """Keys, fates, commands."""
         self.push_screen(HelpScreen(chat_help() if self._player is None else replay_help()))
 
+    def action_tour(self) -> None:
+        """What the colours mean, told on a recorded reply."""
+        self.push_screen(TourScreen(lessons(read_trace(TOUR))))
+
     def action_definitions(self) -> None:
         """What each figure means."""
         self.push_screen(DefinitionsScreen())
+
+    def action_theory(self) -> None:
+        """What the paper predicts, drawn, with this reply's points."""
+        from specchat.app.ui.screens.theory import TheoryScreen  # a plotting library that a start need not wait for
+
+        self.push_screen(TheoryScreen(self.chat_screen.reply))
 
     def _return(self, conversation: Conversation | None) -> None:
         """From the side-by-side mode, with the lane to continue if there is one."""

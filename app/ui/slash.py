@@ -9,6 +9,7 @@ from itertools import takewhile
 from specchat.app.chat.export import FORMATS
 from specchat.app.errors import UsageError
 from specchat.app.settings.controls import BY_COMMAND, CONTROLS
+from specchat.app.settings.settings import REJECTED
 
 COPIES = ("reply", "code", "chat")
 
@@ -30,7 +31,7 @@ class SlashCommand:
 
 
 _SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T", "top-k": "N", "top-p": "P", "min-p": "P", "seed": "N|off",
-          "lenience": "L", "max-tokens": "N"}  # fmt: skip
+          "lenience": "L", "max-tokens": "N", "rejected": "|".join(REJECTED)}  # fmt: skip
 
 COMMANDS: tuple[SlashCommand, ...] = (
     *(SlashCommand(c.command, _SIGNS[c.command], c.means, needs=True) for c in CONTROLS),
@@ -41,7 +42,9 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("theme", "NAME", "other colours", needs=True),
     SlashCommand("copy", "|".join(COPIES), "copy the last reply, one of its code blocks, or the chat"),
     SlashCommand("export", "|".join(FORMATS), "write the chat to a file", needs=True),
+    SlashCommand("theory", "", "what the paper predicts for this reply, drawn"),
     SlashCommand("new", "", "begin an empty chat"),
+    SlashCommand("tour", "", "draft, verify, accept, reject, correct, bonus: a screen each"),
     SlashCommand("help", "", "keys, commands, figures"),
 )
 BY_NAME = {command.name: command for command in COMMANDS} | {

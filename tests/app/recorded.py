@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,8 +43,10 @@ class RecordedEngine:
         self.submitted: list[Request] = []
         self.cancelled: list[str] = []
         self.adjusted: list[tuple[str, str, int | None]] = []
+        self.slow_to_stop = False
         self.closed = self.started = self.paused = False
         self.details: list[tuple[str, int]] = []
+        self.examined: list[tuple[Request, tuple[int, ...]]] = []
         self.refuse: str | None = None
         self._ready = next(r for r in records if isinstance(r, Ready))
         self._replies = _replies(records)
@@ -61,10 +63,17 @@ class RecordedEngine:
         self.submitted.append(request)
         self._open[request.request_id] = [replace(event, request_id=request.request_id) for event in recorded]
 
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:
+        self.examined.append((request, tuple(continuation)))
+
     def cancel(self, request_id: str) -> None:
         self.cancelled.append(request_id)
-        if self._open.pop(request_id, None) is not None:
+        if not self.slow_to_stop and self._open.pop(request_id, None) is not None:
             self._out.append(Finished(request_id, FinishReason.CANCELLED, "", "", 0.0))
+
+    def tell(self, *events: Event) -> None:
+        """Events that no trace has."""
+        self._out += events
 
     def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
         self.adjusted.append((request_id, drafter, gamma))

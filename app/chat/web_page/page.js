@@ -128,7 +128,7 @@
     const f = at ? at.round.figures : null;
     place.append(list);
     if (!f) return;
-    const share = f.tested ? ` ${percent(f.accepted / f.tested)}` : "";
+    const share = f.tested ? ` · ${percent(f.accepted / f.tested)}` : "";
     rows(list, [
       ["accepted / tested", `${f.accepted} / ${f.tested}${share}`, "drafted tokens the target kept / drafted tokens it judged"],
       ["τ", number(f.tau), "tokens emitted per target pass, the correction or bonus included"],
@@ -143,7 +143,7 @@
     f.positions.forEach((value, index) => {
       const bar = make("div", "bar");
       const ink = make("i");
-      ink.style.width = percent(value);
+      ink.style.width = `${value * 100}%`;
       bar.append(make("span", "", String(index + 1)), ink, make("span", "", percent(value)));
       bar.title = `accepted / tested at draft position ${index + 1}`;
       place.append(bar);

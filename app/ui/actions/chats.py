@@ -37,8 +37,6 @@ class ChatActions:
         self._requests = requests
         self._now = now
         self._deleted: list[Chat] = []
-        self._unsent = ""
-        """What stood in the composer when it was last stored."""
         self._listed = 0
         """`RequestManager.changes` when the list of chats was last shown."""
 
@@ -88,14 +86,13 @@ class ChatActions:
         return self._requests.drain()
 
     def write(self) -> None:
-        """Store what stands in the composer, if it has changed since the last call."""
-        text = self._screen.unsent
-        if self.archive is not None and text != self._unsent:
-            self._unsent = text
-            self.archive.keep_unsent(text)
+        """Store what is typed and not sent, where it has changed since the last call."""
+        if self.archive is not None:
+            for chat_id, text in self._screen.unsent.changes():
+                self.archive.keep_unsent(chat_id, text)
 
     def restore_unsent(self) -> None:
-        """Put what was typed and not sent when specchat ended into the composer."""
+        """Put what was typed and not sent when specchat ended into the composers of its chats."""
         run_in_background(self._app, self._restore_unsent, "unsent")
 
     async def _list(self) -> None:
@@ -124,7 +121,6 @@ class ChatActions:
             self.list()
 
     async def _restore_unsent(self) -> None:
-        text = await asyncio.wrap_future(self.archive.unsent()) if self.archive is not None else None
-        if text and not self._screen.unsent:
-            self._unsent = text
-            self._screen.put(text)
+        texts = await asyncio.wrap_future(self.archive.unsent()) if self.archive is not None else None
+        if texts:
+            self._screen.restore_unsent(texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -14,11 +14,15 @@ from textual.strip import Strip
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.marks import Marks
+from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.unsent import UnsentTexts
+from specchat.app.settings.settings import SHOW
 from specchat.app.sources.player import Player
 from specchat.app.sources.stepper import Stepper
 from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
+from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.screens.chat_keys import CHAT_KEYS, REPLAY_ACTIONS
 from specchat.app.ui.screens.chat_layout import ChatLayout
@@ -30,8 +34,8 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
-from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Loading, Ready
+from specchat.app.ui.widgets.transcript import REJECTED_SHOWN, Transcript
+from specchat.engine import Loading, Ready, gamma_text
 
 PANEL_EVERY = 8
 """Figures are taken with every eighth update of the conversation, so that they stay long enough to be read. Line, panel
@@ -69,6 +73,8 @@ class ChatScreen(Screen[None]):
         self._requests = requests
         self._widgets = widgets = ChatLayout(player)
         self._transcript = transcript = widgets.transcript
+        if player:  # who watches a trace wants to see its drafts
+            transcript.set_reactive(Transcript.rejected, SHOW)
         home = transcript if player else widgets.composer
         self._panes = Panes(self, widgets.tabs, widgets.chats, widgets.timeline, home)
         self._inspection = Inspection(self, requests, transcript, widgets.timeline, widgets.inspector, self._panes)
@@ -76,6 +82,7 @@ class ChatScreen(Screen[None]):
         self._replay = (
             ReplayControls(player, self._stepping, requests, transcript, self._inspection, redraw) if player else None
         )
+        self._unsent = UnsentTexts()
         self._updates = 0
         self._panel_state: tuple[object, ...] | None = None
 
@@ -113,14 +120,21 @@ class ChatScreen(Screen[None]):
 
     def show(self, conversation: Conversation) -> None:
         """Show another conversation."""
+        unsent = self.unsent
         self._transcript.show(conversation)
         self._inspection.forget()
         if self._replay is None:
             self._widgets.composer.remember([turn.prompt for turn in conversation.turns])
+            self._widgets.composer.put(unsent.of(conversation))
         self._panes.go_home()
         self._panes.select("chat")
         self._panel_state = None
         self.update()
+
+    @property
+    def reply(self) -> Reply:
+        """The reply whose figures are on screen."""
+        return self._inspection.reply
 
     def update(self) -> None:
         """Draw what has changed in the conversation; called with every frame."""
@@ -128,6 +142,7 @@ class ChatScreen(Screen[None]):
         empty = not self.conversation.turns
         if self.has_class("-empty") is not empty:
             self.set_class(empty, "-empty")
+            self._widgets.composer.offering = empty
         if self._replay is not None:
             self._widgets.replay_bar.update()
         due = self._updates % PANEL_EVERY == 0
@@ -159,7 +174,7 @@ class ChatScreen(Screen[None]):
     def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
         """Show target, drafter and γ at the top."""
         no_reply = self._inspection.no_reply
-        no_reply.drafter, no_reply.gamma = drafter, gamma
+        no_reply.drafter, no_reply.gamma = drafter, gamma_text(gamma)
         self._widgets.masthead.show_models(target, drafter, gamma, lossless=lossless)
 
     def show_ready(self, ready: Ready) -> None:
@@ -179,9 +194,9 @@ class ChatScreen(Screen[None]):
         self._widgets.tabs.mark(marks.without(opened.id) if opened else marks)
         self._widgets.frame.show(self.conversation)
 
-    def show_rejected(self, shown: bool) -> None:
-        """Whether rejected and discarded tokens are shown in place."""
-        self._transcript.show_rejected = shown
+    def show_rejected(self, how: str) -> None:
+        """Fold, show or hide rejected and discarded tokens."""
+        self._transcript.rejected = how
 
     def rename(self, chat: Chat, title: str) -> None:
         """A chat has another title now."""
@@ -244,9 +259,17 @@ class ChatScreen(Screen[None]):
             self._replay.seek(event.position)
 
     @property
-    def unsent(self) -> str:
-        """The text in the composer."""
-        return self._widgets.composer.text
+    def unsent(self) -> UnsentTexts:
+        """What is typed and not sent, in this chat and in the others."""
+        self._unsent.keep(self.conversation, self._widgets.composer.text)
+        return self._unsent
+
+    def restore_unsent(self, texts: Mapping[int, str]) -> None:
+        """Take over what was typed and not sent in an earlier run."""
+        unsent = self.unsent
+        unsent.fill(texts)
+        if not self._widgets.composer.text:
+            self.put(unsent.of(self.conversation))
 
     def put(self, text: str) -> None:
         """Show a text in the composer, to be changed and sent."""
@@ -259,6 +282,11 @@ class ChatScreen(Screen[None]):
         self._widgets.frame.show(self.conversation)
         self.update()
 
+    def action_offer(self, place: int) -> None:
+        """A click on one of the first prompts."""
+        self.put(FIRST_PROMPTS[place].text)
+        self._panes.go_home()
+
     def action_back(self) -> None:
         """From wherever one was to the conversation."""
         self._inspection.close()
@@ -270,6 +298,7 @@ class ChatScreen(Screen[None]):
         taken = self._requests.stop(self.conversation)
         if taken and self._replay is None:
             self._widgets.composer.take_back(taken)
+        self._widgets.frame.show(self.conversation)
         self.update()
 
     def action_new_chat(self) -> None:
@@ -308,8 +337,8 @@ class ChatScreen(Screen[None]):
         self._stepping.step()
 
     def action_rejected(self) -> None:
-        """Hide or show what is no part of the reply."""
-        self._transcript.show_rejected = not self._transcript.show_rejected
+        """Fold, show or hide what is no part of the replies."""
+        self.notify(REJECTED_SHOWN[self._transcript.next_rejected()])
 
     def action_markdown(self) -> None:
         """Finished replies as Markdown, or token by token."""

@@ -32,6 +32,7 @@ CHAT_KEYS: tuple[Row, ...] = (
     ("^n", "new chat"),
     ("^o  f9", "controls: γ, drafter, sampling, presets"),
     ("/", "commands; tab completes; // sends a slash"),
+    ("tab", "in an empty chat: prompts that show speculation; /tour explains it"),
     ("^y  f11", "side by side: one prompt with and without drafts"),
     ("^b  f2", "chats; there: enter opens, r renames, d deletes, u undoes"),
 )
@@ -54,7 +55,7 @@ LOOKING_KEYS: tuple[Row, ...] = (
 )
 KEYS: tuple[Row, ...] = (
     ("^g  f3", "speculation panel"),
-    ("^r  f4", "hide or show rejected and discarded tokens"),
+    ("^r  f4", "rejected drafts of a finished reply: ┊, in place, or hidden; a click on ┊ unfolds one"),
     ("^t  f5", "finished replies as Markdown, or token by token"),
     ("page up, down", "scroll; at its end the view follows the reply again"),
     ("f8", "copy the reply, a code block, or the chat"),

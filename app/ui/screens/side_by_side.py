@@ -9,7 +9,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.markup import escape
 from textual.screen import Screen
-from textual.widgets import Static
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
@@ -24,10 +23,13 @@ from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.lane_column import LaneColumn
 from specchat.app.ui.widgets.masthead import Masthead
+from specchat.app.ui.widgets.notice_line import NoticeLine
 from specchat.app.ui.widgets.pane_tabs import PaneTabs
-from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, loading_text
+from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, STOPPING, loading_text
 from specchat.app.ui.widgets.side_figures import order_text, verdict
 from specchat.app.ui.widgets.side_summary import SideSummary
+from specchat.app.ui.widgets.too_small import TooSmall
+from specchat.app.ui.widgets.transcript import REJECTED_SHOWN
 from specchat.engine import Died, Loading, Notice, Ready, Record
 
 PANES = ("left", "right", "summary")
@@ -78,8 +80,9 @@ class SideScreen(Screen[Conversation | None]):
             yield self._summary
             with self._frame:
                 yield self._composer
+        yield NoticeLine()
         yield KeyBar(compact=True, show_command_palette=False)
-        yield Static("specchat needs more room:\nplease make the terminal larger", id="too-small")
+        yield TooSmall(id="too-small")
 
     def on_mount(self) -> None:
         """Start the engine, and begin to drain."""
@@ -148,9 +151,9 @@ class SideScreen(Screen[Conversation | None]):
         self._tabs.show(pane)
 
     def action_rejected(self) -> None:
-        """Hide or show what is no part of the replies."""
-        for column in self.columns:
-            column.transcript.show_rejected = not column.transcript.show_rejected
+        """Fold, show or hide what is no part of the replies."""
+        shown = [column.transcript.next_rejected() for column in self.columns]
+        self.notify(REJECTED_SHOWN[shown[0]])
 
     def action_markdown(self) -> None:
         """Finished replies as Markdown, or token by token."""
@@ -196,6 +199,8 @@ class SideScreen(Screen[Conversation | None]):
         """The frame of the composer says how the clocks count, or what everything waits for."""
         if self._failed:
             state = ENGINE_STOPPED
+        elif self.duet.stopping:
+            state = STOPPING
         elif isinstance(self._state, Loading):
             state = escape(loading_text(self._state))
         elif self.duet.waiting:

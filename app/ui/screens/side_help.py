@@ -11,7 +11,7 @@ SIDE_KEYS: tuple[Row, ...] = (
     ("f8", "go on chatting from the left lane"),
     ("f9", "go on chatting from the right lane"),
     ("^b  f2", "on a narrow screen: left, right, summary"),
-    ("^r  f4", "hide or show rejected and discarded tokens"),
+    ("^r  f4", "rejected drafts of a finished reply: ┊, in place, or hidden; a click on ┊ unfolds one"),
     ("^t  f5", "finished replies as Markdown, or token by token"),
     ("^s", "save the screen as an SVG picture"),
     ("f1  ?", "this help"),

@@ -12,6 +12,7 @@ from specchat.app.sanitize import escape_controls
 from specchat.engine import Loading
 
 ENGINE_STOPPED = "the engine has stopped"
+STOPPING = "stopping…"
 
 
 class PromptFrame(Vertical):
@@ -36,6 +37,8 @@ class PromptFrame(Vertical):
         self.border_title = Content(title[:60] if title.strip() else "new chat")
         if self._failed:
             self.border_subtitle = ENGINE_STOPPED
+        elif conversation.running and all(reply.stopping for reply in conversation.all_running):
+            self.border_subtitle = STOPPING
         elif conversation.running:
             self.border_subtitle = "answering · esc stops"
         else:

@@ -20,6 +20,7 @@ from textual.strip import Strip
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
+from specchat.app.settings.settings import FOLD, HIDE, REJECTED, SHOW
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.widgets.block_stack import BlockStack, TurnOrReply, all_parts
 from specchat.app.ui.widgets.blocks import Block, PromptBlock, ReplyBlock, legend_strip
@@ -28,10 +29,17 @@ from specchat.app.ui.widgets.end_follower import EndFollower
 from specchat.app.ui.widgets.line_selection import SELECTION_KEYS, LineSelection, highlighted
 from specchat.app.ui.widgets.scroll_bar import VerticalBar
 from specchat.app.ui.widgets.token_cursor import TOKEN_KEYS, Spot, TokenCursor
+from specchat.app.ui.widgets.token_lines import FOLD_MARK
 from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES, TranscriptStyles, styles_of
 
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
+REJECTED_SHOWN = {
+    FOLD: f"rejected drafts of finished replies are folded into {FOLD_MARK}",
+    SHOW: "rejected drafts are shown in place",
+    HIDE: "rejected drafts are hidden",
+}
+"""What is said of each way of `Transcript.rejected`."""
 PartsOf = Callable[[Conversation], list[TurnOrReply]]
 
 
@@ -59,7 +67,8 @@ class Transcript(ScrollView, can_focus=True):
 
         spot: Spot
 
-    show_rejected = reactive(True, init=False)
+    rejected = reactive(FOLD, init=False)
+    """What becomes of rejected tokens, of `app.settings.settings.REJECTED`."""
     markdown = reactive(False, init=False)
     by_round = reactive(False, init=False)
     """One round per line."""
@@ -111,6 +120,8 @@ class Transcript(ScrollView, can_focus=True):
     def look_at(self, spot: Spot | None) -> None:
         """Select a token and bring it into sight; while one is selected, the view stays. None selects none."""
         self._cursor.select(spot)
+        self.update()  # the reply of a selected token is unfolded
+        self._catch_up()
         self.refresh()
         line = self._cursor.line
         if line is not None:
@@ -131,14 +142,30 @@ class Transcript(ScrollView, can_focus=True):
 
     def update(self) -> None:
         """Draw what has changed in the conversation since the last call."""
-        before = self._stack.height
+        before, first_seen = self._stack.height, None if self._end.following else self._first_seen
         changed = self._stack.update(self._parts_of(self.conversation), self._block)
         if changed is not None:
             self._refresh_seen(*changed)
             self._behind = self._behind or self._stack.height != before
+            if first_seen is not None and changed[0] <= self.scroll_offset.y and self._behind:
+                self._catch_up()
+                self._put_first(*first_seen)
         self._updates += 1
         if self._behind and self._updates % self.pace.follow_every == 0:
             self._catch_up()
+
+    @property
+    def _first_seen(self) -> tuple[Spot, int] | None:
+        """The token on the first line in sight or below it, and how many lines below; None where there is none."""
+        top = self.scroll_offset.y
+        seen = ((self._cursor.at(line, 0, nearest=True), line - top) for line in range(top, top + self.size.height))
+        return next(((spot, below) for spot, below in seen if spot is not None), None)
+
+    def _put_first(self, spot: Spot, below: int) -> None:
+        """Scroll so that a token is this many lines below the first line in sight."""
+        line = self._cursor.line_of(spot)
+        if line is not None:
+            self.scroll_to(y=max(line - below, 0), animate=False, immediate=True, force=True)
 
     def _refresh_seen(self, first: int, end: int) -> None:
         """Draw again what is in sight of these lines: Textual would draw what lies below the widget along with them."""
@@ -229,6 +256,11 @@ class Transcript(ScrollView, can_focus=True):
         self.screen.selections = {self: selection}
         self.scroll_to_region(Region(0, line, 1, 1), animate=False)
 
+    def next_rejected(self) -> str:
+        """Show rejected tokens the next way, after the last the first again; returns which it is."""
+        self.rejected = REJECTED[(REJECTED.index(self.rejected) + 1) % len(REJECTED)]
+        return self.rejected
+
     def action_copy_reply(self, identity: int) -> None:
         """A click on the word below a reply."""
         reply = next((part for part in self._stack.parts if id(part) == identity), None)
@@ -236,9 +268,15 @@ class Transcript(ScrollView, can_focus=True):
             self.post_message(self.CopyWanted(reply))
 
     def on_click(self, event: Click) -> None:
-        """Select the token that was clicked on; not at the end of a selection of text."""
-        if self.text_selection is None:
-            self._tell(self._cursor.at(int(event.y) + self.scroll_offset.y, int(event.x)))
+        """Select the token that was clicked on, or unfold a stretch; not at the end of a selection of text."""
+        line, column = int(event.y) + self.scroll_offset.y, int(event.x)
+        if self.text_selection is not None:
+            return
+        if self._stack.unfold(line, column):
+            self.update()
+            self._catch_up()
+        else:
+            self._tell(self._cursor.at(line, column))
 
     def notify_style_update(self) -> None:
         """Another theme: resolve the styles and draw everything again."""
@@ -267,7 +305,7 @@ class Transcript(ScrollView, can_focus=True):
         if shown:
             self.vertical_scrollbar.position = self.scroll_y
 
-    def watch_show_rejected(self) -> None:
+    def watch_rejected(self) -> None:
         """Wrap again with, or without, what is no part of the text."""
         self._rebuild()
 
@@ -300,7 +338,7 @@ class Transcript(ScrollView, can_focus=True):
         if isinstance(part, Turn):
             return PromptBlock(part, self._width)
         render = self._render_markdown if self.markdown else None
-        block = ReplyBlock(part, self._width, show_rejected=self.show_rejected, markdown=render, by_round=self.by_round)
+        block = ReplyBlock(part, self._width, rejected=self.rejected, markdown=render, by_round=self.by_round)
         if self.spot is not None and part is self.spot.reply:
             block.select(self.spot.token)
         return block

@@ -161,7 +161,7 @@ async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> No
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "escape")
-        assert stage.app.chat_screen.unsent == ASK
+        assert stage.app.chat_screen.unsent.of(stage.app.chat_screen.conversation) == ASK
         assert not stage.engine.submitted
         await stage.press(pilot, "enter", "2")
         assert [request.sampling.temperature for request in stage.engine.submitted] == [0.0]

@@ -51,9 +51,9 @@ def composer(stage: Stage) -> Composer:
 @pytest.mark.parametrize(
     ("line", "name", "value", "sentence"),
     [
-        ("/gamma 6", "gamma", 6, "γ 6 · from the next reply on"),
-        ("/gamma auto", "gamma", None, "γ auto · from the next reply on"),
-        ("/drafter none", "drafter", "none", "drafter none · from the next reply on"),
+        ("/gamma 6", "gamma", 6, "γ 6 · from the next round on"),
+        ("/gamma auto", "gamma", None, "γ auto · from the next round on"),
+        ("/drafter none", "drafter", "none", "drafter none · from the next round on"),
         ("/temp 0.7", "temperature", 0.7, "temperature 0.7 · from the next reply on"),
         ("/temperature 0", "temperature", 0.0, "temperature 0 greedy · from the next reply on"),
         ("/top-k 40", "top_k", 40, "top-k 40 · from the next reply on"),

@@ -198,7 +198,7 @@ async def test_rejected_and_markdown_go_for_both_lanes(stage: SideStage) -> None
         await both_answer(stage, pilot)
         await stage.press(pilot, "ctrl+r", "ctrl+t")
         views = list(stage.screen.query(Transcript))
-        assert [view.show_rejected for view in views] == [False, False]
+        assert [view.rejected for view in views] == ["show", "show"]
         assert [view.markdown for view in views] == [True, True]
 
 
