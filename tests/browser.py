@@ -29,13 +29,21 @@ class Browser:
         assert DRIVER is not None
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        self._driver = subprocess.Popen([DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._driver = subprocess.Popen(
+            [DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         self._http = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
         self._await_driver()
         arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"]
         arguments += [f"--window-size={width},{height}"]
         preferences = {"prefs": {}, "args": arguments, "binary": CHROMIUM}
-        wanted = {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": preferences, "goog:loggingPrefs": {"browser": "ALL"}}}
+        wanted = {
+            "alwaysMatch": {
+                "browserName": "chrome",
+                "goog:chromeOptions": preferences,
+                "goog:loggingPrefs": {"browser": "ALL"},
+            }
+        }
         made = self._http.post("/session", json={"capabilities": wanted}).json()["value"]
         self._session = f"/session/{made['sessionId']}"
         scheme = "light" if light else "dark"
@@ -73,7 +81,10 @@ class Browser:
             selector,
         )
         move = {"type": "pointerMove", "duration": 0, "x": x, "y": y}
-        self._call("actions", actions=[{"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move]}])
+        self._call(
+            "actions",
+            actions=[{"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move]}],
+        )
 
     def picture(self, path: Path) -> None:
         """Write what the window shows as a PNG file."""

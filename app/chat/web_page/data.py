@@ -33,6 +33,7 @@ def trace_data(records: Sequence[Record], title: str) -> Data:
                 metrics[record.request_id].add(record)
                 _begin(replies[record.request_id], record, due)
             case Round() if record.request_id in replies:
+                metrics[record.request_id].add(record)
                 replies[record.request_id]["rounds"].append(_round(record, metrics[record.request_id], due))
             case Finished() if record.request_id in replies:
                 _end(replies[record.request_id], record.tail, record.message or ENDINGS[record.reason], due)
@@ -55,10 +56,14 @@ def chat_data(conversation: Conversation, model: str | None = None) -> Data:
 def _stored(reply: Reply, shown: Data, start: float) -> float:
     """Fill in a reply that was stored; when it ends."""
     metrics, due = Metrics(), start
-    for record in reply.rounds:
-        first = reply.rounds[0]
-        due = max(due, start + record.at - first.at + first.seconds)
+    before: Round | None = None
+    for index, record in enumerate(reply.rounds):
+        gap = record.seconds if before is None else record.at - before.at  # from another engine's clock: anything
+        due += min(max(gap, 0.0), max(record.seconds, IDLE_S))
+        if index >= reply.given:
+            metrics.add(record)
         shown["rounds"].append(_round(record, metrics, due))
+        before = record
     ending = "interrupted" if reply.stage is Stage.INTERRUPTED else ENDINGS[reply.reason] if reply.reason else ""
     _end(shown, reply.tail, reply.message or ending, due)
     return due
@@ -97,7 +102,7 @@ def _end(shown: Data, tail: str, ending: str, due: float) -> None:
 
 
 def _round(record: Round, metrics: Metrics, due: float) -> Data:
-    metrics.add(record)
+    """A round; `metrics` has counted it, unless the reply began with it."""
     shown: Data = {
         "t": _s(due),
         "n": record.number + 1,

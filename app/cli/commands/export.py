@@ -128,6 +128,6 @@ def _text(conversation: Conversation, form: str, theme: str | None) -> str:
     if form == PERFETTO:
         from specchat.app.chat.perfetto import as_perfetto
 
-        rounds = [record for turn in conversation.turns if turn.reply for record in turn.reply.rounds]
+        rounds = [record for turn in conversation.turns if turn.reply for record in turn.reply.own_rounds]
         return as_perfetto(rounds, conversation.title)
     return as_markdown(conversation, "") if form == "md" else as_json(conversation, "")
