@@ -8,17 +8,18 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
 
 import torch
 
-from specchat.engine.commands import Adjust, Cancel, Close, Command, Pause, Resume, SetDetail, Step, Submit
+from specchat.engine.commands import Adjust, Cancel, Close, Command, Count, Pause, Resume, SetDetail, Step, Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.events import Admitted, Finished, FinishReason, Given, Loading, Notice, Prefilled, Ready
+from specchat.engine.events import Admitted, Counted, Finished, FinishReason, Given, Loading, Notice, Prefilled, Ready
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import AUTO
+from specchat.engine.request import AUTO, Message, Request
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
@@ -182,8 +183,15 @@ class Worker:
                 self._paused = False
             case SetDetail():
                 self._set_detail(command.request_id, command.detail)
+            case Count():
+                self._count(command.messages)
             case Close():
                 self._closed = True
+
+    def _count(self, messages: tuple[Message, ...]) -> None:
+        with suppress(Exception):  # a template is a program of the model's: a request with it says what it raises
+            tokens = len(encode(Request("count", messages), self._model.tokenizer))
+            self._outbox.put(Counted(tokens, self._clock()))
 
     def _enqueue(self, submitted: Submit) -> None:
         if len(self._scheduler.waiting) < self._config.queue:

@@ -28,8 +28,8 @@ from specchat.app.ui.widgets.pane_tabs import PaneTabs
 from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, STOPPING, loading_text
 from specchat.app.ui.widgets.side_figures import order_text, verdict
 from specchat.app.ui.widgets.side_summary import SideSummary
+from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
 from specchat.app.ui.widgets.too_small import TooSmall
-from specchat.app.ui.widgets.transcript import REJECTED_SHOWN
 from specchat.engine import Died, Loading, Notice, Ready, Record
 
 PANES = ("left", "right", "summary")
