@@ -312,6 +312,14 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """Tokens that a conversation takes as a prompt, asked for with `Engine.count`."""
+
+    tokens: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """A request has ended; its last event. `message` is the sentence to show if `reason` is ERROR."""
 
@@ -337,4 +345,4 @@ class Died:
     """Time of this event."""
 
 
-Event = Loading | Ready | Admitted | Prefilled | Round | Notice | Finished | Died
+Event = Loading | Ready | Admitted | Prefilled | Round | Notice | Counted | Finished | Died

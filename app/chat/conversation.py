@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from specchat.app.chat.reply import Reply
@@ -100,11 +100,11 @@ class Conversation:
 
     def messages(self, upto: Turn) -> tuple[Message, ...]:
         """The messages that the model gets in order to answer `upto`."""
-        messages: list[Message] = []
-        for turn in self.turns[: self.turns.index(upto)]:
-            if turn.counts and turn.reply is not None:
-                messages += [Message("user", turn.prompt), Message("assistant", turn.reply.text)]
-        return (*messages, Message("user", upto.prompt))
+        return _messages(self.turns[: self.turns.index(upto)], upto.prompt)
+
+    def messages_with(self, prompt: str) -> tuple[Message, ...]:
+        """The messages that the model would get in order to answer a prompt behind the last turn."""
+        return _messages(self.turns, prompt)
 
     def before(self, turn: Turn) -> Turn | None:
         """The turn before this one on the path; None before the first."""
@@ -169,6 +169,14 @@ def _path(turn: Turn | None) -> Iterator[Turn]:
     while turn is not None:
         yield turn
         turn = turn.following.get(turn.reply)
+
+
+def _messages(turns: Iterable[Turn], prompt: str) -> tuple[Message, ...]:
+    messages: list[Message] = []
+    for turn in turns:
+        if turn.counts and turn.reply is not None:
+            messages += [Message("user", turn.prompt), Message("assistant", turn.reply.text)]
+    return (*messages, Message("user", prompt))
 
 
 def title_of(prompt: str) -> str:

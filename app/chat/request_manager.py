@@ -111,6 +111,11 @@ class RequestManager:
         news = {c.chat.id for c in self.unseen if c.chat}
         return Marks(frozenset(answering), frozenset(busy.keys() - answering), frozenset(news))
 
+    def count(self, conversation: Conversation, prompt: str) -> None:
+        """Ask how many tokens the conversation would take with this prompt; a `Counted` answers."""
+        if self._session is not None and self._ready and not self._failure:
+            self._session.source.count(conversation.messages_with(prompt))
+
     def set_detail(self, detail: int) -> None:
         """Record the top-k of this size for every reply, from its next round on; 0 records none."""
         self.detail = detail
@@ -153,12 +158,7 @@ class RequestManager:
         return self._ask_again(conversation, turn, request, ())
 
     def go_on(
-        self,
-        conversation: Conversation,
-        turn: Turn,
-        rounds: Sequence[Round],
-        chosen: Sequence[int] = (),
-        text: str = "",
+        self, conversation: Conversation, turn: Turn, rounds: Sequence[Round], chosen: Sequence[int] = (), text: str = ""
     ) -> bool:
         """Ask for one more reply to a prompt of the path; whether there is an engine to ask.
 
@@ -173,15 +173,12 @@ class RequestManager:
             return False
         request = self.settings.request(uuid4().hex, conversation.messages(turn))
         ids = tuple(token for record in rounds for token in record.emitted)
-        return self._ask_again(conversation, turn, replace(request, reply_ids=(*ids, *chosen), reply_text=text), rounds)
+        return self._ask_again(
+            conversation, turn, replace(request, reply_ids=(*ids, *chosen), reply_text=text), rounds
+        )
 
     def look(
-        self,
-        conversation: Conversation,
-        turn: Turn,
-        rounds: Sequence[Round],
-        detail: int,
-        then: Callable[[Round], None],
+        self, conversation: Conversation, turn: Turn, rounds: Sequence[Round], detail: int, then: Callable[[Round], None]
     ) -> bool:
         """Ask the target for the likeliest tokens behind these rounds of a reply; whether there is an engine to ask.
 

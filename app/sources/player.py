@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from math import nextafter
 
-from specchat.engine import Admitted, EngineError, Event, Finished, Record, Request, Round
+from specchat.engine import Admitted, EngineError, Event, Finished, Message, Record, Request, Round
 
 SPEEDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 IDLE_S = 1.0
@@ -99,6 +99,9 @@ class Player:
 
     def set_detail(self, request_id: str, detail: int) -> None:
         """Does nothing: a trace has the detail it was recorded with."""
+
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """Does nothing: a trace has no tokenizer."""
 
     def faster(self, steps: int = 1) -> None:
         """Go up (or, with a negative number, down) the list of speeds."""

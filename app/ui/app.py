@@ -43,6 +43,7 @@ from specchat.app.ui.actions.palette_commands import PaletteCommands
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.actions.side_by_side import MakeDuet, SideBySide
 from specchat.app.ui.actions.slash_commands import SlashCommands
+from specchat.app.ui.load_meter import LoadMeter
 from specchat.app.ui.notices import STILL_STARTING, say
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.pump import Pump
@@ -62,7 +63,6 @@ from specchat.engine import EngineError, read_trace
 STYLES = Path(__file__).parent / "styles"
 WRITE_S = 0.25
 """How often the unsent text is stored: a kill loses this much of it. Replies are stored before they are shown."""
-PROBE_S = 1.0
 
 
 class SpecChat(App[None]):
@@ -82,21 +82,9 @@ class SpecChat(App[None]):
 
     @dataclass
     class Prepared(Message):
-        """The session is there."""
+        """The session is there; or there is none, for this reason."""
 
-        session: Session
-
-    @dataclass
-    class Unprepared(Message):
-        """There is no session, for this reason."""
-
-        sentence: str
-
-    @dataclass
-    class StoreFailed(Message):
-        """Something could not be stored or read."""
-
-        sentence: str
+        session: Session | str
 
     def __init__(
         self,
@@ -132,7 +120,7 @@ class SpecChat(App[None]):
         self.stepper: Stepper | None = None
         """Holds rounds back while they are stepped through; there once the session is."""
         self.requests = RequestManager()
-        self.chat_screen = ChatScreen(self.requests, self._redraw, player)
+        self.chat_screen = ChatScreen(self.requests, lambda: self.pump.run(), player)
         self._offer = EngineOffer()
         self.chats = ChatActions(self, self.chat_screen, self.requests, now)
         self.chat_clipboard = Clipboard(self, self.chat_screen, self._offer)
@@ -193,15 +181,19 @@ class SpecChat(App[None]):
     @work(thread=True, exclusive=True, exit_on_error=False, group="prepare")
     def _load(self) -> None:
         try:
-            self.post_message(self.Prepared(self._prepare()))
+            session: Session | str = self._prepare()
         except (EngineError, AppError) as error:
-            self.post_message(self.Unprepared(str(error)))
+            session = str(error)
         except Exception as error:
-            self.post_message(self.Unprepared(f"specchat could not start ({type(error).__name__}: {error})"))
+            session = f"specchat could not start ({type(error).__name__}: {error})"
+        self.post_message(self.Prepared(session))
 
     def on_spec_chat_prepared(self, event: Prepared) -> None:
-        """Connect everything, and begin to drain."""
+        """Connect everything, and begin to drain; or say why not, as every prompt will be answered."""
         session = event.session
+        if isinstance(session, str):
+            self._records.fail(session)
+            return
         if session.store is not None:
             self.chats.archive = self._side.archive = Archive(session.store, self._store_failed)
         if session.settings_file is not None:
@@ -212,8 +204,8 @@ class SpecChat(App[None]):
             self._offer.target = Path(settings.target).name
             self.settings_actions.show(settings)
             self.chat_screen.show_rejected(settings.rejected)
-        for sentence in session.notices:
-            say(self, sentence, "warning")
+        if session.notices:
+            say(self, " · ".join(session.notices), "warning")
         self._theme_choice.keep(self.settings_actions.preferences)
         self.stepper = Stepper(session.source)
         self.chat_screen.connect(self.stepper)
@@ -223,17 +215,9 @@ class SpecChat(App[None]):
         self.set_interval(WRITE_S, self.chats.write)
         self.chats.restore_unsent()
         if self._probe is not None:
-            self.set_interval(PROBE_S, self._measure)
+            LoadMeter(self, self._probe, self.chat_screen.status.show_load).start()
         if self._begin_side_by_side:
             self._side.open()
-
-    def on_spec_chat_unprepared(self, event: Unprepared) -> None:
-        """Say why; prompts get the same sentence."""
-        self._records.fail(event.sentence)
-
-    def on_spec_chat_store_failed(self, event: StoreFailed) -> None:
-        """The chat goes on; the user knows that it is not kept."""
-        say(self, event.sentence, "error")
 
     async def on_unmount(self) -> None:
         """However the app ends, what was said is stored, and what was being typed."""
@@ -245,10 +229,9 @@ class SpecChat(App[None]):
 
     def on_notify(self, event: Notify) -> None:
         """Show a notice on the topmost screen that has a place for it."""
-        lines = (line for screen in reversed(self.screen_stack) for line in screen.query(NoticeLine))
-        line = next(lines, None)
-        if line is not None:
-            line.show(event.notification)
+        lines = [line for screen in self.screen_stack for line in screen.query(NoticeLine)]
+        if lines:
+            lines[-1].show(event.notification)
 
     # With every frame
 
@@ -265,9 +248,6 @@ class SpecChat(App[None]):
             shown.update()
         if self.chats.list_is_old:
             self.chats.list()
-
-    def _redraw(self) -> None:
-        self.pump.run()
 
     def _own_actions(self) -> dict[str, Callable[[], None]]:
         return {
@@ -287,14 +267,8 @@ class SpecChat(App[None]):
         self.chat_screen.set_pace(pace)
 
     def _store_failed(self, sentence: str) -> None:
-        self.post_message(self.StoreFailed(sentence))
-
-    @work(exclusive=True, group="probe", exit_on_error=False)
-    async def _measure(self) -> None:
-        if self._probe is not None:
-            interface = self._probe.interface()
-            gpu = await asyncio.to_thread(self._probe.gpu)
-            self.chat_screen.show_load(gpu, interface)
+        """The chat goes on; the user knows that it is not kept. Called in the writing thread."""
+        say(self, sentence, "error")
 
     # What the user does
 

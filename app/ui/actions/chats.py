@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from textual.app import App
@@ -117,7 +118,9 @@ class ChatActions:
         title = await self._app.push_screen_wait(RenameScreen(chat.title))
         if title and self.archive is not None:
             await asyncio.wrap_future(self.archive.rename(chat, title))
-            self._screen.rename(chat, title)
+            shown = self._screen.conversation
+            if shown.chat is not None and shown.chat.id == chat.id:
+                shown.chat = replace(chat, title=title)
             self.list()
 
     async def _restore_unsent(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -11,6 +11,7 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.screen import Screen
 from textual.strip import Strip
+from textual.timer import Timer
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.marks import Marks
@@ -26,6 +27,7 @@ from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.screens.chat_keys import CHAT_KEYS, REPLAY_ACTIONS
 from specchat.app.ui.screens.chat_layout import ChatLayout
+from specchat.app.ui.screens.chat_status import ChatStatus
 from specchat.app.ui.screens.inspection import Inspection
 from specchat.app.ui.screens.panes import Panes
 from specchat.app.ui.screens.replay_controls import ReplayControls
@@ -34,12 +36,13 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
-from specchat.app.ui.widgets.transcript import REJECTED_SHOWN, Transcript
-from specchat.engine import Loading, Ready, gamma_text
+from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
+from specchat.app.ui.widgets.transcript import Transcript
 
 PANEL_EVERY = 8
 """Figures are taken with every eighth update of the conversation, so that they stay long enough to be read. Line, panel
 and timeline show the same ones."""
+COUNT_S = 0.3
 
 
 class ChatScreen(Screen[None]):
@@ -83,6 +86,11 @@ class ChatScreen(Screen[None]):
             ReplayControls(player, self._stepping, requests, transcript, self._inspection, redraw) if player else None
         )
         self._unsent = UnsentTexts()
+        self._counting: Timer | None = None
+        """Asks for the number of tokens once nothing is typed for a while."""
+        ready = "" if player else "ready: ask anything"
+        self.status = ChatStatus(widgets, self._inspection, lambda: self.conversation, ready)
+        """What is shown of the engine."""
         self._updates = 0
         self._panel_state: tuple[object, ...] | None = None
 
@@ -165,28 +173,6 @@ class ChatScreen(Screen[None]):
         elif due:
             self._inspection.update()  # other lanes may have grown
 
-    def show_loading(self, state: Loading | str, *, failed: bool = False) -> None:
-        """Show the progress of loading, or how it ended."""
-        self._widgets.frame.show_loading(state, failed=failed)
-        self._widgets.welcome.show(state, failed=failed)
-        self._widgets.frame.show(self.conversation)
-
-    def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
-        """Show target, drafter and γ at the top."""
-        no_reply = self._inspection.no_reply
-        no_reply.drafter, no_reply.gamma = drafter, gamma_text(gamma)
-        self._widgets.masthead.show_models(target, drafter, gamma, lossless=lossless)
-
-    def show_ready(self, ready: Ready) -> None:
-        """The models are loaded."""
-        self._widgets.masthead.show_machine(ready)
-        self._widgets.panel.show_machine(ready)
-        self.show_loading("" if self._replay else "ready: ask anything")
-
-    def show_load(self, gpu: str, interface: float | None) -> None:
-        """Show the load of the machine."""
-        self._widgets.panel.show_load(gpu, interface)
-
     def show_chats(self, chats: list[Chat], marks: Marks, now: float) -> None:
         """Show the list of chats; on a narrow screen its tab has a sign if a chat has an unread answer."""
         opened = self.conversation.chat
@@ -197,11 +183,6 @@ class ChatScreen(Screen[None]):
     def show_rejected(self, how: str) -> None:
         """Fold, show or hide rejected and discarded tokens."""
         self._transcript.rejected = how
-
-    def rename(self, chat: Chat, title: str) -> None:
-        """A chat has another title now."""
-        if self.conversation.chat and self.conversation.chat.id == chat.id:
-            self.conversation.chat = replace(chat, title=title)
 
     def leave(self, chat: Chat) -> None:
         """A chat is gone; who deleted it in the list stays there, where it can be undone."""
@@ -242,8 +223,15 @@ class ChatScreen(Screen[None]):
             self.ask(slash.unescaped(event.text))
 
     def on_text_area_changed(self) -> None:
-        """Say what the command that is being typed takes."""
-        self._widgets.hint.show(self._widgets.composer.text, self._widgets.composer.words)
+        """Say what the command that is being typed takes, or how many tokens the prompt has."""
+        text = self._widgets.composer.text
+        self._widgets.hint.show(text, self._widgets.composer.words)
+        if self._counting is not None:
+            self._counting.stop()
+        if text.strip() and not slash.is_command(text):
+            self._counting = self.set_timer(COUNT_S, lambda: self._requests.count(self.conversation, text))
+        elif self._widgets.frame.tokens is not None:
+            self.status.show_count(None)
 
     def on_transcript_token_selected(self, event: Transcript.TokenSelected) -> None:
         """A token was clicked on, or moved to."""

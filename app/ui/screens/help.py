@@ -18,6 +18,7 @@ from textual.widgets import Static
 
 from specchat.app.ui.slash import COMMANDS
 from specchat.app.ui.widgets.figures import FATES
+from specchat.app.ui.widgets.token_lines import FOLD_MARK
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
 
 Row = tuple[str | Text, str]
@@ -112,6 +113,7 @@ class HelpScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         """The text needs the theme's styles."""
         fates = [(Text(fate.value, self._style(f"token--{fate.value}")), meaning) for fate, meaning in FATES.items()]
+        fates.append((Text(FOLD_MARK), "stands for rejected and discarded tokens of a finished reply"))
         self.query_one("#help-keys", Static).update(self._table(("keys", self._page.keys)))
         self.query_one("#help-figures", Static).update(self._beside(fates))
         self.query_one("#help").focus()

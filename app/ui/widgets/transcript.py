@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,28 +17,23 @@ from textual.scrollbar import ScrollBar
 from textual.selection import Selection
 from textual.strip import Strip
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
-from specchat.app.settings.settings import FOLD, HIDE, REJECTED, SHOW
+from specchat.app.settings.settings import FOLD, REJECTED
 from specchat.app.ui.pace import Pace
+from specchat.app.ui.widgets.block_maker import BlockMaker
 from specchat.app.ui.widgets.block_stack import BlockStack, TurnOrReply, all_parts
-from specchat.app.ui.widgets.blocks import Block, PromptBlock, ReplyBlock, legend_strip
+from specchat.app.ui.widgets.blocks import Block, legend_strip
 from specchat.app.ui.widgets.drawn_lines import DrawnLines
 from specchat.app.ui.widgets.end_follower import EndFollower
 from specchat.app.ui.widgets.line_selection import SELECTION_KEYS, LineSelection, highlighted
+from specchat.app.ui.widgets.place_keeper import PlaceKeeper
 from specchat.app.ui.widgets.scroll_bar import VerticalBar
 from specchat.app.ui.widgets.token_cursor import TOKEN_KEYS, Spot, TokenCursor
-from specchat.app.ui.widgets.token_lines import FOLD_MARK
-from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES, TranscriptStyles, styles_of
+from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES
 
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
-REJECTED_SHOWN = {
-    FOLD: f"rejected drafts of finished replies are folded into {FOLD_MARK}",
-    SHOW: "rejected drafts are shown in place",
-    HIDE: "rejected drafts are hidden",
-}
-"""What is said of each way of `Transcript.rejected`."""
 PartsOf = Callable[[Conversation], list[TurnOrReply]]
 
 
@@ -88,9 +82,9 @@ class Transcript(ScrollView, can_focus=True):
         self._stack = BlockStack()
         self._cursor = TokenCursor(self._stack)
         self._selection = LineSelection(self._stack)
+        self._places = PlaceKeeper(self, self._stack, self._cursor)
         self._drawn = DrawnLines()
-        self._text_styles: TranscriptStyles | None = None
-        """Resolved when first needed, for one theme."""
+        self._maker = BlockMaker(self)
         self._end = EndFollower(self)
         self._updates = 0
         self._behind = False
@@ -109,6 +103,11 @@ class Transcript(ScrollView, can_focus=True):
             self._vertical_scrollbar.display = False
             self.app._start_widget(self, self._vertical_scrollbar)
         return self._vertical_scrollbar
+
+    def on_mount(self) -> None:
+        """Wrap again whenever replies are to look otherwise."""
+        for look in ("rejected", "markdown", "by_round"):
+            self.watch(self, look, self._rebuild, init=False)
 
     def show(self, conversation: Conversation) -> None:
         """Show another conversation, from its end."""
@@ -142,30 +141,17 @@ class Transcript(ScrollView, can_focus=True):
 
     def update(self) -> None:
         """Draw what has changed in the conversation since the last call."""
-        before, first_seen = self._stack.height, None if self._end.following else self._first_seen
+        before, place = self._stack.height, None if self._end.following else self._places.place
         changed = self._stack.update(self._parts_of(self.conversation), self._block)
         if changed is not None:
             self._refresh_seen(*changed)
             self._behind = self._behind or self._stack.height != before
-            if first_seen is not None and changed[0] <= self.scroll_offset.y and self._behind:
+            if place is not None and changed[0] <= self.scroll_offset.y and self._behind:
                 self._catch_up()
-                self._put_first(*first_seen)
+                self._places.go_to(place)
         self._updates += 1
         if self._behind and self._updates % self.pace.follow_every == 0:
             self._catch_up()
-
-    @property
-    def _first_seen(self) -> tuple[Spot, int] | None:
-        """The token on the first line in sight or below it, and how many lines below; None where there is none."""
-        top = self.scroll_offset.y
-        seen = ((self._cursor.at(line, 0, nearest=True), line - top) for line in range(top, top + self.size.height))
-        return next(((spot, below) for spot, below in seen if spot is not None), None)
-
-    def _put_first(self, spot: Spot, below: int) -> None:
-        """Scroll so that a token is this many lines below the first line in sight."""
-        line = self._cursor.line_of(spot)
-        if line is not None:
-            self.scroll_to(y=max(line - below, 0), animate=False, immediate=True, force=True)
 
     def _refresh_seen(self, first: int, end: int) -> None:
         """Draw again what is in sight of these lines: Textual would draw what lies below the widget along with them."""
@@ -187,7 +173,7 @@ class Transcript(ScrollView, can_focus=True):
         """
         _base, background = self.background_colors
         filters = self.app.get_line_filters()
-        styles, top = self._drawing_styles(), self.scroll_offset.y
+        styles, top = self._maker.styles, self.scroll_offset.y
         if self._drawn.full:
             self._drawn.clear()
             for block in self._stack.blocks:
@@ -208,7 +194,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
-        styles = self._drawing_styles()
+        styles = self._maker.styles
         line = y + self.scroll_offset.y
         strip = self._stack.strip(line, styles).adjust_cell_length(self.size.width, styles.base)
         selection = self.text_selection
@@ -218,14 +204,14 @@ class Transcript(ScrollView, can_focus=True):
 
     def all_lines(self) -> tuple[list[Strip], int]:
         """Every line, on screen or not, with what the colours mean below them; and the width of all of them."""
-        styles, width = self._drawing_styles(), max(self.size.width, 2)
+        styles, width = self._maker.styles, max(self.size.width, 2)
         lines = [self._stack.strip(y, styles) for y in range(self._stack.height)]
         lines.append(legend_strip(styles))
         return [line.adjust_cell_length(width, styles.base) for line in lines], width
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text, for the clipboard: as it was written, not as it is wrapped."""
-        return self._selection.text(selection, self.size.width, self._drawing_styles()), "\n"
+        return self._selection.text(selection, self.size.width, self._maker.styles), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002 the base class names it
         """Show what is selected."""
@@ -281,7 +267,7 @@ class Transcript(ScrollView, can_focus=True):
     def notify_style_update(self) -> None:
         """Another theme: resolve the styles and draw everything again."""
         super().notify_style_update()
-        self._text_styles = None
+        self._maker.forget_styles()
         for block in self._stack.blocks:
             block.forget()
         if self.markdown:
@@ -305,54 +291,24 @@ class Transcript(ScrollView, can_focus=True):
         if shown:
             self.vertical_scrollbar.position = self.scroll_y
 
-    def watch_rejected(self) -> None:
-        """Wrap again with, or without, what is no part of the text."""
-        self._rebuild()
-
-    def watch_markdown(self) -> None:
-        """Show the other view."""
-        self._rebuild()
-
-    def watch_by_round(self) -> None:
-        """Lay the tokens out the other way."""
-        self._rebuild()
-
     @property
     def _width(self) -> int:
         return min((self.scrollable_content_region.width or 80) - 1, LINE_WIDTH)
 
     def _rebuild(self) -> None:
         """Make all blocks anew; what was at the top of the screen stays there."""
-        stack, top = self._stack, self.scroll_offset.y
-        block = min(bisect_right(stack.tops, top), len(stack.blocks)) - 1
-        below = top - stack.tops[block]
-        stack.clear()
+        place = None if self._end.following else self._places.place
+        self._stack.clear()
         self.update()
         self.refresh()
         self._catch_up()
-        if not self._end.following and 0 <= block < len(stack.blocks):
-            line = stack.tops[block] + min(below, stack.blocks[block].height - 1)
-            self.scroll_to(y=line, animate=False, immediate=True, force=True)
+        if place is not None:
+            self._places.go_to(place)
 
     def _block(self, part: TurnOrReply) -> Block:
-        if isinstance(part, Turn):
-            return PromptBlock(part, self._width)
-        render = self._render_markdown if self.markdown else None
-        block = ReplyBlock(part, self._width, rejected=self.rejected, markdown=render, by_round=self.by_round)
-        if self.spot is not None and part is self.spot.reply:
-            block.select(self.spot.token)
-        return block
-
-    def _render_markdown(self, text: str, width: int) -> list[Strip]:
-        from specchat.app.ui.widgets.markdown import markdown_strips
-
-        dark = self.app.current_theme.dark
-        return markdown_strips(self.app.console, text, width, self._drawing_styles(), dark=dark)
-
-    def _drawing_styles(self) -> TranscriptStyles:
-        if self._text_styles is None:
-            self._text_styles = styles_of(self.rich_style, self.get_component_rich_style)
-        return self._text_styles
+        return self._maker.make(
+            part, self._width, self.spot, rejected=self.rejected, markdown=self.markdown, by_round=self.by_round
+        )
 
     def _tell(self, spot: Spot | None) -> None:
         if spot is not None:

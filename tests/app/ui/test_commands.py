@@ -231,7 +231,7 @@ async def test_tab_completes(stage: Stage) -> None:
         assert composer(stage).text == "/gamma "
         await stage.press(pilot, "a", "tab")
         assert composer(stage).text == "/gamma auto"
-        composer(stage).load_text("/to")
+        composer(stage).load_text("/top")
         await stage.press(pilot, "tab")
         assert composer(stage).text == "/top-"
         seen = []
