@@ -83,6 +83,7 @@ def chat(
         str | None, typer.Option("--order", metavar="ORDER", help="interleaved or sequential, side by side.")
     ] = None,
     exact: Exact = False,
+    attach: options.Attach = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Without a command: chat. The commands' own options go behind them."""
@@ -116,7 +117,8 @@ def chat(
         from specchat.app.cli.commands.chat import open_chat
 
         options.check(given)
-        raise typer.Exit(open_chat(given, _side(side_by_side, left, right, order, exact)))
+        options.check_attached(attach, given)
+        raise typer.Exit(open_chat(given, _side(side_by_side, left, right, order, exact), attach))
     else:
         given |= {
             "side_by_side": side_by_side or None,
@@ -124,6 +126,7 @@ def chat(
             "right": right,
             "order": order,
             "exact": exact or None,
+            "attach": attach,
         }
         misplaced = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
         if misplaced:
@@ -169,6 +172,7 @@ def ask(
     ] = None,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="Instructions to the model.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
+    attach: options.Attach = None,
     trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Record every round in FILE.")] = None,
 ) -> None:
     """Ask one question and print the reply as it comes."""
@@ -195,8 +199,9 @@ def ask(
     from specchat.app.cli.commands.ask import Question, answer
 
     options.check(given)
+    options.check_attached(attach, given)
     asked = Question(question, system, tuple(stop or ()), tuple(logit_bias or ()))
-    interrupted = answer(asked, given, as_json=as_json, trace=trace)
+    interrupted = answer(asked, given, as_json=as_json, trace=trace, attach=attach)
     if interrupted:
         raise typer.Exit(130)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specchat.app.cli.printers import JsonPrinter, Printer, text_printer
 from specchat.app.cli.status_line import StatusLine
@@ -33,6 +35,9 @@ from specchat.engine import (
     TraceWriter,
     models_folder,
 )
+
+if TYPE_CHECKING:
+    from specchat.app.sources.attached import AttachedEngine
 
 LONGEST_INPUT = 16 << 20
 """Bytes of stdin that are read: far more than any context holds."""
@@ -63,8 +68,10 @@ class Question:
         return (*system, Message("user", content))
 
 
-def answer(question: Question, options: Mapping[str, object], *, as_json: bool, trace: Path | None) -> bool:
-    """Load the model, ask, print. Returns whether ctrl+c ended the reply.
+def answer(
+    question: Question, options: Mapping[str, object], *, as_json: bool, trace: Path | None, attach: str | None = None
+) -> bool:
+    """Load the model (or attach to the server of this address), ask, print. Returns whether ctrl+c ended the reply.
 
     Raises:
         AppError, EngineError: a sentence for the user; nothing more is printed then.
@@ -75,7 +82,7 @@ def answer(question: Question, options: Mapping[str, object], *, as_json: bool, 
     request = settings.request("ask", question.messages(), tuple(clean_prompt(text) for text in question.stop))
     request = replace(request, sampling=replace(request.sampling, logit_bias=question.logit_bias))
     with TraceWriter(trace) if trace else nullcontext() as writer:
-        engine = Engine(settings.engine_config(models_folder()))
+        engine = attached(attach) if attach else Engine(settings.engine_config(models_folder()))
         try:
             ready = load(engine)
         except BaseException:
@@ -103,7 +110,18 @@ def _piped() -> str:
     return data.decode("utf-8", "replace")
 
 
-def load(engine: Engine) -> Ready:
+def attached(url: str) -> AttachedEngine:
+    """The server of this address as the engine.
+
+    Raises:
+        EngineError: it is no address.
+    """
+    from specchat.app.sources.attached import AttachedEngine
+
+    return AttachedEngine(url, os.environ.get("SPECCHAT_API_KEY"))
+
+
+def load(engine: Engine | AttachedEngine) -> Ready:
     """Start the engine and wait until it is loaded, with a line on a terminal that says how far it is."""
     engine.start()
     with StatusLine(sys.stderr) as line:
@@ -117,7 +135,7 @@ def load(engine: Engine) -> Ready:
                     raise EngineError(message)
 
 
-def _stream(engine: Engine, request: Request, printer: Printer, writer: TraceWriter | None) -> bool:
+def _stream(engine: Engine | AttachedEngine, request: Request, printer: Printer, writer: TraceWriter | None) -> bool:
     outbox = Outbox()
     engine.submit(request, outbox)
     with _interruptions() as interrupted:
