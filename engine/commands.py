@@ -18,6 +18,7 @@ class Submit:
     lane: int = 0
     """Lane to run in, for an engine with lanes (`engine.lanes.engine`)."""
 
+
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """End a request within one round; tokens already emitted stay."""

@@ -141,8 +141,8 @@ class Archive:
         """A new chat with copies of these turns and of the replies that the path goes on with."""
 
         def write() -> Chat:
-            rows = [row for turn in turns for row in (turn.prompt_id, turn.reply and turn.reply.message_id)]
-            return self._store.fork_chat([row for row in rows if row is not None], title)
+            rows = [(turn.prompt_id, turn.reply.message_id if turn.reply else None) for turn in turns]
+            return self._store.fork_chat([row for pair in rows for row in pair if row is not None], title)
 
         return self._do(write)
 

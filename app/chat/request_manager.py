@@ -78,7 +78,7 @@ class RequestManager:
         self._ready = False
         self._failure = ""
         self._conversations: list[Conversation] = []
-        self._looks: dict[str, Callable[[Round], None]] = {}
+        self._looks: dict[str, Callable[[Round | None], None]] = {}
         """Who waits for the likeliest tokens of one position, by request."""
         self._arrivals: deque[_Arrival] = deque()
         """What is being stored and not yet shown, oldest first."""
@@ -148,7 +148,12 @@ class RequestManager:
         return self._ask_again(conversation, turn, request, ())
 
     def go_on(
-        self, conversation: Conversation, turn: Turn, rounds: Sequence[Round], chosen: Sequence[int] = (), text: str = ""
+        self,
+        conversation: Conversation,
+        turn: Turn,
+        rounds: Sequence[Round],
+        chosen: Sequence[int] = (),
+        text: str = "",
     ) -> bool:
         """Ask for one more reply to a prompt of the path; whether there is an engine to ask.
 
@@ -163,16 +168,19 @@ class RequestManager:
             return False
         request = self.settings.request(uuid4().hex, conversation.messages(turn))
         ids = tuple(token for record in rounds for token in record.emitted)
-        return self._ask_again(
-            conversation, turn, replace(request, reply_ids=(*ids, *chosen), reply_text=text), rounds
-        )
+        return self._ask_again(conversation, turn, replace(request, reply_ids=(*ids, *chosen), reply_text=text), rounds)
 
     def look(
-        self, conversation: Conversation, turn: Turn, rounds: Sequence[Round], detail: int, then: Callable[[Round], None]
+        self,
+        conversation: Conversation,
+        turn: Turn,
+        rounds: Sequence[Round],
+        detail: int,
+        then: Callable[[Round | None], None],
     ) -> bool:
         """Ask the target for the likeliest tokens behind these rounds of a reply; whether there is an engine to ask.
 
-        `then` gets a round that was made for its `Round.detail`. A failure is no answer.
+        `then` gets a round that was made for its `Round.detail`, or None where there is no answer.
         """
         if self.settings is None or self._session is None or not self._ready or self._failure:
             return False
@@ -312,7 +320,7 @@ class RequestManager:
         if isinstance(record, Round):
             self._looks[request_id](record)
         elif isinstance(record, Finished):
-            del self._looks[request_id]
+            self._looks.pop(request_id)(None)
 
     def _send(self, conversation: Conversation, turn: Turn) -> None:
         """Store a prompt that is new on the path, and ask as soon as that can be."""
@@ -377,6 +385,7 @@ class RequestManager:
     ) -> None:
         if self._archive is not None:
             self._archive.begin(conversation, turn, replies)
+        assert self._session is not None  # who gets here has asked
         for request, reply in zip(requests, replies, strict=True):
             self.replies[request.request_id] = (conversation, turn)
             try:

@@ -163,7 +163,9 @@ class Store:
         with self._write() as db:
             for chat_id, role, parent in db.execute(own, (message_id,)).fetchall():
                 changed = db.execute(siblings, (chat_id, role, parent, message_id)).fetchall()
-                db.executemany("UPDATE messages SET chosen = (id = ?) WHERE id = ?", [(message_id, i) for (i,) in changed])
+                db.executemany(
+                    "UPDATE messages SET chosen = (id = ?) WHERE id = ?", [(message_id, i) for (i,) in changed]
+                )
 
     def set_parent(self, message_id: int, parent: int) -> None:
         """Let a prompt follow this reply: it was sent before the reply had begun."""

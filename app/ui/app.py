@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -40,6 +41,7 @@ from specchat.app.ui.actions.palette_commands import PaletteCommands
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.actions.side_by_side import MakeDuet, SideBySide
 from specchat.app.ui.actions.slash_commands import SlashCommands
+from specchat.app.ui.actions.tree import TreeActions
 from specchat.app.ui.notices import STILL_STARTING, say
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.pump import Pump
@@ -48,6 +50,7 @@ from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.definitions import DefinitionsScreen
 from specchat.app.ui.screens.help import HelpScreen, chat_help, replay_help
+from specchat.app.ui.screens.messages import MessageAction
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.theme_choice import ThemeChoice
 from specchat.app.ui.widgets.chat_list import ChatList
@@ -69,7 +72,7 @@ class SpecChat(App[None]):
 
     TITLE = "specchat"
     CSS_PATH = [  # noqa: RUF012
-        STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "controls", "candidates", "side")
+        STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "controls", "candidates", "messages", "side")
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
@@ -133,6 +136,7 @@ class SpecChat(App[None]):
         self._export = FileExport(self, self.chat_screen, self._offer, pictures)
         self.settings_actions = SettingsActions(self, self.chat_screen, self.requests, self._offer)
         self._candidates = CandidateActions(self, self.chat_screen, self.requests, self.settings_actions, self._offer)
+        self._tree = TreeActions(self, self.chat_screen, self.requests, self.chats.open)
         self._side = SideBySide(self, self.requests, make_duet, self._return)
         self._commands = SlashCommands(
             self,
@@ -145,11 +149,19 @@ class SpecChat(App[None]):
                 "copy": self.chat_clipboard.copy,
                 "export": self._export.chat,
                 "controls": _understood(self.action_controls),
+                **{
+                    action: partial(self._tree.command, action)
+                    for action in MessageAction
+                    if action is not MessageAction.GO
+                },
+                "messages": _understood(self.action_messages),
                 "new": _understood(self.chat_screen.action_new_chat),
                 "help": _understood(self.action_help),
             },
         )
-        self._palette = PaletteCommands(self, self._own_actions(), self.chats, self.settings_actions, self._export)
+        self._palette = PaletteCommands(
+            self, self._own_actions(), self.chats, self.settings_actions, self._export, self._tree.of_last
+        )
         set_pace = self._set_pace if player is None else None
         self._records = EngineRecords(
             self, self.chat_screen, self.requests, self.settings_actions, self._offer, set_pace, probe
@@ -195,7 +207,7 @@ class SpecChat(App[None]):
         """Connect everything, and begin to drain."""
         session = event.session
         if session.store is not None:
-            self.chats.archive = self._side.archive = Archive(session.store, self._store_failed)
+            self.chats.archive = self._side.archive = self._tree.archive = Archive(session.store, self._store_failed)
         if session.settings_file is not None:
             self.settings_actions.preferences = Preferences(session.settings_file, self._store_failed)
         if session.settings is not None:
@@ -258,6 +270,7 @@ class SpecChat(App[None]):
         return {
             "controls": self.action_controls,
             "candidates": self.action_candidates,
+            "messages": self.action_messages,
             "copy": self.action_copy,
             "side_by_side": self.action_side_by_side,
             "definitions": self.action_definitions,
@@ -310,6 +323,15 @@ class SpecChat(App[None]):
         """A question mark in an empty composer."""
         self.action_help()
 
+    def on_transcript_fork_wanted(self, event: Transcript.ForkWanted) -> None:
+        """Take another way at a token."""
+        if self._player is None:
+            self._tree.fork_token(event.spot)
+
+    def on_transcript_version_wanted(self, event: Transcript.VersionWanted) -> None:
+        """A click on the marks of the versions."""
+        (self._tree.show_reply if event.of_reply else self._tree.show_version)(event.turn, event.step)
+
     def on_transcript_copy_wanted(self, event: Transcript.CopyWanted) -> None:
         """A click below a reply."""
         self.copy_to_clipboard(event.reply.text.strip())
@@ -335,7 +357,7 @@ class SpecChat(App[None]):
         """Hide what a replay cannot do."""
         if action == "side_by_side":
             return self._side.offered
-        if action == "controls":
+        if action in ("controls", "messages"):
             return self._player is None
         return super().check_action(action, parameters)
 
@@ -353,6 +375,11 @@ class SpecChat(App[None]):
     def action_candidates(self) -> None:
         """The latest prompt's several replies."""
         self._candidates.show()
+
+    def action_messages(self) -> None:
+        """The messages of the chat: edit, ask again, continue, fork, other versions."""
+        if self.screen is self.chat_screen:
+            self._tree.messages()
 
     def action_copy(self) -> None:
         """Ask what to copy."""

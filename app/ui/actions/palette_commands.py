@@ -12,7 +12,15 @@ from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.file_export import FileExport
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.screens.chat import ChatScreen
+from specchat.app.ui.screens.messages import MessageAction
 from specchat.app.ui.screens.side_by_side import SideScreen
+
+_MESSAGE_ACTIONS = (
+    (MessageAction.EDIT, "Edit", "Write another version of the last prompt"),
+    (MessageAction.REGENERATE, "Regenerate", "Another reply to the last prompt"),
+    (MessageAction.CONTINUE, "Continue", "Another reply that goes on where the last one ended"),
+    (MessageAction.FORK, "Fork chat", "A new chat with everything that was said so far"),
+)
 
 
 class PaletteCommands:
@@ -20,8 +28,9 @@ class PaletteCommands:
 
     Args:
         app: Changes the theme, and ends.
-        actions: The app's own actions by name: `controls`, `candidates`, `copy`, `side_by_side`, `definitions`,
-            `save_picture` and `help`.
+        actions: The app's own actions by name: `controls`, `candidates`, `messages`, `copy`, `side_by_side`,
+            `definitions`, `save_picture` and `help`.
+        of_last: Does something with the last message.
         chats: Knows whether a deletion can be undone.
         settings: Knows the presets.
         export: Writes files.
@@ -34,12 +43,14 @@ class PaletteCommands:
         chats: ChatActions,
         settings: SettingsActions,
         export: FileExport,
+        of_last: Callable[[MessageAction], None],
     ) -> None:
         self._app = app
         self._actions = actions
         self._chats = chats
         self._settings = settings
         self._export = export
+        self._of_last = of_last
 
     def of_chat(self, screen: ChatScreen, *, replaying: bool, side_by_side: bool) -> Iterator[SystemCommand]:
         """Those of the chat, or of a replay."""
@@ -51,6 +62,10 @@ class PaletteCommands:
                 "Ask for 2 to 8 replies to one prompt",
                 lambda: screen.put(f"/candidates 4 {screen.unsent}"),
             )
+            if screen.conversation.turns:
+                yield self._action("Messages", "Edit, ask again, continue, fork, other versions", "messages")
+                for action, title, what in _MESSAGE_ACTIONS:
+                    yield SystemCommand(title, what, partial(self._of_last, action))
             if any(turn.wanted > 1 or len(turn.replies) > 1 for turn in screen.conversation.turns):
                 yield self._action("Pick a reply", "Show the several replies of this chat again", "candidates")
             for name in self._settings.presets:

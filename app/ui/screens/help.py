@@ -30,6 +30,7 @@ CHAT_KEYS: tuple[Row, ...] = (
     ("↑ ↓", "earlier and later prompts"),
     ("esc", "stop the reply; its text is kept"),
     ("^n", "new chat"),
+    ("^e", "messages: edit, another reply, continue, fork the chat, ‹ other versions ›"),
     ("^o  f9", "controls: γ, drafter, sampling, presets"),
     ("/", "commands; tab completes; // sends a slash"),
     ("^y  f11", "side by side: one prompt with and without drafts"),
@@ -46,6 +47,7 @@ REPLAY_KEYS: tuple[Row, ...] = (
 LOOKING_KEYS: tuple[Row, ...] = (
     ("f6  i", "look at tokens, as a click on one does; again: stop"),
     ("← → ↑ ↓", "there: token by token, line by line; ^← ^→ round by round"),
+    ("enter", "there: put another token in its place, and go on from it"),
     ("^l", "rounds on a line of time; there: ← → ↑ ↓, z zooms"),
     ("f10  p", "pause between rounds, and go on"),
     ("f7  n", "the next part of a round: drafted, judged, complete"),

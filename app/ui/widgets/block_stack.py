@@ -77,6 +77,11 @@ class BlockStack:
         self.tops = list(accumulate((block.height for block in self.blocks), initial=TOP))
         return dirty, max(before, self.height) + 1
 
+    def top_of(self, part: TurnOrReply) -> int | None:
+        """The first line of a part; None if it is not shown."""
+        number = next((n for n, shown in enumerate(self.parts) if shown is part), None)
+        return None if number is None else self.tops[number]
+
     def number_at(self, line: int) -> int | None:
         """Index of the block that has this line; None above the first and below the last."""
         number = bisect_right(self.tops, line) - 1

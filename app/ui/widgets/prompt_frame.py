@@ -20,6 +20,8 @@ class PromptFrame(Vertical):
     def __init__(self, trace: str | None = None, **options: Any) -> None:
         super().__init__(**options)
         self._trace = trace
+        self.editing = ""
+        """What is being written, if it is no new prompt."""
         self._state: Loading | str = Loading("import", "starting", None, 0.0)
         self._failed = False
 
@@ -31,6 +33,9 @@ class PromptFrame(Vertical):
         """Follow this conversation."""
         if self._trace is not None:
             self.border_title = Content(escape_controls(self._trace))  # text, not markup
+            return
+        if self.editing:
+            self.border_title, self.border_subtitle = self.editing, "enter sends · esc cancels"
             return
         title = escape_controls(conversation.title)
         self.border_title = Content(title[:60] if title.strip() else "new chat")

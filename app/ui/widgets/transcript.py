@@ -59,6 +59,20 @@ class Transcript(ScrollView, can_focus=True):
 
         spot: Spot
 
+    @dataclass
+    class ForkWanted(Message):
+        """Take another way at this token."""
+
+        spot: Spot
+
+    @dataclass
+    class VersionWanted(Message):
+        """Show another version of a prompt, or another reply to it."""
+
+        turn: Turn
+        of_reply: bool
+        step: int
+
     show_rejected = reactive(True, init=False)
     markdown = reactive(False, init=False)
     by_round = reactive(False, init=False)
@@ -128,6 +142,15 @@ class Transcript(ScrollView, can_focus=True):
         """Show the end, and stay there."""
         self._end.following = True
         self._end.keep_end()
+
+    def go_to(self, turn: Turn) -> None:
+        """Bring a prompt to the top of the screen."""
+        self.update()
+        line = self._stack.top_of(turn)
+        if line is not None:
+            self._end.following = False
+            self.scroll_to(y=line, animate=False, immediate=True, force=True)
+            self._end.following = self.is_vertical_scroll_end
 
     def update(self) -> None:
         """Draw what has changed in the conversation since the last call."""
@@ -206,7 +229,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Arrows move between tokens while one is selected; else they scroll."""
-        if action in ("move", "move_line", "move_round"):
+        if action in ("move", "move_line", "move_round", "fork"):
             return self.spot is not None
         return super().check_action(action, parameters)
 
@@ -221,6 +244,17 @@ class Transcript(ScrollView, can_focus=True):
     def action_move_line(self, step: int) -> None:
         """To the nearest token on the line above or below."""
         self._tell(self._cursor.vertical(step))
+
+    def action_fork(self) -> None:
+        """Take another way at the selected token."""
+        if self.spot is not None:
+            self.post_message(self.ForkWanted(self.spot))
+
+    def action_version(self, identity: int, of_reply: bool, step: int) -> None:
+        """A click on the marks of the versions."""
+        turn = next((part for part in self._stack.parts if id(part) == identity), None)
+        if isinstance(turn, Turn):
+            self.post_message(self.VersionWanted(turn, of_reply, step))
 
     def action_select_lines(self, by: int) -> None:
         """Begin to select with the last line in sight (the first one, going down), then line by line; ^c copies."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.chat.reply import Stage
+from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage import database
 from specchat.app.storage.store import Chat, Store
 

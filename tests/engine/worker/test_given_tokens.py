@@ -44,7 +44,9 @@ def test_its_text_is_whole_across_the_seam() -> None:
 
 def test_a_text_may_stand_behind_the_ids() -> None:
     with tiny_engine(tiny_model()) as engine:
-        events = list(engine.stream(ask("hello", reply_ids=tuple(tiny_tokenizer().encode("h")), reply_text="ey", **SIZE)))
+        events = list(
+            engine.stream(ask("hello", reply_ids=tuple(tiny_tokenizer().encode("h")), reply_text="ey", **SIZE))
+        )
         assert "".join(token.text for token in admitted(events).given) == "hey"
         assert len([event for event in events if isinstance(event, Round)]) > 0
 
