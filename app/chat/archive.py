@@ -12,10 +12,13 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import AppError
+from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat, Store
 from specchat.engine import Admitted, Finished, Record, Round, to_json
 
 T = TypeVar("T")
+PROMPTS = 500
+"""How many earlier prompts the composer knows."""
 RETRY_S = 1.0
 """A full disk is tried again after this."""
 
@@ -136,6 +139,32 @@ class Archive:
                 self._store.choose(row)
 
         return self._do(write)
+
+    def find(self, text: str) -> Future[list[Hit] | None]:
+        """Where all these words stand, in titles, prompts and replies."""
+
+        def read() -> list[Hit]:
+            self._store.search.update()
+            return self._store.search.find(text)
+
+        return self._do(read)
+
+    def index(self) -> Future[None]:
+        """Bring the search up to date, in small steps that let others in between."""
+
+        def step() -> None:
+            if self._store.search.update():
+                self.index()
+
+        return self._do(step)
+
+    def prompts(self) -> Future[list[str] | None]:
+        """The newest prompts of all chats."""
+        return self._do(lambda: self._store.prompts(PROMPTS))
+
+    def pin(self, chat: Chat, pinned: bool) -> Future[None]:
+        """Let a chat stand above the others, or among them again."""
+        return self._do(lambda: self._store.pin_chat(chat.id, pinned))
 
     def fork(self, turns: Sequence[Turn], title: str) -> Future[Chat | None]:
         """A new chat with copies of these turns and of the replies that the path goes on with."""

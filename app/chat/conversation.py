@@ -146,6 +146,36 @@ class Conversation:
         if (later := turn.following.pop(None, None)) is not None:
             turn.following[reply] = later
 
+    def reveal(self, message_id: int) -> tuple[Turn | None, list[Turn | Reply]]:
+        """Let the path lead through the message with this row: its turn, and what it now goes on with instead."""
+        rows = {turn.prompt_id: (turn, turn.reply) for turn in self.every}
+        rows |= {reply.message_id: (turn, reply) for turn in self.every for reply in turn.replies}
+        before = {
+            version: (turn, reply)
+            for turn in self.every
+            for reply, later in turn.following.items()
+            for version in later.versions
+        }
+        found: Turn | None = None
+        changed: list[Turn | Reply] = []
+        turn, reply = rows.get(message_id, (None, None))
+        while turn is not None:
+            found = found or turn
+            if turn.reply is not reply and reply is not None:
+                turn.reply = reply
+                changed.append(reply)
+            first, earlier = turn, before.get(turn)
+            if earlier is None:
+                if self.turns[0] is not first:
+                    changed.append(first)
+                self.turns = list(_path(first))
+                break
+            turn, reply = earlier
+            if turn.following[reply] is not first:
+                turn.following[reply] = first
+                changed.append(first)
+        return found, changed
+
     def remove(self, turn: Turn) -> None:
         """Forget a waiting turn; where it was a version of another prompt, go back to the last other one."""
         place = self.turns.index(turn)

@@ -20,6 +20,7 @@ from typing import Any, Self
 from specchat.app.errors import StoreError
 from specchat.app.storage.aside import move_aside
 from specchat.app.storage.database import BUSY_S, COMPANIONS, UnreadableError, open_database
+from specchat.app.storage.search_index import SearchIndex
 from specchat.engine import make_folder, make_private
 
 
@@ -30,6 +31,10 @@ class Chat:
     id: int
     title: str
     updated_at: float
+    pinned: bool = False
+    """Whether it stands above those that are not."""
+    system: str = ""
+    """Instructions to the model, before the first prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class Store:
         self.notice: str | None = None
         self._now = now
         self._lock = threading.RLock()
+        self.search = SearchIndex(self._read, self._write, now)
         with self._sentences():
             make_folder(path.parent)
             make_private(path.parent)
@@ -78,22 +84,43 @@ class Store:
                 self._db = open_database(path)
 
     def chats(self) -> list[Chat]:
-        """All chats that are not deleted, newest first."""
+        """All chats that are not deleted: the pinned ones, then the others, newest first."""
         rows = self._read(
-            "SELECT id, title, updated_at FROM chats WHERE deleted_at IS NULL ORDER BY updated_at DESC, id DESC"
+            "SELECT id, title, updated_at, pinned, system FROM chats WHERE deleted_at IS NULL"
+            " ORDER BY pinned DESC, updated_at DESC, id DESC"
         )
-        return [Chat(*row) for row in rows]
+        return [Chat(row_id, title, at, bool(pinned), system) for row_id, title, at, pinned, system in rows]
 
-    def create_chat(self, title: str = "") -> Chat:
+    def create_chat(self, title: str = "", system: str = "") -> Chat:
         """A new, empty chat."""
-        at, title = self._now(), _storable(title)
+        at, title, system = self._now(), _storable(title), _storable(system)
         with self._write() as db:
-            row = db.execute("INSERT INTO chats (title, updated_at) VALUES (?, ?)", (title, at))
-        return Chat(_row_id(row), title, at)
+            row = db.execute("INSERT INTO chats (title, updated_at, system) VALUES (?, ?, ?)", (title, at, system))
+        return Chat(_row_id(row), title, at, system=system)
+
+    def pin_chat(self, chat_id: int, pinned: bool) -> None:
+        """Let a chat stand above those that are not pinned, or among them again."""
+        self._change(f"chat {chat_id}", "UPDATE chats SET pinned = ? WHERE id = ?", (pinned, chat_id))
+
+    def set_system(self, chat_id: int, system: str) -> None:
+        """Change the instructions to the model."""
+        self._change(f"chat {chat_id}", "UPDATE chats SET system = ? WHERE id = ?", (_storable(system), chat_id))
+
+    def prompts(self, at_most: int) -> list[str]:
+        """The newest different prompts of all chats, oldest of them first."""
+        rows = self._read(
+            "SELECT content, max(id) AS newest FROM (SELECT m.id, m.content FROM messages m JOIN chats c"
+            " ON c.id = m.chat_id WHERE m.role = 'user' AND c.deleted_at IS NULL ORDER BY m.id DESC LIMIT ?)"
+            " GROUP BY content ORDER BY newest",
+            (at_most,),
+        )
+        return [content for content, _ in rows]
 
     def rename_chat(self, chat_id: int, title: str) -> None:
         """Change the title; the place in the list stays."""
-        self._change(f"chat {chat_id}", "UPDATE chats SET title = ? WHERE id = ?", (_storable(title), chat_id))
+        self._change(
+            f"chat {chat_id}", "UPDATE chats SET title = ?, indexed = 0 WHERE id = ?", (_storable(title), chat_id)
+        )
 
     def delete_chat(self, chat_id: int) -> None:
         """Take the chat off the list; `restore_chat` brings it back."""
@@ -145,7 +172,7 @@ class Store:
     def append_rounds(self, message_id: int, text: str, lines: Iterable[str]) -> None:
         """Append to a reply while it streams: text to its content, trace lines to its events."""
         with self._write() as db:
-            change = "UPDATE messages SET content = content || ? WHERE id = ?"
+            change = "UPDATE messages SET content = content || ?, indexed = 0 WHERE id = ?"
             self._touch(db, f"message {message_id}", change, (_storable(text), message_id))
             db.executemany(
                 "INSERT INTO events (message_id, line) VALUES (?, ?)", [(message_id, _storable(line)) for line in lines]
@@ -171,7 +198,7 @@ class Store:
         """Let a prompt follow this reply: it was sent before the reply had begun."""
         self._change(f"message {message_id}", "UPDATE messages SET parent = ? WHERE id = ?", (parent, message_id))
 
-    def fork_chat(self, message_ids: Sequence[int], title: str) -> Chat:
+    def fork_chat(self, message_ids: Sequence[int], title: str, system: str = "") -> Chat:
         """A new chat with copies of these messages, each of which follows the one before it."""
         copy = (
             "INSERT INTO messages (chat_id, role, content, created_at, finish_reason, parent)"
@@ -179,7 +206,7 @@ class Store:
         )
         events = "INSERT INTO events (message_id, line) SELECT ?, line FROM events WHERE message_id = ? ORDER BY id"
         with self._write() as db:
-            chat = self.create_chat(title)
+            chat = self.create_chat(title, system)
             parent: int | None = None
             for message_id in message_ids:
                 row = db.execute(copy, (chat.id, parent, message_id))
@@ -193,10 +220,12 @@ class Store:
         """Remove a prompt that nothing follows; one that has replies stays."""
         replies = "SELECT 1 FROM messages WHERE parent = ?"
         with self._write() as db:
-            db.execute(
+            gone = db.execute(
                 f"DELETE FROM messages WHERE id = ? AND role = 'user' AND NOT EXISTS ({replies})",
                 (message_id, message_id),
             )
+            if gone.rowcount:  # its id may be given again
+                db.execute("DELETE FROM search WHERE rowid = ?", (message_id,))
 
     def unsent(self) -> str:
         """The text of the composer that was stored last."""

@@ -38,6 +38,7 @@ from specchat.app.ui.actions.engine_offer import EngineOffer
 from specchat.app.ui.actions.engine_records import EngineRecords
 from specchat.app.ui.actions.file_export import FileExport
 from specchat.app.ui.actions.palette_commands import PaletteCommands
+from specchat.app.ui.actions.search import SearchActions
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.actions.side_by_side import MakeDuet, SideBySide
 from specchat.app.ui.actions.slash_commands import SlashCommands
@@ -137,6 +138,7 @@ class SpecChat(App[None]):
         self.settings_actions = SettingsActions(self, self.chat_screen, self.requests, self._offer)
         self._candidates = CandidateActions(self, self.chat_screen, self.requests, self.settings_actions, self._offer)
         self._tree = TreeActions(self, self.chat_screen, self.requests, self.chats.open)
+        self._search = SearchActions(self, self.chat_screen, self.chats)
         self._side = SideBySide(self, self.requests, make_duet, self._return)
         self._commands = SlashCommands(
             self,
@@ -155,6 +157,8 @@ class SpecChat(App[None]):
                     if action is not MessageAction.GO
                 },
                 "messages": _understood(self.action_messages),
+                "search": _understood(self.action_search),
+                "pin": _understood(self._pin),
                 "new": _understood(self.chat_screen.action_new_chat),
                 "help": _understood(self.action_help),
             },
@@ -207,7 +211,8 @@ class SpecChat(App[None]):
         """Connect everything, and begin to drain."""
         session = event.session
         if session.store is not None:
-            self.chats.archive = self._side.archive = self._tree.archive = Archive(session.store, self._store_failed)
+            archive = Archive(session.store, self._store_failed)
+            self.chats.archive = self._side.archive = self._tree.archive = self._search.archive = archive
         if session.settings_file is not None:
             self.settings_actions.preferences = Preferences(session.settings_file, self._store_failed)
         if session.settings is not None:
@@ -226,6 +231,7 @@ class SpecChat(App[None]):
         self.pump.start()
         self.set_interval(WRITE_S, self.chats.write)
         self.chats.restore_unsent()
+        self._search.begin()
         if self._probe is not None:
             self.set_interval(PROBE_S, self._measure)
         if self._begin_side_by_side:
@@ -271,6 +277,7 @@ class SpecChat(App[None]):
             "controls": self.action_controls,
             "candidates": self.action_candidates,
             "messages": self.action_messages,
+            "search": self.action_search,
             "copy": self.action_copy,
             "side_by_side": self.action_side_by_side,
             "definitions": self.action_definitions,
@@ -305,6 +312,10 @@ class SpecChat(App[None]):
     def on_chat_list_delete_wanted(self, event: ChatList.DeleteWanted) -> None:
         """Delete a chat."""
         self.chats.delete(event.chat)
+
+    def on_chat_list_pin_wanted(self, event: ChatList.PinWanted) -> None:
+        """Pin or unpin a chat."""
+        self.chats.pin(event.chat)
 
     def on_chat_list_undo_wanted(self) -> None:
         """Restore the chat that was deleted last."""
@@ -357,7 +368,7 @@ class SpecChat(App[None]):
         """Hide what a replay cannot do."""
         if action == "side_by_side":
             return self._side.offered
-        if action in ("controls", "messages"):
+        if action in ("controls", "messages", "search"):
             return self._player is None
         return super().check_action(action, parameters)
 
@@ -380,6 +391,18 @@ class SpecChat(App[None]):
         """The messages of the chat: edit, ask again, continue, fork, other versions."""
         if self.screen is self.chat_screen:
             self._tree.messages()
+
+    def action_search(self) -> None:
+        """Search all chats."""
+        if self.screen is self.chat_screen:
+            self._search.ask()
+
+    def _pin(self) -> None:
+        """Pin or unpin the chat that is open."""
+        if (chat := self.chat_screen.conversation.chat) is not None:
+            self.chats.pin(chat)
+        else:
+            say(self, "this chat has no messages yet", "warning")
 
     def action_copy(self) -> None:
         """Ask what to copy."""

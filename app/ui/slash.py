@@ -46,6 +46,8 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("theme", "NAME", "other colours", needs=True),
     SlashCommand("copy", "|".join(COPIES), "copy the last reply, one of its code blocks, or the chat"),
     SlashCommand("export", "|".join(FORMATS), "write the chat to a file", needs=True),
+    SlashCommand("search", "", "find words in all chats"),
+    SlashCommand("pin", "", "let this chat stand above the others, or among them again"),
     SlashCommand("new", "", "begin an empty chat"),
     SlashCommand("help", "", "keys, commands, figures"),
 )

@@ -28,7 +28,7 @@ class PaletteCommands:
 
     Args:
         app: Changes the theme, and ends.
-        actions: The app's own actions by name: `controls`, `candidates`, `messages`, `copy`, `side_by_side`,
+        actions: The app's own actions by name: `controls`, `candidates`, `messages`, `search`, `copy`, `side_by_side`,
             `definitions`, `save_picture` and `help`.
         of_last: Does something with the last message.
         chats: Knows whether a deletion can be undone.
@@ -115,8 +115,11 @@ class PaletteCommands:
     def _of_chats(self, screen: ChatScreen) -> Iterator[SystemCommand]:
         chat = screen.conversation.chat
         yield SystemCommand("New chat", "Begin an empty chat", screen.action_new_chat)
+        yield self._action("Search", "Find words in all chats", "search")
         yield SystemCommand("Chats", "Show or fold the list of chats", lambda: screen.action_pane("chats"))
         if chat is not None:
+            pin = "Unpin chat" if chat.pinned else "Pin chat"
+            yield SystemCommand(pin, "Above the others in the list, or among them", partial(self._chats.pin, chat))
             yield SystemCommand("Rename chat", "Give this chat another title", partial(self._chats.rename, chat))
             yield SystemCommand("Delete chat", "Take this chat off the list", partial(self._chats.delete, chat))
         if self._chats.can_undo:

@@ -76,6 +76,8 @@ class ChatScreen(Screen[None]):
             ReplayControls(player, self._stepping, requests, transcript, self._inspection, redraw) if player else None
         )
         self._updates = 0
+        self._asked: list[str] = []
+        """Prompts of all chats as of the start."""
         self._panel_state: tuple[object, ...] | None = None
         self._editing: tuple[Turn, str] | None = None
         """The turn of which another version is being written, and what stood in the composer before."""
@@ -118,7 +120,7 @@ class ChatScreen(Screen[None]):
         self._transcript.show(conversation)
         self._inspection.forget()
         if self._replay is None:
-            self._widgets.composer.remember([turn.prompt for turn in conversation.turns])
+            self._remember()
         self._panes.go_home()
         self._panes.select("chat")
         self._panel_state = None
@@ -183,7 +185,21 @@ class ChatScreen(Screen[None]):
     def rename(self, chat: Chat, title: str) -> None:
         """A chat has another title now."""
         if self.conversation.chat and self.conversation.chat.id == chat.id:
-            self.conversation.chat = replace(chat, title=title)
+            self.conversation.chat = replace(self.conversation.chat, title=title)
+
+    def pin(self, chat: Chat, pinned: bool) -> None:
+        """A chat is pinned now, or is not any more."""
+        if self.conversation.chat and self.conversation.chat.id == chat.id:
+            self.conversation.chat = replace(self.conversation.chat, pinned=pinned)
+
+    def remember_prompts(self, prompts: list[str]) -> None:
+        """What was asked in all chats, oldest first: the composer brings it back behind what was asked in this one."""
+        self._asked = prompts
+        self._remember()
+
+    def _remember(self) -> None:
+        own = [turn.prompt for turn in self.conversation.turns]
+        self._widgets.composer.remember([*(prompt for prompt in self._asked if prompt not in own), *own])
 
     def leave(self, chat: Chat) -> None:
         """A chat is gone; who deleted it in the list stays there, where it can be undone."""

@@ -20,6 +20,7 @@ CHAT_KEYS = (
     Binding("comma", "step_back", "round back", show=False),
     Binding("full_stop", "step", "next part of the round", show=False),
     Binding("x", "to_rejection", "next rejection", show=False),
+    Binding("ctrl+k", "app.search", "search", key_display="^k", show=False, priority=True),
     Binding("ctrl+e", "app.messages", "messages", key_display="^e", show=False, priority=True),
     Binding("escape", "cancel_edit", "no edit", key_display="esc"),
     Binding("escape", "back", "back", key_display="esc"),

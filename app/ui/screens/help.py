@@ -27,14 +27,15 @@ Section = tuple[str, Iterable[Row]]
 CHAT_KEYS: tuple[Row, ...] = (
     ("enter", "send the prompt"),
     ("^j  shift+enter", "begin another line"),
-    ("↑ ↓", "earlier and later prompts"),
+    ("↑ ↓", "earlier and later prompts, of all chats"),
     ("esc", "stop the reply; its text is kept"),
     ("^n", "new chat"),
     ("^e", "messages: edit, another reply, continue, fork the chat, ‹ other versions ›"),
+    ("^k", "search all chats"),
     ("^o  f9", "controls: γ, drafter, sampling, presets"),
     ("/", "commands; tab completes; // sends a slash"),
     ("^y  f11", "side by side: one prompt with and without drafts"),
-    ("^b  f2", "chats; there: enter opens, r renames, d deletes, u undoes"),
+    ("^b  f2", "chats; there: enter opens, r renames, p pins, d deletes, u undoes"),
 )
 REPLAY_KEYS: tuple[Row, ...] = (
     ("space", "pause, and go on"),

@@ -205,7 +205,7 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
         other = reply_of(screen_of(stage))
         assert other is not reply
         texts = [piece for record in fork.rounds for piece in (*record.pieces[: record.accepted], record.last_piece)]
-        given = tuple(Given(token, "") for token in before) + (Given(rejected.id, rejected.text),)
+        given = (*(Given(token, "") for token in before), Given(rejected.id, rejected.text))
         open_events = stage.engine._open[request.request_id]
         first = next(n for n, event in enumerate(open_events) if isinstance(event, Admitted))
         open_events[first] = Admitted(request.request_id, 90, 80, 0.0, 1.0, given)
