@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 
 from specchat.engine import create_text, make_private
@@ -15,8 +16,9 @@ COMPANIONS = ("-wal", "-shm")
 """SQLite's log files. Left beside a new database, an old log would be replayed into it."""
 
 CHECK_S = 0.1
-"""How long a file is checked for damage at a start: all of a small one, the beginning of a large one. What is damaged
-further on is said when it is read."""
+"""How long a file is checked for damage at a start: all of a small one, the beginning of a large one."""
+FOUND_DAMAGED = ".damaged"
+"""Suffix of an empty file that is left where damage was met further on: the next start then checks all of it."""
 
 BUSY_S = 5.0
 """How long a statement waits for another program's lock."""
@@ -109,7 +111,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     db.text_factory = lambda stored: stored.decode("utf-8", "replace")  # one flipped bit must not hide a chat
     try:
         with _damage():
-            _check(db)
+            _check(db, path)
             _use_write_ahead_log(db)
         # The log is synced at checkpoints only: a killed program loses nothing, a power cut at most the last seconds.
         db.execute("PRAGMA synchronous = NORMAL")
@@ -159,7 +161,7 @@ def _check_start(path: Path) -> None:
         raise UnreadableError("cannot be read as a database of chats")
 
 
-def _check(db: sqlite3.Connection) -> None:
+def _check(db: sqlite3.Connection, path: Path) -> None:
     """Reads only, so that a file which is not ours is left as it was."""
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if not tables:
@@ -168,13 +170,16 @@ def _check(db: sqlite3.Connection) -> None:
         raise UnreadableError("belongs to another program")
     if _version(db) > len(_MIGRATIONS):
         raise UnreadableError("was written by a newer specchat")
-    if not _sound(db):
+    met = Path(f"{path}{FOUND_DAMAGED}")
+    sound = _sound(db, inf if met.exists() else CHECK_S)
+    met.unlink(missing_ok=True)
+    if not sound:
         raise UnreadableError("is damaged")
 
 
-def _sound(db: sqlite3.Connection) -> bool:
-    """Whether no damage is found within `CHECK_S`."""
-    until = time.monotonic() + CHECK_S
+def _sound(db: sqlite3.Connection, seconds: float) -> bool:
+    """Whether no damage is found within this time."""
+    until = time.monotonic() + seconds
     db.set_progress_handler(lambda: time.monotonic() > until, 1000)
     try:
         return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")

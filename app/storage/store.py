@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from specchat.app.errors import StoreError
 from specchat.app.storage.aside import move_aside
-from specchat.app.storage.database import BUSY_S, COMPANIONS, UnreadableError, open_database
+from specchat.app.storage.database import BUSY_S, COMPANIONS, FOUND_DAMAGED, UnreadableError, open_database
 from specchat.app.storage.search_index import SearchIndex
 from specchat.engine import make_folder, make_private
 
@@ -292,6 +292,9 @@ class Store:
         except UnicodeError as error:
             raise StoreError(f"chats are not stored: {self.path} is damaged") from error
         except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT:
+                with suppress(OSError):
+                    Path(f"{self.path}{FOUND_DAMAGED}").touch()
             raise StoreError(f"chats are not stored: {_reason(error, self.path)}") from error
 
 
