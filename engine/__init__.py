@@ -32,9 +32,10 @@ from specchat.engine.lanes.engine import LaneEngine, LaneReady
 from specchat.engine.outbox import Outbox
 from specchat.engine.private_files import FILE_MODE, create_text, make_folder, make_private
 from specchat.engine.progress import Progress, size_text
-from specchat.engine.request import Message, Request, Sampling, gamma_text, parse_gamma
+from specchat.engine.request import MAX_GAMMA, Message, Request, Sampling, gamma_text, parse_gamma
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
 from specchat.engine.stats.speedup import Baseline, Speedup, SpeedupTracker
+from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup
 from specchat.engine.tools.compare.figures import Comparison, LaneTally
 from specchat.engine.trace import Record, TraceWriter, from_json, read_trace, to_json
 
@@ -43,6 +44,7 @@ __all__ = [
     "DEVICES",
     "DTYPES",
     "FILE_MODE",
+    "MAX_GAMMA",
     "WINDOW_S",
     "Admitted",
     "Baseline",
@@ -80,14 +82,18 @@ __all__ = [
     "Token",
     "TraceWriter",
     "create_text",
+    "expected_tokens",
     "from_json",
     "gamma_text",
     "make_folder",
     "make_private",
     "models_folder",
+    "operations",
+    "optimal_gamma",
     "parse_gamma",
     "read_trace",
     "replacing",
     "size_text",
+    "speedup",
     "to_json",
 ]

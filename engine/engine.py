@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from specchat.engine.commands import Adjust, Cancel, Close, Command, Pause, Resume, SetDetail, Step, Submit
 from specchat.engine.config import EngineConfig
@@ -20,6 +20,7 @@ from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Request, check_gamma
+from specchat.engine.sequence.prompt import encode
 
 if TYPE_CHECKING:
     from specchat.engine.worker.assembly import Assemble, Assembly
@@ -69,6 +70,8 @@ class Engine:
         """Those whose last is cancelled as well: the id may be used again."""
         self._vocabularies: tuple[int, ...] = ()
         """Tokens of the model of each lane, once they are loaded."""
+        self._tokenizer: Any = None
+        """Of the first lane's model, once it is loaded."""
 
     def start(self) -> None:
         """Start the engine's thread, which begins to load."""
@@ -180,6 +183,17 @@ class Engine:
             raise EngineError(f"the models were not loaded within {timeout:g} seconds")
         return self.ready
 
+    def prompt_ids(self, request: Request) -> list[int]:
+        """Token ids of a request's prompt, as the loaded model reads it; nothing is submitted.
+
+        Raises:
+            EngineError: the models are not loaded, the prompt is no valid text, or the chat template refuses it.
+        """
+        if self._tokenizer is None:
+            raise EngineError("the models are still being loaded: ask again when they are")
+        request.check_prompt()
+        return encode(request, self._tokenizer)
+
     def stream(self, request: Request) -> Iterator[Event]:
         """Submit a request and yield its events as they arrive, `Finished` last.
 
@@ -217,6 +231,7 @@ class Engine:
 
     def _on_ready(self, ready: Ready, *made: Assembly) -> None:
         self._vocabularies = tuple(each.model.vocab_size for each in made)
+        self._tokenizer = made[0].model.tokenizer if made else None
         self.ready = ready
         self.outbox.put(ready)
         self._settled.set()

@@ -91,6 +91,9 @@ class Detail:
     """norm(max(0, p - q)); only at a correction."""
     target_entropy: float
     draft_entropy: float
+    probability: float | None = None
+    """Of the position's own token (the tested one, or `Round.last`) under the distribution that `target` lists; None in
+    traces older than version 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,8 @@ class Round:
     """Per tested token, the other tokens rejected at its position, in order; empty for a chain."""
     offered: int = 0
     """Tokens of the tree; 0 for a chain."""
+    plain_s: float = 0.0
+    """Time of a pass over one token of each row of the batch, measured just before this round; 0 where none was."""
 
     @property
     def tested(self) -> int:
@@ -223,6 +228,8 @@ class Ready:
     weight_bytes: int
     cache_bytes: int
     at: float
+    plain_s: tuple[float, ...] = ()
+    """Times of the target's passes over one token of one row, measured while warming up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ class Sampling:
     """Pairs (token id, value added to its logit before penalties)."""
     lenience: float = 1.0
     """Below 1, drafted tokens are accepted more often than is lossless (Leviathan et al. 2023, Appendix A.5)."""
+    frequency_penalty: float = 0.0
+    """Subtracted from a token's logit once for each time it is in the reply so far (as in OpenAI's API); 0 is off."""
 
     def __post_init__(self) -> None:
         _check(0 <= self.temperature < inf, f"temperature is {self.temperature:g}: it must be 0 (greedy) or more")
@@ -67,6 +69,8 @@ class Sampling:
         penalty, presence, lenience = self.repetition_penalty, self.presence_penalty, self.lenience
         _check(0 < penalty < inf, f"repetition-penalty is {penalty:g}: it must be above 0 (1 is off)")
         _check(-2 <= presence <= 2, f"presence-penalty is {presence:g}: it must be from -2 to 2 (0 is off)")
+        frequency = self.frequency_penalty
+        _check(-2 <= frequency <= 2, f"frequency-penalty is {frequency:g}: it must be from -2 to 2 (0 is off)")
         _check(0 < lenience <= 1, f"lenience is {lenience:g}: it must be above 0 and at most 1 (lossless)")
         for token, bias in self.logit_bias:
             _check(token >= 0, f"logit-bias names token {token}: token ids start at 0")
@@ -88,7 +92,8 @@ class Sampling:
     @property
     def adjusts(self) -> bool:
         """Whether logits are changed (bias, penalties) before they are standardised."""
-        return self.repetition_penalty != 1 or self.presence_penalty != 0 or bool(self.logit_bias)
+        penalties = self.presence_penalty, self.frequency_penalty
+        return self.repetition_penalty != 1 or any(penalties) or bool(self.logit_bias)
 
     def check_vocabulary(self, size: int) -> None:
         """Check the settings against a vocabulary of V = `size` tokens.

@@ -1,9 +1,10 @@
 """Trace format: one JSON object per line, to store, replay and analyse replies without a model.
 
 The first line is `{"record": "trace", "version": 3}`. Every other line is a `Request` or an event, with its type's name
-in lower case under `record`. Unknown fields are an error: a newer format has a newer version; version 1, which had no
-trees, and version 2, in which no reply began with given tokens, are also read. Reading checks every field against its
-declared type, so that a damaged trace fails here and not half-way through a replay.
+in lower case under `record`. Unknown fields are an error: a newer format has a newer version; versions 1 (no trees)
+and 2 (no plain passes, no frequency penalty, no `Detail.probability`, no reply that begins with given tokens) are also
+read. `assets/trace.schema.json` describes every field. Reading checks every field against its declared type, so that a
+damaged trace fails here and not half-way through a replay.
 """
 
 from __future__ import annotations

@@ -67,8 +67,16 @@ class Archive:
         return self._do(self._store.chats)
 
     def open(self, chat: Chat) -> Future[Conversation | None]:
-        """A chat as it was stored."""
-        return self._do(lambda: stored_conversation(chat, self._store.messages(chat.id)))
+        """A chat as it was stored; the rounds of a reply are read when they are first needed."""
+
+        def read(message_id: int) -> tuple[str, ...]:
+            try:
+                return self._store.events(message_id)
+            except AppError as error:
+                self._on_error(str(error))
+                return ()
+
+        return self._do(lambda: stored_conversation(chat, self._store.messages(chat.id, events=False), read))
 
     def prompt(self, conversation: Conversation, turn: Turn) -> Future[None]:
         """Store a prompt as soon as it is sent; the first one of a conversation makes its chat."""

@@ -28,6 +28,7 @@ from specchat.engine import (
     FinishReason,
     Message,
     Prefilled,
+    Ready,
     Record,
     Request,
     Round,
@@ -244,7 +245,7 @@ class RequestManager:
         history = [m for m in request.messages[:-1] if m.role in ("user", "assistant")]
         if not conversation.turns:
             for prompt, reply in zip(history[::2], history[1::2], strict=False):
-                conversation.append(Turn(prompt.content, stored_reply(reply.content, "eos", ())))
+                conversation.append(Turn(prompt.content, stored_reply(reply.content, "eos", tuple)))
         last = request.messages[-1].content if request.messages else request.prompt
         turn = Turn(last or f"{len(request.prompt_ids)} token ids", self._reply_to(request))
         conversation.append(turn)
@@ -309,6 +310,8 @@ class RequestManager:
     def _hand_over(self, arrival: _Arrival) -> Iterator[Record]:
         for record in arrival.records:
             request_id = getattr(record, "request_id", None)
+            if isinstance(record, Ready):
+                self._baseline.add(record)
             if request_id is None or isinstance(record, Request):
                 yield record
             elif request_id in self.replies:

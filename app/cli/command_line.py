@@ -12,8 +12,11 @@ from specchat.app.cli.commands import models, options
 from specchat.app.cli.commands.bench import bench
 from specchat.app.cli.commands.compare import Exact, SetUpLeft, SetUpRight, compare
 from specchat.app.cli.commands.distill import distill
+from specchat.app.cli.commands.evaluate import evaluate
 from specchat.app.cli.commands.export import export
 from specchat.app.cli.commands.screenshot import screenshot
+from specchat.app.cli.commands.serve import serve
+from specchat.app.cli.commands.theory import theory
 from specchat.app.cli.commands.verify import verify
 from specchat.app.errors import UsageError
 
@@ -64,6 +67,7 @@ def chat(
     presence_penalty: options.PresencePenalty = None,
     lenience: options.Lenience = None,
     max_tokens: options.MaxTokens = None,
+    slots: options.Slots = None,
     context: options.Context = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
@@ -95,6 +99,7 @@ def chat(
         "presence_penalty": presence_penalty,
         "lenience": lenience,
         "max_tokens": max_tokens,
+        "slots": slots,
         "context": context,
         "dtype": dtype,
         "quantize": quantize,
@@ -152,6 +157,7 @@ def ask(
     logit_bias: options.LogitBias = None,
     lenience: options.Lenience = None,
     max_tokens: options.MaxTokens = None,
+    slots: options.Slots = None,
     context: options.Context = None,
     dtype: options.Dtype = None,
     quantize: options.Quantize = None,
@@ -178,6 +184,7 @@ def ask(
         "presence_penalty": presence_penalty,
         "lenience": lenience,
         "max_tokens": max_tokens,
+        "slots": slots,
         "context": context,
         "dtype": dtype,
         "quantize": quantize,
@@ -200,9 +207,12 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
     raise typer.Exit(open_replay(file))
 
 
+app.command()(serve)
 app.command()(screenshot)
 app.command()(export)
 app.command()(bench)
 app.command()(compare)
 app.command()(verify)
 app.command()(distill)
+app.command()(evaluate)
+app.command()(theory)

@@ -16,7 +16,7 @@ from specchat.app.storage.aside import move_aside
 from specchat.app.storage.toml_file import read_toml, update_toml
 from specchat.engine import EngineConfig, EngineError, Message, Request, Sampling, make_private
 
-DRAFTERS = ("auto", "none", "ngram", "head", "combined", "model")
+DRAFTERS = ("auto", "none", "suffix", "ngram", "head", "combined", "model")
 PREFIX = "SPECCHAT_"
 AUTO = "auto"
 
@@ -34,7 +34,7 @@ class Settings:
     draft: str = ""
     """A draft model, named as the target is; empty for none."""
     drafter: str = "auto"
-    """What proposes tokens; auto is the draft model where there is one, else the n-gram."""
+    """What proposes tokens; auto is the draft model where there is one, else the engine's best."""
     gamma: int | None = None
     """Draft length asked for each round; None, written auto, adapts it."""
     temperature: float = 0.0
@@ -47,6 +47,8 @@ class Settings:
     lenience: float = 1.0
     """Below 1, more drafted tokens are accepted than the target's distribution allows."""
     max_tokens: int = 1024
+    slots: int = 4
+    """Replies that are written at once; others wait."""
     context: int = 4096
     """Tokens a chat may have in all, prompt and reply together."""
     dtype: str = "auto"
@@ -105,6 +107,7 @@ class Settings:
             device=self.device,
             dtype=self.dtype,
             quantize=self.quantize,
+            slots=self.slots,
             context=self.context,
         )
 

@@ -130,24 +130,34 @@ class Store:
         """Undo `delete_chat`."""
         self._change(f"chat {chat_id}", "UPDATE chats SET deleted_at = NULL WHERE id = ?", (chat_id,))
 
-    def messages(self, chat_id: int) -> list[StoredMessage]:
-        """The turns of a chat, oldest first."""
+    def events(self, message_id: int) -> tuple[str, ...]:
+        """The trace lines of a reply, in order."""
+        return tuple(
+            line for (line,) in self._read("SELECT line FROM events WHERE message_id = ? ORDER BY id", (message_id,))
+        )
+
+    def messages(self, chat_id: int, *, events: bool = True) -> list[StoredMessage]:
+        """The messages of a chat, oldest first; without their trace lines where these are not wanted."""
         with self._lock:
             rows = self._read(
                 "SELECT id, role, content, created_at, finish_reason, parent, chosen FROM messages"
                 " WHERE chat_id = ? ORDER BY id",
                 (chat_id,),
             )
-            lines = self._read(
-                "SELECT message_id, line FROM events WHERE message_id IN (SELECT id FROM messages WHERE chat_id = ?)"
-                " ORDER BY id",
-                (chat_id,),
+            lines = (
+                []
+                if not events
+                else self._read(
+                    "SELECT message_id, line FROM events WHERE message_id IN (SELECT id FROM messages WHERE chat_id = ?)"
+                    " ORDER BY id",
+                    (chat_id,),
+                )
             )
-        events: dict[int, list[str]] = {}
+        by_message: dict[int, list[str]] = {}
         for message_id, line in lines:
-            events.setdefault(message_id, []).append(line)
+            by_message.setdefault(message_id, []).append(line)
         return [
-            StoredMessage(row_id, role, content, at, reason, tuple(events.get(row_id, ())), parent, bool(chosen))
+            StoredMessage(row_id, role, content, at, reason, tuple(by_message.get(row_id, ())), parent, bool(chosen))
             for row_id, role, content, at, reason, parent, chosen in rows
         ]
 

@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import torch
 
@@ -51,6 +52,8 @@ class LaneScheduler(Scheduler[Submit]):
 
 class LaneWorker(Worker):
     """One lane: a worker with KV cache, drafters, latency model and clock of its own."""
+
+    times_plain_passes: ClassVar[bool] = False
 
     def __init__(
         self,

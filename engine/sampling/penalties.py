@@ -1,4 +1,4 @@
-"""Logit bias, repetition penalty and presence penalty, applied to logits before they are standardised.
+"""Logit bias, repetition, presence and frequency penalties, applied to logits before they are standardised.
 
 At draft position i the context is prompt, reply and the first i drafted tokens, as in decoding one token at a time. The
 tokens of every slot are kept on the device, by slot and column as in the KV cache: a context is a range of columns plus
@@ -50,21 +50,25 @@ class Penalties:
         slots, prompts, lengths, index = self._put(
             [[row.slot for row in mine], [row.prompt_length for row in mine], [len(row.tokens) for row in mine], which]
         )
-        repetition, presence = self._put(
-            [[s.repetition_penalty for s in settings], [s.presence_penalty for s in settings]]
+        repetition, presence, frequency = self._put(
+            [
+                [s.repetition_penalty for s in settings],
+                [s.presence_penalty for s in settings],
+                [s.frequency_penalty for s in settings],
+            ]
         )
         longest = max(len(row.tokens) for row in mine)
         shortest = min(row.prompt_length for row in mine) - 1
         everything = tokens[slots, :longest]
+        reply = everything[:, shortest:], prompts - shortest, lengths - shortest
         return Adjustment(
             rows=None if len(mine) == len(rows) else index,
             bias=self._bias([s.logit_bias for s in settings]),
             repetition=_Penalty(everything, torch.zeros_like(lengths), lengths, repetition)
             if any(s.repetition_penalty != 1 for s in settings)
             else None,
-            presence=_Penalty(everything[:, shortest:], prompts - shortest, lengths - shortest, presence)
-            if any(s.presence_penalty != 0 for s in settings)
-            else None,
+            presence=_Penalty(*reply, presence) if any(s.presence_penalty != 0 for s in settings) else None,
+            frequency=_Penalty(*reply, frequency) if any(s.frequency_penalty != 0 for s in settings) else None,
         )
 
     def _catch_up(self, rows: Sequence[SequenceState]) -> Tensor:
@@ -100,7 +104,7 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """Bias and penalties of one round's rows, applied in float32: bias, repetition penalty, presence penalty.
+    """Bias and penalties of one round's rows, in float32: bias, then repetition, presence and frequency penalty.
 
     The order is that of transformers, which applies sequence bias before the repetition penalty.
     """
@@ -110,6 +114,7 @@ class Adjustment:
     bias: tuple[Tensor, Tensor] | None
     repetition: _Penalty | None
     presence: _Penalty | None
+    frequency: _Penalty | None
 
     @torch.inference_mode()
     def apply(self, logits: Tensor, drafted: Tensor, first: int = 0) -> Tensor:
@@ -136,6 +141,9 @@ class Adjustment:
         if self.presence is not None:
             ids, penalty = self.presence.at(drafted, first, logits.shape[1], off=0.0)
             mine.scatter_(-1, ids, mine.gather(-1, ids) - penalty)
+        if self.frequency is not None:
+            # What is added to one logit is always the same number, so the order of a device's additions does not count.
+            mine.scatter_add_(-1, *self.frequency.of_each(drafted, first, logits.shape[1]))
         if self.rows is not None:
             adjusted[self.rows] = mine
         return adjusted
@@ -166,15 +174,27 @@ class _Penalty:
             positions: T.
             off: neutral penalty.
         """
+        tokens, inside = self._context(drafted, first, positions)
+        # Entries outside the context are replaced by its first token: a column of the table, or the first drafted.
+        empty = self.starts >= self.ends
+        place = torch.where(empty, self.tokens.shape[1], self.starts).clamp_(max=tokens.shape[1] - 1)
+        ids = torch.where(inside, tokens[:, None], tokens.gather(1, place[:, None])[:, None])
+        some = ~empty[:, None] | (torch.arange(first, first + positions, device=drafted.device) > 0)
+        return ids, torch.where(some, self.values[:, None], off)[..., None]
+
+    def of_each(self, drafted: Tensor, first: int, positions: int) -> tuple[Tensor, Tensor]:
+        """Ids [M, T, n], and what each adds to its token's logit [M, T, n]: minus the penalty, once per occurrence.
+
+        Arguments as for `at`.
+        """
+        tokens, inside = self._context(drafted, first, positions)
+        return tokens[:, None].expand(-1, positions, -1), torch.where(inside, -self.values[:, None, None], 0.0)
+
+    def _context(self, drafted: Tensor, first: int, positions: int) -> tuple[Tensor, Tensor]:
+        """Token ids [M, n] of table and draft, and which of them are in the context of each position [M, T, n]."""
         column = torch.arange(self.tokens.shape[1], device=drafted.device)
         position = torch.arange(first, first + positions, device=drafted.device)
         committed = (column >= self.starts[:, None]) & (column < self.ends[:, None])
         before = torch.arange(drafted.shape[1], device=drafted.device) < position[:, None]
         inside = torch.cat([committed[:, None].expand(-1, positions, -1), before.expand(len(drafted), -1, -1)], -1)
-        tokens = torch.cat([self.tokens, drafted], dim=1)
-        # Entries outside the context are replaced by its first token: a column of the table, or the first drafted.
-        empty = self.starts >= self.ends
-        place = torch.where(empty, column.shape[0], self.starts).clamp_(max=tokens.shape[1] - 1)
-        ids = torch.where(inside, tokens[:, None], tokens.gather(1, place[:, None])[:, None])
-        some = ~empty[:, None] | (position > 0)
-        return ids, torch.where(some, self.values[:, None], off)[..., None]
+        return torch.cat([self.tokens, drafted], dim=1), inside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from copy import copy
 
 from specchat.engine.events import Admitted, Round
 
@@ -75,6 +76,13 @@ class Metrics:
         while len(self._recent) > 1 and self._recent[0][0] <= event.at - WINDOW_S:
             self._recent_since, left = self._recent.popleft()
             self._recent_emitted -= left
+
+    def copy(self) -> Metrics:
+        """The metrics as they stand now; what is added later does not change them."""
+        snapshot = copy(self)
+        snapshot.position_tested, snapshot.position_accepted = self.position_tested[:], self.position_accepted[:]
+        snapshot._recent = self._recent.copy()
+        return snapshot
 
     @property
     def acceptance(self) -> float | None:

@@ -1,56 +1,90 @@
 """Predicted and measured speedup, and the factors between them, computed from `Round` records alone.
 
-The cost of plain decoding is measured: it is that of the latest plain rounds of the same run, at the same batch size.
-Without such rounds there is no measured speedup.
+The cost of plain decoding is measured: by the latest plain rounds of the same run at the same batch size, by the plain
+passes that the engine times beside rounds that draft, and, before there are such, by the passes of its warm-up.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, sqrt
 from statistics import median
 
-from specchat.engine.events import Round
+from specchat.engine.events import Ready, Round
 from specchat.engine.stats.theory import expected_of_rounds
 
 ENOUGH = 3
-"""Plain rounds needed before their cost counts as known."""
+"""Plain passes of a batch size needed before their cost counts as known."""
 _WINDOW = 15
-"""Plain rounds that the median is taken over."""
+"""Rounds that a median is taken over."""
+_MEDIAN = 1.2533 * 1.4826
+"""Standard error of a median of n values / (their median absolute deviation / √n), for normal noise."""
 
 
 class Baseline:
-    """Measured cost of plain decoding per batch size B. Pass every round of the run to `add`, in order.
+    """Measured cost of plain decoding per batch size B. Pass `Ready` and every round of the run to `add`, in order.
 
-    A round counts if no row of its batch drafted anything. First rounds, which may include prefill, and rounds with
-    `Detail`, which takes time, do not count.
+    A round counts if no row of its batch drafted anything, or if a plain pass was timed beside it (`Round.plain_s`).
+    First rounds, which may include prefill, and rounds with `Detail`, which takes time, do not count.
     """
 
     def __init__(self) -> None:
         self._batch: dict[str, Round] = {}
+        self._warm: tuple[float, ...] = ()
         self._passes: dict[int, deque[float]] = {}
-        self._rounds: dict[int, deque[float]] = {}
+        self._rests: dict[int, deque[float]] = {}
+        """Time beside pass and draft, of plain rounds."""
+        self._any_rests: dict[int, deque[float]] = {}
+        """The same, of all rounds."""
 
-    def add(self, record: Round) -> None:
-        """Add one request's record of a round."""
+    def add(self, record: Ready | Round) -> None:
+        """Add what was measured while warming up, or one request's record of a round."""
+        if isinstance(record, Ready):
+            self._warm = record.plain_s
+            return
         batch = self._batch
         if record.request_id in batch or any(other.rows != record.rows for other in batch.values()):
             batch.clear()
         batch[record.request_id] = record
         if len(batch) < record.rows:
             return
-        if all(not row.drafted and not row.detail and row.number for row in batch.values()):
-            self._passes.setdefault(record.rows, deque(maxlen=_WINDOW)).append(record.verify_s)
-            self._rounds.setdefault(record.rows, deque(maxlen=_WINDOW)).append(record.verify_s + record.rest_s)
+        if all(not row.detail and row.number for row in batch.values()):
+            if record.plain_s:
+                _window(self._passes, record.rows).append(record.plain_s)
+            _window(self._any_rests, record.rows).append(record.rest_s)
+            if not any(row.drafted for row in batch.values()):
+                _window(self._passes, record.rows).append(record.verify_s)
+                _window(self._rests, record.rows).append(record.rest_s)
         batch.clear()
 
     def pass_s(self, rows: int) -> float | None:
         """Seconds of a target pass over one token of each row; None until measured."""
-        return _median(self._passes.get(rows))
+        passes = self._known_passes(rows)
+        return median(passes) if passes else None
 
     def round_s(self, rows: int) -> float | None:
         """Seconds of a plain round (pass and rest), which is the time per token; None until measured."""
-        return _median(self._rounds.get(rows))
+        pass_s = self.pass_s(rows)
+        plain = self._rests.get(rows, ())
+        rests = plain if len(plain) >= ENOUGH else self._any_rests.get(rows, ())
+        return pass_s + median(rests) if pass_s is not None and rests else None
+
+    def error(self, rows: int) -> float:
+        """Standard error of `pass_s`, relative to it; infinite until measured."""
+        passes = self._known_passes(rows)
+        if not passes:
+            return inf
+        middle = median(passes)
+        return _MEDIAN * median([abs(each - middle) for each in passes]) / sqrt(len(passes)) / middle
+
+    def _known_passes(self, rows: int) -> Sequence[float]:
+        """The latest plain passes; those of the warm-up until there are enough of them."""
+        passes = self._passes.get(rows, ())
+        if len(passes) >= ENOUGH:
+            return passes
+        return self._warm if rows == 1 else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +97,8 @@ class Speedup:
     """By Leviathan et al. 2023, Theorem 3.8, from the α estimate, c and the draft lengths that were run."""
     measured: float
     """Time per token of plain rounds / time per token of these rounds."""
+    error: float
+    """Standard error of `measured`, relative to it; infinite for a single round."""
     acceptance: float
     """Tokens emitted / tokens expected if α were the same for every token; below 1 if it is not."""
     passes: float
@@ -74,6 +110,9 @@ class Speedup:
 
 class SpeedupTracker:
     """Accumulates `Speedup` for one reply, over rounds that `Baseline` would count but for their drafts.
+
+    `measured` is a ratio of two sums over rounds. Its error is that of such a ratio to first order (how far each
+    round's share of the one sum lies from its share of the other), with the error of the plain pass added in quadrature.
 
     Each round is compared with the cost of plain decoding at its time, so that a machine that slows down or speeds up
     is not mistaken for a speedup. Rounds before that cost was known do not count.
@@ -90,6 +129,9 @@ class SpeedupTracker:
         """The same, one per position drafted for."""
         self._emitted_pass_s = self._emitted_round_s = 0.0
         """Sums of plain pass times and plain round times, one per token emitted."""
+        self._squares = [0.0, 0.0, 0.0]
+        """Sums over rounds of x², x·t and t²: x its tokens in plain round times, t its time."""
+        self._rows = 1
         self._lengths: dict[int, float] = {}
         """Draft length to the sum of plain pass times, one per round."""
 
@@ -107,6 +149,9 @@ class SpeedupTracker:
         self._step_s += pass_s * length
         self._emitted_pass_s += pass_s * emitted
         self._emitted_round_s += round_s * emitted
+        x, t, self._rows = round_s * emitted, record.seconds, record.rows
+        for i, product in enumerate((x * x, x * t, t * t)):
+            self._squares[i] += product
         self._lengths[length] = self._lengths.get(length, 0.0) + pass_s
 
     def gain(self, alpha: float | None) -> Speedup | None:
@@ -121,11 +166,21 @@ class SpeedupTracker:
             c=self._draft_s / self._step_s,
             predicted=expected / plain,
             measured=measured,
+            error=sqrt(self._baseline.error(self._rows) ** 2 + self._variance(passes + self._rest_s)),
             acceptance=self._emitted_pass_s / expected,
             passes=plain / passes,
             overhead=measured / (self._emitted_pass_s / passes),
         )
 
+    def _variance(self, seconds: float) -> float:
+        """Variance of `measured` over the rounds, relative to its square; `seconds` is the time of all of them."""
+        if self.rounds < 2:
+            return inf
+        plain_s = self._emitted_round_s
+        xx, xt, tt = self._squares
+        spread = xx / plain_s**2 - 2 * xt / (plain_s * seconds) + tt / seconds**2
+        return max(spread, 0.0) * self.rounds / (self.rounds - 1)
 
-def _median(values: deque[float] | None) -> float | None:
-    return median(values) if values is not None and len(values) >= ENOUGH else None
+
+def _window(table: dict[int, deque[float]], rows: int) -> deque[float]:
+    return table.setdefault(rows, deque(maxlen=_WINDOW))

@@ -42,6 +42,21 @@ def speedup_of_rounds(alpha: float, rounds: Mapping[int, int], c: float) -> floa
     return expected_of_rounds(alpha, rounds) / sum(count * (gamma * c + 1) for gamma, count in rounds.items())
 
 
+def speedup(alpha: float, gamma: int, c: float) -> float:
+    """Speedup over one token per target pass with one draft length (Theorem 3.8)."""
+    return speedup_of_rounds(alpha, {gamma: 1}, c)
+
+
+def operations(alpha: float, gamma: int) -> float:
+    """Arithmetic operations of the target per token, over those of plain decoding (Theorem 3.11 with ĉ = 0)."""
+    return (gamma + 1) / expected_tokens(alpha, gamma)
+
+
+def optimal_gamma(alpha: float, c: float, limit: int) -> int:
+    """The draft length up to `limit` with the largest speedup (section 3.5); 0 where drafting does not pay."""
+    return max(range(limit + 1), key=lambda gamma: (speedup(alpha, gamma, c), -gamma))
+
+
 def _check(alpha: float, gamma: float, c: float = 0.0) -> None:
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha is {alpha:g}: it must be from 0 to 1")

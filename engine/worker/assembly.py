@@ -27,6 +27,7 @@ from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
 from specchat.engine.speculation.drafters.ngram import NGramDrafter
 from specchat.engine.speculation.drafters.none import NoDrafter
+from specchat.engine.speculation.drafters.suffix import SuffixDrafter
 from specchat.engine.worker.obtain import Model, make_runner, obtain_model
 
 _OVERHANG = MAX_GAMMA + 1
@@ -107,16 +108,17 @@ def put_together(
     exact = check_batch_invariance(target) if config.exact else None
     penalties = Penalties(target.cache.slots, context, target.device)
     never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
-    ngram = NGramDrafter(model.eos_ids, never)
-    drafters: list[Drafter] = [ngram, NoDrafter()]
+    suffix = SuffixDrafter(model.eos_ids, never)
+    of_text: list[Drafter] = [suffix, NGramDrafter(model.eos_ids, never)]
+    drafters = [*of_text, NoDrafter()]
     cache_bytes = target.cache.bytes + (cached.cache.bytes if cached else 0)
     score_bytes = 0
     if head is not None:
         drafter = HeadDrafter(head.head, head.vocabulary, target, penalties, branches=target.branches)
-        with_head = [CombinedDrafter(drafter, ngram, target.device), drafter]
+        with_head = [CombinedDrafter(drafter, suffix, target.device), drafter]
         # A pass of the quantised kernels takes little more than a head's steps: there a head drafts if it is asked for.
         asked_for = config.draft is not None or not isinstance(model, PackedModel)
-        drafters = [*with_head, *drafters] if asked_for else [ngram, *with_head, NoDrafter()]
+        drafters = [*with_head, *drafters] if asked_for else [*of_text, *with_head, NoDrafter()]
         cache_bytes += drafter.bytes
         score_bytes = drafter.score_bytes
     if cached is not None:

@@ -50,6 +50,7 @@ def record(
     verify_s: float,
     rest_s: float,
     rows: int,
+    plain_s: float,
 ) -> Round:
     """The immutable record of the round that `commit` has just added; what follows an end inside it is dropped."""
     position = len(row.tokens) - len(added)
@@ -93,6 +94,7 @@ def record(
             for others in outcome.refused[:tested]
         ),
         offered=outcome.offered,
+        plain_s=plain_s,
     )
 
 

@@ -9,6 +9,7 @@ import queue
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 
@@ -29,6 +30,7 @@ from specchat.engine.speculation.round import Timing, run_round
 from specchat.engine.speculation.verify.outcome import Outcome
 from specchat.engine.worker.assembly import Assemble, Assembly, hindrances, warm_up
 from specchat.engine.worker.commit import commit, record
+from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes
 
 
 class Worker:
@@ -42,6 +44,9 @@ class Worker:
         on_ready: called once, when requests are served.
         on_end: called with the id of each request before it is told that it has ended.
     """
+
+    times_plain_passes: ClassVar[bool] = True
+    """Whether plain passes are timed beside rounds that draft; lanes are compared with each other instead."""
 
     def __init__(
         self,
@@ -100,12 +105,14 @@ class Worker:
         made = assemble(self._config, self._say_loading)
         self._model, self._target = made.model, made.target
         self._penalties = made.penalties
+        self._plain_passes = PlainPasses(made.target, made.penalties) if self.times_plain_passes else None
         self._planner = Planner(made.drafters, made.target, self._drop_drafter)
         self._scheduler = Scheduler(made.target.cache.slots)
         on_gpu = made.target.device.type == "cuda"
         self._say_loading("warm-up", "warming up, compiling what is not compiled yet" if on_gpu else "warming up", None)
         try:
             warm_up(made)
+            plain_s = time_warm_passes(made.target)
         except torch.OutOfMemoryError:
             raise EngineError("the device is out of memory: lower --context or choose a smaller model") from None
         device = made.target.device
@@ -122,6 +129,7 @@ class Worker:
                 weight_bytes=made.weight_bytes,
                 cache_bytes=made.cache_bytes,
                 at=self._clock(),
+                plain_s=plain_s,
             ),
             made,
         )
@@ -330,13 +338,18 @@ class Worker:
 
     def _verify(self, rows: Sequence[SequenceState]) -> None:
         """Run one round for these rows."""
+        plain_s = self._plain_passes.measure(rows) if self._plain_passes else 0.0
         plan, outcomes, timing = run_round(self._target, rows, self._planner, self._penalties)
-        self._planner.learn(rows, plan, outcomes, timing.draft, timing.verify, self._rest(timing))
+        rest_s = self._rest(timing)
+        self._planner.learn(rows, plan, outcomes, timing.draft, timing.verify, rest_s)
+        if self._plain_passes:
+            plain = not any(plan.proposal.lengths)
+            self._plain_passes.learn(len(rows), plain, timing.verify, timing.draft + timing.verify + rest_s)
         self._failing = False
         self._tell_hindrances()
         for row, outcome in zip(rows, outcomes, strict=True):
             try:
-                self._conclude(row, outcome, timing, len(rows))
+                self._conclude(row, outcome, timing, len(rows), plain_s)
             except Exception as error:  # its text, its record: nothing that the others share
                 self._finish(row, FinishReason.ERROR, _sentence(error), keep=False)
 
@@ -380,7 +393,7 @@ class Worker:
         message = "the device is out of memory: run fewer replies at once, or lower --context"
         self._finish(row, FinishReason.ERROR, message, keep=False)
 
-    def _conclude(self, row: SequenceState, outcome: Outcome, timing: Timing, rows: int) -> None:
+    def _conclude(self, row: SequenceState, outcome: Outcome, timing: Timing, rows: int, plain_s: float) -> None:
         if outcome.broken:
             self._target.cache.clear(row.slot)
             message = f"{self._model.name} computed something that is not a number: try another --dtype"
@@ -399,6 +412,7 @@ class Worker:
                 verify_s=timing.verify,
                 rest_s=self._rest(timing),
                 rows=rows,
+                plain_s=plain_s,
             )
         )
         row.rounds += 1

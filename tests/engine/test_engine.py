@@ -210,6 +210,7 @@ def test_a_long_prompt_does_not_stall_a_running_row_for_longer_than_a_chunk() ->
 ADJUSTED = {
     "repetition": Sampling(repetition_penalty=1.5),
     "presence": Sampling(temperature=1.0, seed=8, presence_penalty=1.0),
+    "frequency": Sampling(frequency_penalty=0.8),
     "bias": Sampling(logit_bias=((97, 5.0), (98, -5.0))),
 }
 

@@ -48,7 +48,7 @@ def requests(drafter: str, **options: object) -> list[Request]:
 @pytest.mark.slow
 def test_greedy_output_is_that_of_transformers_with_and_without_drafts(engine: Engine, default_model: Path) -> None:
     plain = [ids_of(events) for events in run_together(engine, requests("none"))]
-    for drafter in ("ngram", "head", "combined"):
+    for drafter in ("suffix", "ngram", "head", "combined"):
         assert [ids_of(events) for events in run_together(engine, requests(drafter))] == plain
 
     tokenizer = AutoTokenizer.from_pretrained(default_model)

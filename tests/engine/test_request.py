@@ -21,6 +21,7 @@ HELLO = (Message("user", "Hello"),)
         ("min_p", [-0.1, 1.0, nan]),
         ("repetition_penalty", [0.0, -1.0, inf, nan]),
         ("presence_penalty", [-2.1, 2.1, nan]),
+        ("frequency_penalty", [-2.1, 2.1, nan]),
         ("lenience", [0.0, -0.5, 1.01, nan]),
     ],
 )
@@ -63,13 +64,18 @@ def test_what_changes_logits_and_what_is_lossless() -> None:
     assert not Sampling(temperature=0.7, top_k=5, lenience=0.5).adjusts
     assert all(
         s.adjusts and s.lossless
-        for s in (Sampling(repetition_penalty=1.1), Sampling(presence_penalty=-1), Sampling(logit_bias=((0, 1.0),)))
+        for s in (
+            Sampling(repetition_penalty=1.1),
+            Sampling(presence_penalty=-1),
+            Sampling(frequency_penalty=0.1),
+            Sampling(logit_bias=((0, 1.0),)),
+        )
     )
     assert not Sampling(lenience=0.99).lossless
 
 
 def test_a_request_with_every_setting_comes_back_from_a_trace() -> None:
-    sampling = Sampling(0.7, 40, 0.9, 0.05, 7, 1.1, 0.5, ((5, -100.0), (7, 2.5)), 0.5)
+    sampling = Sampling(0.7, 40, 0.9, 0.05, 7, 1.1, 0.5, ((5, -100.0), (7, 2.5)), 0.5, -0.5)
     request = Request("r", HELLO, sampling=sampling)
     read = from_json(to_json(request))
     assert read == request

@@ -77,7 +77,7 @@ def answer(question: Question, options: Mapping[str, object], *, as_json: bool, 
     with TraceWriter(trace) if trace else nullcontext() as writer:
         engine = Engine(settings.engine_config(models_folder()))
         try:
-            ready = _load(engine)
+            ready = load(engine)
         except BaseException:
             engine.close(timeout=0)  # what loads cannot be hurried
             if trace:
@@ -103,7 +103,8 @@ def _piped() -> str:
     return data.decode("utf-8", "replace")
 
 
-def _load(engine: Engine) -> Ready:
+def load(engine: Engine) -> Ready:
+    """Start the engine and wait until it is loaded, with a line on a terminal that says how far it is."""
     engine.start()
     with StatusLine(sys.stderr) as line:
         while True:

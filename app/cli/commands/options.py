@@ -17,7 +17,10 @@ Draft = Annotated[str | None, typer.Option("--draft", metavar="MODEL", help="A s
 Drafter = Annotated[
     str | None,
     typer.Option(
-        "--drafter", metavar="auto|none|ngram|head|combined|model", help="What proposes tokens.", show_default=False
+        "--drafter",
+        metavar="auto|none|suffix|ngram|head|combined|model",
+        help="What proposes tokens.",
+        show_default=False,
     ),
 ]
 
@@ -68,6 +71,7 @@ Lenience = Annotated[
     typer.Option("--lenience", metavar="L", help="Below 1: faster, and no longer the target's exact distribution."),
 ]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", metavar="N", help="End the reply after N tokens.")]
+Slots = Annotated[int | None, typer.Option("--slots", metavar="N", help="Replies that are written at once.")]
 Context = Annotated[int | None, typer.Option("--context", metavar="N", help="Tokens of prompt and reply together.")]
 Dtype = Annotated[
     str | None, typer.Option("--dtype", metavar="TYPE", help="auto, float32, bfloat16 or float16.", show_default=False)

@@ -59,7 +59,7 @@ class ChatActions:
 
     def open(self, chat: Chat) -> None:
         """Show a chat; one that is being answered is shown as it is."""
-        run_in_background(self._app, partial(self._open, chat), "open")
+        run_in_background(self._app, partial(self._open_chosen, chat), "open")
 
     def rename(self, chat: Chat) -> None:
         """Ask for another title, and store it."""
@@ -125,6 +125,9 @@ class ChatActions:
         chats = await asyncio.wrap_future(self.archive.chats()) if self.archive is not None else None
         chat = next((chat for chat in chats or () if chat.id == chat_id), None)
         return None if chat is None else await self._open(chat)
+
+    async def _open_chosen(self, chat: Chat) -> None:
+        await self._open(chat)
 
     async def _open(self, chat: Chat) -> Conversation | None:
         conversation = self._requests.busy_conversation(chat.id)

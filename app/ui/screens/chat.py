@@ -34,7 +34,8 @@ from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Loading, Ready
 
 PANEL_EVERY = 8
-"""The panel is drawn with every eighth update of the conversation, so that figures stay long enough to be read."""
+"""Figures are taken with every eighth update of the conversation, so that they stay long enough to be read. Line, panel
+and timeline show the same ones."""
 
 
 class ChatScreen(Screen[None]):
@@ -134,19 +135,24 @@ class ChatScreen(Screen[None]):
             self.set_class(empty, "-empty")
         if self._replay is not None:
             self._widgets.replay_bar.update()
+        due = self._updates % PANEL_EVERY == 0
+        if due:
+            for reply in self.conversation.all_running:
+                reply.take_figures()
         self._transcript.update()
         self._stepping.update()
         reply = self._inspection.reply
-        state = (reply, reply.stage, len(reply.rounds))
-        if state != self._panel_state and (self._updates % PANEL_EVERY == 0 or not reply.running):
+        held = self.has_class("-paused")
+        state = (reply, reply.stage, reply.figures, held)
+        if state != self._panel_state:
             if self._panel_state is None or state[:2] != self._panel_state[:2]:
                 self.refresh_bindings()
                 self._widgets.frame.show(self.conversation)
                 self._widgets.composer.cursor_blink = not reply.running  # a cursor that blinks is drawn all the time
             self._panel_state = state
-            self._widgets.panel.show(reply)
+            self._widgets.panel.show(reply, held=held)
             self._inspection.update()
-        elif self._updates % PANEL_EVERY == 0:
+        elif due:
             self._inspection.update()  # other lanes may have grown
 
     def show_loading(self, state: Loading | str, *, failed: bool = False) -> None:

@@ -11,6 +11,7 @@ from textual.strip import Strip
 
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import CHOSEN, Reply, Stage
+from specchat.app.chat.reply_figures import ReplyFigures
 from specchat.app.sources.stepper import Part
 from specchat.app.ui.widgets.reply_notes import note_lines
 from specchat.app.ui.widgets.token_lines import Mark, Piece, TokenLines
@@ -143,14 +144,17 @@ class ReplyBlock(Block):
         """The end of the tokens before those of the round that is being stepped through."""
         self._cursor: int | None = None
         self._stage: tuple[Stage, int] | None = None
+        self._figures: ReplyFigures | None = None
+        """Those that the notes were made of."""
         self._markdown: list[Strip] | None = None
         self._notes: list[tuple[str, bool]] = []
 
     def update(self) -> int | None:
         """Wrap the new rounds' tokens; everything below the first changed line moves, so it is drawn again."""
         reply = self.reply
-        stage = (reply.stage, reply.prefilled[0])
-        if len(reply.rounds) == self._rounds and stage == self._stage and reply.stepping == self._stepping:
+        stage, figures = (reply.stage, reply.prefilled[0]), reply.figures
+        same_notes = stage == self._stage and figures is self._figures
+        if len(reply.rounds) == self._rounds and same_notes and reply.stepping == self._stepping:
             return None
         if self._before_step is not None:
             self._tokens.back_to(self._before_step)
@@ -166,6 +170,7 @@ class ReplyBlock(Block):
             self._before_step = self._tokens.mark()
             self._tokens.append(_stepped(*reply.stepping), reply.tokens, alone=self._by_round)
         self._rounds, self._stage, self._stepping = len(reply.rounds), stage, reply.stepping
+        self._figures = figures
         if self._render is not None and not reply.running and reply.text:
             dirty, self._markdown = 0, self._render(reply.text, self.width - INDENT)
         self._notes = note_lines(reply, self.width - INDENT - len(COPY) - 2)
@@ -265,7 +270,7 @@ class ReplyBlock(Block):
         index = self.reply.round_of(first) if first < self.reply.tokens else len(self.reply.rounds)
         if y and self.reply.round_of(above) == index:
             return Segment(" " * INDENT, styles.base)
-        return Segment(f"{index:>{INDENT - 1}} "[-INDENT:], styles.number)
+        return Segment(f"{index + 1:>{INDENT - 1}} "[-INDENT:], styles.number)
 
 
 def _stepped(record: Round, part: Part) -> list[tuple[str, str]]:

@@ -56,10 +56,12 @@ class CandidateFrame(Vertical):
 
     def update(self) -> None:
         """Draw what has changed in the reply."""
-        self.view.update()
         self._updates += 1
         if self._updates % TITLE_EVERY == 0:
+            if self.reply is not None:
+                self.reply.take_figures()
             self._show_title()
+        self.view.update()
         self.set_class(self.reply is not None and self.reply is self._turn.reply, "-chosen")
 
     def _show_title(self) -> None:
@@ -72,7 +74,8 @@ class CandidateFrame(Vertical):
         reply, number = self.reply, self.place + 1
         if reply is None:
             return f" {number} ", "queued" if self._turn.reply is None else ""
-        accepted = f"· {percent(reply.metrics.acceptance)} accepted " if reply.metrics.tested else ""
+        metrics = reply.figures.metrics
+        accepted = f"· {percent(metrics.acceptance)} accepted " if metrics.tested else ""
         if reply.stage is Stage.WAITING:
             accepted = "· waits for a free slot "
         if len(self._turn.replies) < 2:  # it failed before it began

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from specchat.engine import Fate, Metrics, Ready
 
 NOTHING = "–"
@@ -60,7 +62,7 @@ def meter(share: float | None, width: int) -> tuple[str, str]:
     return full, "━" * (width - len(full))
 
 
-def sparkline(values: list[float], width: int) -> str:
+def sparkline(values: Sequence[float], width: int) -> str:
     """The last `width` values as bars, the highest of them as a full one."""
     shown = values[-width:]
     top = max(shown, default=0.0) or 1.0

@@ -177,7 +177,7 @@ class PlaceCard(SpotCard):
         position = record.position + min(token.place, record.accepted)
         began = reply.rounds[0].at - reply.rounds[0].seconds
         rows = [
-            self.row(d.ROUND, f"{record.number} · {place}"),
+            self.row(d.ROUND, f"{record.number + 1} · {place}"),
             self.row(d.POSITION, f"{position}" if emitted or token.fate is Fate.CORRECTION else f"would be {position}"),
             self.row(d.DRAFTER, f"{record.drafter} · γ {record.gamma}"),
         ]

@@ -49,9 +49,12 @@ class LaneColumn(Vertical):
 
     def update(self) -> None:
         """Draw what has changed in the lane since the last call."""
+        reply = self._duet.reply(self._side)
+        if reply is not None:
+            reply.take_figures()
         self.transcript.update()
         waits = self._side == 1 and self._duet.order is Order.SEQUENTIAL
-        parts = status(self._duet.reply(self._side), self._duet.tally(self._side), waits)
+        parts = status(reply, self._duet.tally(self._side), waits)
         if parts != self._shown:
             self._shown = parts
             room = max(self.size.width - 4, 12)

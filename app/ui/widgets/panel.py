@@ -20,7 +20,9 @@ POSITIONS = 6
 SURE = 20
 """Rounds before a speedup is called one, or none."""
 SLOWER = 0.97
-"""A measured speedup below this is worth a warning."""
+"""A measured speedup below this, and below 1 by more than its error, is worth a warning."""
+UNSURE = 0.15
+"""A measured speedup with an error of so much is not shown yet."""
 
 
 class ReplyCard(Card):
@@ -29,16 +31,17 @@ class ReplyCard(Card):
     def __init__(self, title: str, **options: Any) -> None:
         super().__init__(title, **options)
         self.reply = Reply()
+        self.held = False
 
-    def show(self, reply: Reply) -> None:
-        """Show the figures of this reply; called again when they have changed."""
-        self.reply = reply
+    def show(self, reply: Reply, *, held: bool = False) -> None:
+        """Show the figures of this reply, whose rounds may be held back; called again when they have changed."""
+        self.reply, self.held = reply, held
         self.update()
 
     @property
     def metrics(self) -> Metrics:
         """What the figures are read from."""
-        return self.reply.metrics
+        return self.reply.figures.metrics
 
 
 class AcceptanceCard(ReplyCard):
@@ -62,8 +65,8 @@ class AcceptanceCard(ReplyCard):
             lines.append(Text.assemble(self.label(f"{number} "), bar, " ", tested))
         if not s.per_position:
             lines.append(Text(NOTHING, self.style("empty")))
-        asked = [float(record.gamma) for record in self.reply.rounds[-(self.inner - 6) :]]
-        latest = f"{self.reply.rounds[-1].gamma:>3} " if asked else f"{NOTHING:>3} "
+        asked = [float(gamma) for gamma in self.reply.figures.gammas]
+        latest = f"{asked[-1]:>3.0f} " if asked else f"{NOTHING:>3} "
         spark = sparkline(asked, self.inner - 6)
         lines.append(Text.assemble(self.label(d.GAMMA.label), latest, " ", (spark, self.style("draft"))))
         return lines
@@ -74,29 +77,31 @@ class Speed(ReplyCard):
 
     def rows(self) -> list[Text]:
         """The figures of the reply."""
-        s = self.metrics
+        s, figures = self.metrics, self.reply.figures
+        now = s.recent_tokens_per_second if figures.running and not self.held else None
         over = f"{rate(s.tokens_per_second)} tok/s" if s.rounds else NOTHING
         return [
-            self.headline(rate(s.recent_tokens_per_second), d.NOW),
-            Text(sparkline(self.reply.speeds, self.inner) or " ", self.style("spark")),
+            self.headline(rate(now), d.NOW),
+            Text(sparkline(figures.speeds, self.inner) or " ", self.style("spark")),
             self.row(d.REPLY, over),
             self.row(d.FIRST, duration(s.time_to_first_token_s)),
-            *self._gain(self.reply.gain),
+            *self._gain(figures.gain),
         ]
 
     def _gain(self, gain: Speedup | None) -> list[Text]:
         alpha = self.metrics.alpha
         known = NOTHING if alpha is None else f"{alpha:.2f}"
-        if gain is None:
+        if gain is None or gain.error >= UNSURE:
+            so_far = "not measured yet" if gain is None or gain.error >= 1 else f"± {percent(gain.error)} so far"
             return [
-                self.row(d.ALPHA, f"{known}   c {NOTHING}"),
-                self.row(d.PREDICTED, "not measured yet", "label"),
-                self.row(d.MEASURED, "not measured yet", "label"),
+                self.row(d.ALPHA, f"{known}   c {NOTHING if gain is None else f'{gain.c:.3f}'}"),
+                self.row(d.PREDICTED, "not measured yet" if gain is None else times(gain.predicted), "label"),
+                self.row(d.MEASURED, so_far, "label"),
             ]
         return [
             self.row(d.ALPHA, f"{known}   c {gain.c:.3f}"),
             self.row(d.PREDICTED, times(gain.predicted)),
-            self.row(d.MEASURED, times(gain.measured), "figure"),
+            self.row(d.MEASURED, f"{times(gain.measured)} ± {percent(gain.error)}", "figure"),
             self.row(d.UNEVEN, _change(gain.acceptance), "label"),
             self.row(d.WIDER, _change(gain.passes), "label"),
             self.row(d.OVERHEAD, _change(gain.overhead), "label"),
@@ -104,7 +109,8 @@ class Speed(ReplyCard):
         ]
 
     def _warning(self, gain: Speedup) -> list[Text]:
-        if gain.measured >= SLOWER or self.reply.counted_rounds < SURE:
+        slower = gain.measured * (1 + gain.error) < 1 and gain.measured < SLOWER
+        if not slower or self.reply.figures.counted_rounds < SURE:
             return []
         return self.sentence(f"▲ slower than no drafts would be: {times(gain.measured)}", "warning")
 
@@ -156,10 +162,10 @@ class Panel(Container):
         """The cards, most telling first."""
         yield from self._cards
 
-    def show(self, reply: Reply) -> None:
-        """Show the figures of this reply; called again when they have changed."""
+    def show(self, reply: Reply, *, held: bool = False) -> None:
+        """Show the figures of this reply, whose rounds may be held back; called again when they have changed."""
         for card in self._cards:
-            card.show(reply)
+            card.show(reply, held=held)
 
     def show_machine(self, ready: Ready) -> None:
         """Show what was loaded, and where."""

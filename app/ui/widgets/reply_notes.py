@@ -17,7 +17,7 @@ def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
 
 def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
     """Each note as the parts of a line, and whether it tells of a failure."""
-    figures = summary(reply.metrics) if reply.rounds else []
+    figures = summary(reply.figures.metrics)
     match reply.stage:
         case Stage.WAITING:
             yield ["◌ waiting for a free slot"], False

@@ -36,7 +36,7 @@ class StepBar(Widget):
     def render(self) -> Text:
         """What the round of the first lane has come to."""
         record = self._steps[0][0] if self._steps else self._last
-        head = "paused" if record is None else f"round {record.number}"
+        head = "paused" if record is None else f"round {record.number + 1}"
         more = f" · {len(self._steps)} lanes" if len(self._steps) > 1 else ""
         line = Text.assemble(("‖ ", self._style("sign")), (f"{head}{more}  ", self._style("strong")))
         if self._steps:

@@ -267,7 +267,7 @@ class Timeline(ScrollView, can_focus=True):
         lane, index = self._picked
         record = self._lanes.replies[lane].rounds[index]
         self.border_subtitle = (
-            f"round {record.number}: {record.accepted} accepted, {record.wasted} wasted · "
+            f"round {record.number + 1}: {record.accepted} accepted, {record.wasted} wasted · "
             f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"
         )
 

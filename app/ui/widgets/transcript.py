@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -21,7 +23,7 @@ from textual.strip import Strip
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.pace import Pace
-from specchat.app.ui.widgets.block_stack import BlockStack, TurnOrReply, all_parts
+from specchat.app.ui.widgets.block_stack import TOP, BlockStack, TurnOrReply, all_parts
 from specchat.app.ui.widgets.blocks import Block, PromptBlock, ReplyBlock, legend_strip
 from specchat.app.ui.widgets.drawn_lines import DrawnLines
 from specchat.app.ui.widgets.end_follower import EndFollower
@@ -30,6 +32,10 @@ from specchat.app.ui.widgets.scroll_bar import VerticalBar
 from specchat.app.ui.widgets.token_cursor import TOKEN_KEYS, Spot, TokenCursor
 from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES, TranscriptStyles, styles_of
 
+FIRST_CHARACTERS = 12_000
+"""A chat is opened with its last prompts and replies of this length; what is above follows frame by frame."""
+EARLIER_S = 0.008
+"""How long a frame lays out what is above."""
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
 PartsOf = Callable[[Conversation], list[TurnOrReply]]
@@ -100,6 +106,8 @@ class Transcript(ScrollView, can_focus=True):
         self._updates = 0
         self._behind = False
         """Whether the end has moved on since it was last brought into sight."""
+        self._hidden = 0
+        """Prompts and replies at the beginning that are not laid out yet."""
 
     @property
     def spot(self) -> Spot | None:
@@ -121,6 +129,33 @@ class Transcript(ScrollView, can_focus=True):
         self._cursor.spot = None
         self._end.following = True
         self._rebuild()
+
+    def _last_parts(self) -> int:
+        """How many prompts and replies come before the last ones that fill a few screens."""
+        parts, room = self._parts_of(self.conversation), FIRST_CHARACTERS
+        while parts and room > 0:
+            part = parts.pop()
+            room -= 200 + len(part.prompt if isinstance(part, Turn) else part.text)
+        return len(parts)
+
+    def _lay_out_earlier(self, until: float) -> None:
+        """Lay out more of what is above, latest first, until this time; what is in sight stays where it is."""
+        while self._hidden and time.perf_counter() < until:
+            self._hidden -= 1
+            self._stack.update(self._parts, self._block)
+            added = self._stack.height_of(1)
+            if not self._end.following:
+                self._end.grow(Size(self._width, self._stack.height))
+                self.scroll_to(y=self.scroll_y + added, animate=False, immediate=True, force=True)
+            self._behind = True
+            self.refresh()
+
+    @property
+    def _parts(self) -> list[TurnOrReply]:
+        """What is laid out, or about to be."""
+        parts = self._parts_of(self.conversation)
+        self._hidden = min(self._hidden, max(len(parts) - 2, 0))
+        return parts[self._hidden :]
 
     def look_at(self, spot: Spot | None) -> None:
         """Select a token and bring it into sight; while one is selected, the view stays. None selects none."""
@@ -145,17 +180,23 @@ class Transcript(ScrollView, can_focus=True):
 
     def go_to(self, turn: Turn) -> None:
         """Bring a prompt to the top of the screen."""
+        parts = self._parts_of(self.conversation)
+        while turn in parts[: self._hidden]:
+            self._lay_out_earlier(inf)
         self.update()
         line = self._stack.top_of(turn)
         if line is not None:
             self._end.following = False
+            self._catch_up()
             self.scroll_to(y=line, animate=False, immediate=True, force=True)
             self._end.following = self.is_vertical_scroll_end
 
     def update(self) -> None:
         """Draw what has changed in the conversation since the last call."""
         before = self._stack.height
-        changed = self._stack.update(self._parts_of(self.conversation), self._block)
+        if self._hidden and before > TOP:
+            self._lay_out_earlier(time.perf_counter() + EARLIER_S)
+        changed = self._stack.update(self._parts, self._block)
         if changed is not None:
             self._refresh_seen(*changed)
             self._behind = self._behind or self._stack.height != before
@@ -214,6 +255,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def all_lines(self) -> tuple[list[Strip], int]:
         """Every line, on screen or not, with what the colours mean below them; and the width of all of them."""
+        self._lay_out_earlier(inf)
         styles, width = self._drawing_styles(), max(self.size.width, 2)
         lines = [self._stack.strip(y, styles) for y in range(self._stack.height)]
         lines.append(legend_strip(styles))
@@ -320,6 +362,8 @@ class Transcript(ScrollView, can_focus=True):
     def _rebuild(self) -> None:
         """Make all blocks anew; what was at the top of the screen stays there."""
         stack, top = self._stack, self.scroll_offset.y
+        if self._end.following:
+            self._hidden = self._last_parts()
         block = min(bisect_right(stack.tops, top), len(stack.blocks)) - 1
         below = top - stack.tops[block]
         stack.clear()

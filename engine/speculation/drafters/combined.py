@@ -1,6 +1,6 @@
 """Two drafters in one: the text itself where it repeats, the head everywhere else.
 
-A long n-gram match costs nothing and is nearly always right; the head is right more often than a short one.
+A long match costs nothing and is nearly always right; the head is right more often than a short one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from specchat.engine.runner.tree import Tree
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
-from specchat.engine.speculation.drafters.ngram import MAX_ORDER, NGramDrafter
+from specchat.engine.speculation.drafters.suffix import SURE, SuffixDrafter
 from specchat.engine.speculation.proposal import Draft, Offers, join
 
-_HEAD = MAX_ORDER + 1
+_HEAD = len(SuffixDrafter.buckets)
 """The first bucket of the head."""
 
 
@@ -27,34 +27,34 @@ class CombinedDrafter(Drafter):
 
     Args:
         head: drafts where the text does not repeat.
-        ngram: drafts where its first token continues the longest n-gram it looks for, and where the head is not asked.
+        suffix: drafts where its first token continues a long match, and where the head is not asked.
         device: of the head.
     """
 
     name = "combined"
-    buckets = (*NGramDrafter.buckets, *(_HEAD + bucket for bucket in HeadDrafter.buckets))
-    """Those of the n-gram, then those of the head."""
+    buckets = (*SuffixDrafter.buckets, *(_HEAD + bucket for bucket in HeadDrafter.buckets))
+    """Those of the suffix drafter, then those of the head."""
     later = tuple(_HEAD + bucket for bucket in HeadDrafter.later)
     always = True
 
-    def __init__(self, head: HeadDrafter, ngram: NGramDrafter, device: torch.device) -> None:
+    def __init__(self, head: HeadDrafter, suffix: SuffixDrafter, device: torch.device) -> None:
         self._head = head
-        self._ngram = ngram
+        self._suffix = suffix
         self.steady = head.steady
         self._device = device
 
     def admit(self, row: SequenceState) -> None:
         """A row starts with both."""
         self._head.admit(row)
-        self._ngram.admit(row)
+        self._suffix.admit(row)
 
     def unread(self, row: SequenceState) -> int:
-        """As the n-gram: the head reads a window of 256 tokens only."""
-        return self._ngram.unread(row)
+        """As the suffix drafter: the head reads a window of 256 tokens only."""
+        return self._suffix.unread(row)
 
     def read(self, row: SequenceState) -> None:
-        """For the n-gram."""
-        self._ngram.read(row)
+        """For the suffix drafter."""
+        self._suffix.read(row)
 
     def lend(self, row: SequenceState, source: int, length: int) -> int:
         """As the head can."""
@@ -65,7 +65,7 @@ class CombinedDrafter(Drafter):
         self._head.absorb(rows, tapped)
 
     def offers(self, row: SequenceState) -> Offers:
-        """As the head's: what the n-gram drafts costs nothing, so it is not asked for."""
+        """As the head's: what the suffix drafter gives costs nothing, so it is not asked for."""
         of_head = self._head.offers(row)
 
         def offers(gamma: int) -> tuple[Sequence[int], Tree]:
@@ -75,12 +75,12 @@ class CombinedDrafter(Drafter):
         return offers
 
     def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
-        """The n-gram's draft for the rows where it starts with its longest match, the head's for the others."""
-        repeated = self._ngram.propose(rows, [row.room for row in rows])
+        """The suffix drafter's draft for the rows where it starts with a long match, the head's for the others."""
+        repeated = self._suffix.propose(rows, [row.room for row in rows])
         assert isinstance(repeated.tokens, list)
         assert repeated.buckets is not None
         found = repeated.buckets
-        heads = [i for i, gamma in enumerate(gammas) if gamma and not (found[i] and found[i][0] == MAX_ORDER)]
+        heads = [i for i, gamma in enumerate(gammas) if gamma and not (found[i] and found[i][0] >= SURE)]
         texts = [i for i in range(len(rows)) if i not in heads]
         parts: list[tuple[list[int], Draft]] = []
         if texts:
@@ -94,10 +94,10 @@ class CombinedDrafter(Drafter):
         return replace(whole, steps=max((gammas[i] for i in heads), default=0))
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
-        """For the n-gram's tables."""
-        self._ngram.observe(row, emitted)
+        """For the suffix drafter's text."""
+        self._suffix.observe(row, emitted)
 
     def release(self, row: SequenceState) -> None:
         """From both."""
         self._head.release(row)
-        self._ngram.release(row)
+        self._suffix.release(row)

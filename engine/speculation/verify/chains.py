@@ -53,7 +53,7 @@ class VerifiedChains(Verified):
             on_device = to_device(self._u, logits.device), to_device(u_last, logits.device)
             verdict = accept(p, drafted, lengths, *on_device, proposal.q, settings.lenience, near)
         k = max(row.request.detail for row in rows)
-        details = detail.pack(logits, p, settings.greedy, proposal.q, drafted, k) if k else None
+        details = detail.pack(logits, p, settings.greedy, proposal.q, drafted, verdict.last, k) if k else None
         integers = (verdict.accepted, verdict.last, broken(logits), drafted)
         super().__init__(mine, packed(integers, (verdict.p, verdict.q, verdict.beta), details))
 

@@ -18,6 +18,7 @@ def pack(
     greedy: Tensor,
     q: Tensor | None,
     drafted: Tensor,
+    last: Tensor,
     k: int,
     left: Tensor | None = None,
 ) -> Tensor:
@@ -31,12 +32,14 @@ def pack(
         greedy: [B], bool.
         q: draft distributions [B, γ, V]; None if all are one-hot.
         drafted: [B, γ].
+        last: [B], the last token of each row.
         k: entries per list.
         left: [B, V], up to a factor, the residual of trees, where several tokens per position were rejected; ignored
             for greedy rows.
 
     Returns:
-        int32 [B, γ+1, 6k+2]: three lists of k ids and k probabilities (float32 bits), then two entropies.
+        int32 [B, γ+1, 6k+4]: three lists of k ids and k probabilities (float32 bits), then two entropies, and p of the
+        drafted token and of the last one at each position.
     """
     soft = logits.float().softmax(-1)
     target = soft if p is None else torch.where(greedy[:, None, None], soft, p)
@@ -54,24 +57,26 @@ def pack(
         top = distribution.topk(min(k, distribution.shape[-1]))
         columns += [top.indices.int(), top.values.view(torch.int32)]
     entropies = torch.stack([torch.special.entr(d).sum(-1) for d in (target, draft)], -1)
-    return torch.cat([*columns, entropies.view(torch.int32)], -1)
+    tokens = torch.nn.functional.pad(drafted, (0, 1))
+    chosen = torch.stack([tokens, last[:, None].expand_as(tokens)], -1)
+    return torch.cat([*columns, entropies.view(torch.int32), target.gather(-1, chosen).view(torch.int32)], -1)
 
 
 def unpack(packed: Sequence[Sequence[int]], tested: int, corrected: bool, name: Names) -> tuple[Detail, ...]:
-    """Details of one row from its rows [γ+1][6k+2] of `pack`, on the host.
+    """Details of one row from its rows [γ+1][6k+4] of `pack`, on the host.
 
     Args:
         tested: number of tested tokens; their details come first, then that of the last token.
         corrected: whether the last token corrects the last tested one, at the same position.
         name: gives the text of a token id.
     """
-    judged = [_detail(packed[i], name, drafted=True, residual=False) for i in range(tested)]
+    judged = [_detail(packed[i], name, drafted=True, last=False) for i in range(tested)]
     at = tested - 1 if corrected else tested
-    return (*judged, _detail(packed[at], name, drafted=corrected, residual=corrected))
+    return (*judged, _detail(packed[at], name, drafted=corrected, last=True))
 
 
-def _detail(values: Sequence[int], name: Names, *, drafted: bool, residual: bool) -> Detail:
-    k = (len(values) - 2) // 6
+def _detail(values: Sequence[int], name: Names, *, drafted: bool, last: bool) -> Detail:
+    k = (len(values) - 4) // 6
     floats = torch.tensor(values, dtype=torch.int32).view(torch.float32).tolist()
 
     def listed(which: int) -> tuple[Candidate, ...]:
@@ -82,7 +87,8 @@ def _detail(values: Sequence[int], name: Names, *, drafted: bool, residual: bool
     return Detail(
         target=listed(0),
         draft=listed(1) if drafted else (),
-        residual=listed(2) if residual else (),
-        target_entropy=floats[-2],
-        draft_entropy=floats[-1] if drafted else 0.0,
+        residual=listed(2) if last and drafted else (),
+        target_entropy=floats[-4],
+        draft_entropy=floats[-3] if drafted else 0.0,
+        probability=floats[-1] if last else floats[-2],
     )

@@ -142,4 +142,4 @@ def _details(
         p = standardise(judged, settings)
         q = p.new_zeros(*drafted.shape, logits.shape[-1])
         q[..., proposal.support.tokens] = proposal.tree_q[index, places[:, :-1].clamp(max=proposal.tree_q.shape[1] - 1)]
-    return detail.pack(judged, p, settings.greedy, q, drafted, k, verdict.left)
+    return detail.pack(judged, p, settings.greedy, q, drafted, verdict.last, k, verdict.left)

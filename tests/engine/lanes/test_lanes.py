@@ -167,7 +167,7 @@ def test_the_engine_gives_the_turn_to_the_lane_that_is_behind(monkeypatch: pytes
     together = [seconds for busy, seconds in seen if busy == [0, 1]]
     turns = [max(b - a for a, b in zip(old, new, strict=True)) for old, new in pairwise(together)]
     ahead = [abs(left - right) for left, right in together]
-    assert len(together) > 60
+    assert len(together) > 20
     assert max(ahead) <= max(*turns, ahead[0])  # the left lane may have had a turn before the right one was asked
 
 

@@ -34,7 +34,7 @@ from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.pretend_cuda import OnGpu, PretendedGpu, pretended_gpu, to_gpu
 from tests.engine.tiny import ask, ids_of, tiny_head, tiny_model
 
-DRAFTERS = ["none", "ngram", "model", "head", "combined"]
+DRAFTERS = ["none", "suffix", "ngram", "model", "head", "combined"]
 SAMPLINGS = {
     "greedy": Sampling(temperature=0.0),
     "sampled": Sampling(temperature=1.0, seed=5),

@@ -25,6 +25,8 @@ EVERY_KIND = [
     Sampling(logit_bias=((3, 5.0), (9, -100.0))),
     Sampling(repetition_penalty=0.8, presence_penalty=-1.5, logit_bias=((0, -2.5),)),
     Sampling(repetition_penalty=1.5, presence_penalty=2.0),
+    Sampling(frequency_penalty=0.4),
+    Sampling(repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=-0.9, logit_bias=((2, 1.5),)),
 ]
 
 
@@ -43,6 +45,8 @@ def one_by_one(logits: Tensor, sampling: Sampling, prompt: list[int], reply: lis
         out = repetition(torch.tensor([prompt + reply]), out[None])[0]
     for token in set(reply):
         out[token] -= sampling.presence_penalty
+    for token in reply:
+        out[token] -= sampling.frequency_penalty
     return out
 
 
@@ -58,9 +62,9 @@ def test_each_position_is_penalised_in_its_own_context(gamma: int, dtype: torch.
     """Several rounds; few tokens, so that drafts repeat the prompt, the reply and themselves."""
     torch.manual_seed(gamma)
     vocabulary = 12
-    penalties = Penalties(slots=8, columns=64, device=CPU)
+    penalties = Penalties(slots=9, columns=64, device=CPU)
     rows = [
-        make_row(sampling, torch.randint(vocabulary, (2 + i,)).tolist(), 2 + i, slot=7 - i)
+        make_row(sampling, torch.randint(vocabulary, (2 + i,)).tolist(), 2 + i, slot=8 - i)
         for i, sampling in enumerate(EVERY_KIND)
     ]
     for _ in range(4):
@@ -82,7 +86,7 @@ def test_each_position_is_penalised_in_its_own_context(gamma: int, dtype: torch.
 def test_draft_steps_see_what_the_target_sees() -> None:
     torch.manual_seed(1)
     rows = [make_row(sampling, [1, 2, 3 + i], 3, slot=i) for i, sampling in enumerate(EVERY_KIND)]
-    penalties = Penalties(slots=8, columns=64, device=CPU)
+    penalties = Penalties(slots=9, columns=64, device=CPU)
     drafted, logits = torch.randint(12, (len(rows), 4)), torch.randn(len(rows), 5, 12)
     whole = adjust(penalties, rows, logits, drafted)
     for step in range(5):
@@ -92,11 +96,11 @@ def test_draft_steps_see_what_the_target_sees() -> None:
 
 def test_a_row_is_adjusted_as_it_is_alone() -> None:
     torch.manual_seed(2)
-    rows = [make_row(s, list(range(2 + i, 9)), 3 + i, slot=i) for i, s in enumerate(EVERY_KIND)]
+    rows = [make_row(s, list(range(i % 5, 12)), 3 + i % 5, slot=i) for i, s in enumerate(EVERY_KIND)]
     drafted, logits = torch.randint(12, (len(rows), 2)), torch.randn(len(rows), 3, 12)
-    together = adjust(Penalties(6, 64, CPU), rows, logits, drafted)
+    together = adjust(Penalties(9, 64, CPU), rows, logits, drafted)
     for b, row in enumerate(rows):
-        adjustment = Penalties(6, 64, CPU).of([row])
+        adjustment = Penalties(9, 64, CPU).of([row])
         alone = logits[b : b + 1] if adjustment is None else adjustment.apply(logits[b : b + 1], drafted[b : b + 1])
         assert torch.equal(together[b], alone[0])
 
@@ -141,8 +145,14 @@ LENGTH = 3
 SAMPLED = {
     "repetition": Sampling(temperature=1.0, repetition_penalty=1.8),
     "presence": Sampling(temperature=0.7, presence_penalty=1.5),
+    "frequency": Sampling(temperature=1.0, frequency_penalty=0.9),
     "all": Sampling(
-        temperature=0.9, top_p=0.95, repetition_penalty=0.6, presence_penalty=1.0, logit_bias=((1, 0.8), (3, -0.3))
+        temperature=0.9,
+        top_p=0.95,
+        repetition_penalty=0.6,
+        presence_penalty=1.0,
+        frequency_penalty=-0.7,
+        logit_bias=((1, 0.8), (3, -0.3)),
     ),
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine import Baseline, Metrics, Round, SpeedupTracker, read_trace
+from specchat.engine import Baseline, Fate, Metrics, Ready, Round, SpeedupTracker, read_trace
 from specchat.engine.stats import theory
 
 TRACES = Path(__file__).parents[3] / "assets" / "traces"
@@ -78,12 +78,58 @@ def test_nothing_is_measured_before_plain_rounds_were() -> None:
     assert baseline.pass_s(1) is None
 
 
+def drafting(number: int, **changes: object) -> Round:
+    """A round that kept both of its drafts in twice the time of a plain one."""
+    kept = {"drafted": (1, 2), "pieces": ("a", "b"), "accepted": 2}
+    judged = dict.fromkeys(("p", "q", "u", "beta"), (1.0, 1.0))
+    return replace(plain(number, **kept, **judged, last_fate=Fate.BONUS), verify_s=0.09, **changes)  # type: ignore[arg-type]
+
+
+def test_the_warm_up_is_a_baseline_where_every_round_drafts() -> None:
+    ready = next(r for r in read_trace(TRACES / "chat.jsonl") if isinstance(r, Ready))
+    gains, baseline, metrics = made_of([])
+    baseline.add(replace(ready, plain_s=(0.05, 0.04, 0.039, 0.041, 0.04)))
+    for number in range(30):
+        record = drafting(number)
+        baseline.add(record)
+        gains.add(record)
+        metrics.add(record)
+    gain = gains.gain(metrics.alpha)
+    assert gain is not None
+    assert gain.measured == pytest.approx(0.05 * 3 / 0.1)
+    assert gain.error < 0.05
+
+
+def test_plain_passes_beside_rounds_that_draft_keep_the_baseline_current() -> None:
+    baseline = Baseline()
+    for number in range(1, 4):
+        baseline.add(drafting(number, plain_s=0.02))
+    assert baseline.pass_s(1) == pytest.approx(0.02)
+    assert baseline.round_s(1) == pytest.approx(0.03)
+
+
+def test_the_error_shrinks_with_the_rounds_and_is_large_at_first() -> None:
+    """Two rounds of which one was held up: 0.05 times, which is no measurement."""
+    held_up = [plain(n) for n in (1, 2, 3)] + [drafting(4, draft_s=3.0), drafting(5)]
+    gains, _baseline, metrics = made_of(held_up)
+    gain = gains.gain(metrics.alpha)
+    assert gain is not None
+    assert gain.error > 0.15
+    uneven = [plain(n) if n % 3 == 0 else drafting(n) for n in range(1, 200)]
+    few, _, metrics_of_few = made_of(uneven[:20])
+    many, _, metrics_of_many = made_of(uneven)
+    before, after = few.gain(metrics_of_few.alpha), many.gain(metrics_of_many.alpha)
+    assert before is not None
+    assert after is not None
+    assert after.error < before.error < 0.15
+
+
 def test_only_wholly_plain_batches_are_a_baseline() -> None:
     baseline = Baseline()
-    drafting = next(r for r in rounds_of("chat") if r.drafted)
+    drafted = next(r for r in rounds_of("chat") if r.drafted)
     for number in range(1, 5):
         baseline.add(plain(number, request_id="a", rows=2))
-        baseline.add(replace(drafting, request_id="b", rows=2, number=number))
+        baseline.add(replace(drafted, request_id="b", rows=2, number=number))
     assert baseline.round_s(2) is None
     for number in range(5, 9):
         baseline.add(plain(number, request_id="a", rows=2))

@@ -6,16 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine.stats.theory import expected_tokens, speedup_of_rounds
+from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup, speedup_of_rounds
 
 alphas = st.floats(0, 1)
 gammas = st.integers(0, 16)
 costs = st.floats(0, 2)
-
-
-def speedup(alpha: float, gamma: int, c: float) -> float:
-    """Theorem 3.8 for one draft length."""
-    return speedup_of_rounds(alpha, {gamma: 1}, c)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +25,7 @@ def speedup(alpha: float, gamma: int, c: float) -> float:
     ],
 )
 def test_table_1(alpha: float, gamma: int, printed_operations: float, printed_speed: float) -> None:
-    assert round((gamma + 1) / expected_tokens(alpha, gamma), 2) == printed_operations
+    assert round(operations(alpha, gamma), 2) == printed_operations
     assert round(speedup(alpha, gamma, 0), 2) == printed_speed
 
 
@@ -96,6 +91,24 @@ def test_drafting_pays_exactly_where_alpha_exceeds_c(alpha: float, c: float) -> 
     assert speedup(alpha, 1, c) == pytest.approx((1 + alpha) / (1 + c), rel=1e-6)
     if abs(alpha - c) > 1e-6:
         assert (max(speedup(alpha, gamma, c) for gamma in range(1, 65)) > 1) == (alpha > c)
+
+
+@given(alphas, costs)
+def test_the_optimal_gamma_is_beaten_by_none_and_is_0_where_drafting_does_not_pay(alpha: float, c: float) -> None:
+    best = optimal_gamma(alpha, c, 16)
+    assert speedup(alpha, best, c) == max(speedup(alpha, gamma, c) for gamma in range(17))
+    if alpha < c - 1e-6:
+        assert best == 0
+
+
+def test_the_optimal_gamma_grows_with_alpha_and_falls_with_c() -> None:
+    """As in Figure 3."""
+    by_alpha = [optimal_gamma(alpha / 100, 0.05, 64) for alpha in range(50, 96)]
+    by_cost = [optimal_gamma(0.8, c / 100, 64) for c in range(1, 60)]
+    assert by_alpha == sorted(by_alpha)
+    assert by_alpha[0] < by_alpha[-1]
+    assert by_cost == sorted(by_cost, reverse=True)
+    assert by_cost[0] > by_cost[-1]
 
 
 @given(alphas, st.integers(0, 12), costs, st.integers(1, 9))

@@ -11,7 +11,8 @@ from torch import Tensor
 from specchat.engine import Engine, EngineConfig, Event, Finished, Outbox, Request, Round
 from specchat.engine.progress import Progress
 from specchat.engine.runner.model_runner import ModelRunner
-from specchat.engine.speculation.drafters import ngram
+from specchat.engine.speculation.drafters import ngram, suffix
+from specchat.engine.speculation.drafters.suffix_automaton import SuffixAutomaton
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.tiny import ids_of, tiny_model
 
@@ -32,10 +33,10 @@ class Logged(Outbox):
         super().put(event)
 
 
-@pytest.mark.parametrize("drafter", ["none", "ngram", "model"])
+@pytest.mark.parametrize("drafter", ["none", "ngram", "suffix", "model"])
 def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
-    prefill, update = ModelRunner.prefill, ngram.NGramPredictor.update
+    prefill, update, extend = ModelRunner.prefill, ngram.NGramPredictor.update, SuffixAutomaton.extend
 
     def passes(runner: ModelRunner, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
         assert tokens.shape[1] <= CHUNK
@@ -47,6 +48,12 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest
         assert len(tokens) <= CHUNK
         log.append("chunk")
         update(predictor, tokens)
+
+    def reads(text: SuffixAutomaton, tokens: Iterable[int]) -> None:
+        tokens = list(tokens)
+        assert len(tokens) <= CHUNK
+        log.append("chunk")
+        extend(text, tokens)
 
     target, draft = tiny_model(), tiny_model(seed=1, layers=1)
 
@@ -60,6 +67,9 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest
     if drafter == "ngram":
         monkeypatch.setattr(ngram, "SEEDED", CHUNK)
         monkeypatch.setattr(ngram.NGramPredictor, "update", counts)
+    if drafter == "suffix":
+        monkeypatch.setattr(suffix, "SEEDED", CHUNK)
+        monkeypatch.setattr(SuffixAutomaton, "extend", reads)
     first, second = Logged(log), Outbox()
     engine.submit(Request("short", prompt_ids=(1, 2, 3), drafter="none", max_tokens=200), first)
     first.get(30)

@@ -59,7 +59,7 @@ def test_greedy_text_is_the_same_with_every_drafter_batch_and_thread_count(engin
     ready = engine.wait_ready()
     assert ready.dtype == "Q4_1"
     assert ready.weight_bytes < 110e6
-    assert {"combined", "head", "ngram"} <= set(ready.drafters)  # the shipped head takes this target
+    assert {"combined", "head", "suffix", "ngram"} <= set(ready.drafters)  # the shipped head takes this target
     plain = texts(engine, "none", 1)
     assert all(plain)
     threads = torch.get_num_threads()

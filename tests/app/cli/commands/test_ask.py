@@ -30,7 +30,7 @@ def test_json_is_one_object_whose_figures_agree(ask: Callable[..., Done]) -> Non
     assert values["tokens_per_second"] == pytest.approx(60 / values["seconds"])
     assert values["time_to_first_token_s"] > 0
     assert (values["drafter"], values["gamma"], values["device"], values["dtype"]) == (
-        "ngram",
+        "suffix",
         "auto",
         "cpu",
         "float32",

@@ -8,7 +8,7 @@ import pytest
 
 from specchat.engine import Fate, Request, Round, Sampling
 from specchat.engine.trace import from_json, to_json
-from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_model
+from tests.engine.tiny import VOCABULARY, ask, ids_of, run_together, tiny_engine, tiny_head, tiny_model
 
 SAMPLED = Sampling(temperature=1.0, top_k=20, seed=4)
 
@@ -32,6 +32,29 @@ def test_every_judged_position_has_one(drafter: str) -> None:
             assert overlap == pytest.approx(r.beta[i], abs=1e-5)
             entropy = -sum(p * math.log(p) for p in shown.values())
             assert r.detail[i].target_entropy == pytest.approx(entropy, abs=1e-4)
+
+
+@pytest.mark.parametrize("drafter", ["none", "model", "head"])
+@pytest.mark.parametrize("sampling", [SAMPLED, Sampling()], ids=["sampled", "greedy"])
+def test_each_has_the_probability_of_its_own_token(drafter: str, sampling: Sampling) -> None:
+    """Also of a token that the top-k list has no room for, and where a tree's p is a residual."""
+    seen = 0
+    for k in (VOCABULARY, 1):
+        target = tiny_model()
+        with tiny_engine(target, tiny_model(seed=9, hidden=16), tiny_head(target)) as engine:
+            request = ask("abcabcabc", drafter=drafter, gamma=3, max_tokens=40, sampling=sampling, detail=k)
+            rounds = [event for event in engine.stream(request) if isinstance(event, Round)]
+        if k > 1:
+            whole = [each.probability for r in rounds for each in r.detail]
+            for r in rounds:
+                ids = [*r.drafted[: r.tested], *(() if r.last is None else (r.last,))]
+                for token, each in zip(ids, r.detail, strict=True):
+                    listed = {c.id: c.probability for c in each.target}
+                    assert each.probability == pytest.approx(listed.get(token, 0.0), abs=1e-6)
+                    seen += 1
+        else:
+            assert [each.probability for r in rounds for each in r.detail] == whole
+    assert seen > 20
 
 
 def test_a_correction_shows_the_residual_it_was_drawn_from() -> None:

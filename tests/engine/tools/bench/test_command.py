@@ -39,7 +39,12 @@ def test_a_synthetic_pair_over_drafters_gammas_batches_and_temperatures() -> Non
         **QUICK, synthetic=0.8, shape="tiny/tiny", gammas=("2", "3"), batches=(1, 2), temperatures=(0.0, 0.7)
     )
     report = run(options, said.append)
-    ways = [("none", "-"), ("model", "2"), ("model", "3"), ("ngram", "2"), ("ngram", "3")]
+    ways = [
+        ("none", "-"),
+        ("model", "2"),
+        ("model", "3"),
+        *((name, gamma) for name in ("suffix", "ngram") for gamma in "23"),
+    ]
     assert [(c.batch, c.temperature, c.drafter, c.gamma) for c in report.cells] == [
         (batch, temperature, *way) for batch in (1, 2) for temperature in (0.0, 0.7) for way in ways
     ]
@@ -51,7 +56,7 @@ def test_a_synthetic_pair_over_drafters_gammas_batches_and_temperatures() -> Non
     assert "synthetic, batch 2, temperature 0.7" in text
     found = json.loads(report.json())
     assert found["specchat_bench"] == 1
-    assert len(found["cells"]) == 20
+    assert len(found["cells"]) == 28
     assert found["setting"]["device"] == "cpu"
     assert {"python", "torch", "transformers"} <= found["versions"].keys()
     assert found["plan"]["gammas"] == [2, 3]
@@ -128,7 +133,9 @@ def test_reading_a_prompt_is_measured_for_every_drafter() -> None:
     before = torch.get_num_threads()
     options = BenchOptions(**QUICK, synthetic=0.8, shape="tiny/tiny", prompt_tokens=30, threads=before + 1)  # type: ignore[arg-type]
     report = run(options, lambda _line: None)
-    assert [(each.name, each.prompt_tokens) for each in report.readings] == [("none", 30), ("model", 30), ("ngram", 30)]
+    assert [(each.name, each.prompt_tokens) for each in report.readings] == [
+        (name, 30) for name in ("none", "model", "suffix", "ngram")
+    ]
     assert report.readings[0].measured_speedup == 1
     assert "reading a prompt of 30 tokens" in report.text()
     assert report.setting.threads == before + 1
@@ -148,7 +155,7 @@ def test_json_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["command"].startswith("python -m specchat.engine.tools.bench --synthetic 0.5")
-    assert [cell["drafter"] for cell in found["cells"]] == ["none", "ngram"]
+    assert [cell["drafter"] for cell in found["cells"]] == ["none", "suffix", "ngram"]
 
 
 def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ def reference() -> Reference:
 
 @pytest.fixture(scope="module")
 def replies() -> dict[str, list[list[Event]]]:
-    """Samples from one context: by the n-gram drafter, and by a draft model that mostly errs."""
+    """Samples from one context: by drafters that copy from the text, and by a draft model that mostly errs."""
     with tiny_engine(tiny_model(sharpness=SHARPNESS), tiny_model(seed=5, sharpness=SHARPNESS), slots=8) as engine:
         return {
             name: run_requests(
@@ -39,11 +39,11 @@ def replies() -> dict[str, list[list[Event]]]:
                 ],
                 8,
             )
-            for name in ("ngram", "model", "none")
+            for name in ("suffix", "ngram", "model", "none")
         }
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "model", "none"])
+@pytest.mark.parametrize("drafter", ["suffix", "ngram", "model", "none"])
 def test_sampled_replies_pass(reference: Reference, replies: dict[str, list[list[Event]]], drafter: str) -> None:
     found = check_sampled(drafter, Context("c", CONTEXT, 0.5), replies[drafter], reference, {EOS}, 1.0, 0.001)
     assert found.passed

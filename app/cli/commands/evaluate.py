@@ -1,0 +1,65 @@
+"""`specchat evaluate`: drafters on text that the target has written already."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specchat.app.cli.commands.bench import chosen
+from specchat.app.cli.commands.options import Device, Draft, Dtype, Quantize, Target
+from specchat.app.cli.status_line import StatusLine
+from specchat.app.errors import UsageError
+from specchat.engine import models_folder
+from specchat.engine.models import DEFAULT_PRESET
+
+
+def evaluate(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="Traces, exported chats (JSON), or data sets in JSON or JSON lines: messages, conversations "
+            "(ShareGPT), turns and choices (MT-bench, Spec-Bench).",
+        ),
+    ],
+    target: Target = None,
+    draft: Draft = None,
+    drafters: Annotated[
+        list[str] | None, typer.Option("--drafter", metavar="NAME", help="A drafter; may be repeated. All by default.")
+    ] = None,
+    gammas: Annotated[
+        list[int] | None, typer.Option("--gamma", metavar="N", help="A draft length; may be repeated. 4 by default.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", help="Largest number of texts.")] = 100,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", metavar="N", help="Tokens of each text that are used.")
+    ] = 500,
+    dtype: Dtype = None,
+    quantize: Quantize = None,
+    device: Device = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the tables.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of the tables.")] = False,
+) -> None:
+    """Acceptance by position, τ, α, c and predicted speedup of any drafters, on text that is there already."""
+    if as_json and as_csv:
+        raise UsageError("--json and --csv contradict each other: choose one")
+    from specchat.engine.tools.evaluate import EvaluateOptions
+    from specchat.engine.tools.evaluate import evaluate as run
+
+    options = EvaluateOptions(
+        models=models_folder(),
+        target=target or DEFAULT_PRESET,
+        files=tuple(files),
+        draft=draft,
+        drafters=tuple(drafters or ()),
+        gammas=tuple(gammas or (4,)),
+        limit=limit,
+        max_tokens=max_tokens,
+        **chosen({"dtype": dtype, "quantize": quantize, "device": device}),
+    )
+    with StatusLine(sys.stderr) as line:
+        found = run(options, line.say)
+    print(found.json() if as_json else found.csv().rstrip("\n") if as_csv else found.text())

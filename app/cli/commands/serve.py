@@ -1,0 +1,141 @@
+"""`specchat serve`: the engine behind the OpenAI protocol."""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+from typing import Annotated
+
+import typer
+
+from specchat.app.cli.commands import options
+from specchat.app.errors import UsageError
+from specchat.engine import EngineError, models_folder
+
+HOST, PORT = "127.0.0.1", 8000
+KEY_VARIABLE = "SPECCHAT_API_KEY"
+
+
+def serve(
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; others than this machine need a key.")
+    ] = HOST,
+    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes a free one.")] = PORT,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            "--api-key", metavar="KEY", envvar=KEY_VARIABLE, help="What callers must give.", show_default=False
+        ),
+    ] = None,
+    queue: Annotated[
+        int, typer.Option("--queue", metavar="N", min=0, help="Requests that may wait for a slot.")
+    ] = 1024,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="S", min=0.001, help="Seconds a reply may take, waiting included.")
+    ] = 600.0,
+    drain: Annotated[
+        float, typer.Option("--drain", metavar="S", min=0, help="Seconds replies have to finish after SIGTERM.")
+    ] = 30.0,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cors", metavar="ORIGIN", help="A web page that may ask, or *; may be repeated; none if left out."
+        ),
+    ] = None,
+    target: options.Target = None,
+    draft: options.Draft = None,
+    drafter: options.Drafter = None,
+    gamma: options.Gamma = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    seed: options.Seed = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    presence_penalty: options.PresencePenalty = None,
+    lenience: options.Lenience = None,
+    max_tokens: options.MaxTokens = None,
+    slots: options.Slots = None,
+    context: options.Context = None,
+    dtype: options.Dtype = None,
+    quantize: options.Quantize = None,
+    device: options.Device = None,
+) -> None:
+    """Serve the OpenAI protocol: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /metrics.
+
+    What a request leaves out is as the options and the settings say. With "speculation": true, every chunk says what
+    became of each drafted token.
+    """
+    given = {
+        "target": target,
+        "draft": draft,
+        "drafter": drafter,
+        "gamma": gamma,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": seed,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "lenience": lenience,
+        "max_tokens": max_tokens,
+        "slots": slots,
+        "context": context,
+        "dtype": dtype,
+        "quantize": quantize,
+        "device": device,
+    }
+    options.check(given)
+    key = _key(api_key, host)
+    from specchat.app.cli.commands.ask import load
+    from specchat.app.paths import settings_file
+    from specchat.app.sanitize import escape_controls
+    from specchat.app.server.application import Limits
+    from specchat.app.server.server import bind, run
+    from specchat.app.settings.settings import load_settings
+    from specchat.engine import Engine
+
+    settings, notice = load_settings(settings_file(), given)
+    if notice:
+        print(f"specchat: {escape_controls(notice)}", file=sys.stderr)
+    bound = bind(host, port)
+    engine = Engine(settings.engine_config(models_folder()))
+    try:
+        ready = load(engine)
+
+        def say() -> None:
+            name, number = bound.getsockname()[:2]
+            address = f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
+            room = f"{ready.slots} slots of {ready.context} tokens, {ready.device}, {ready.dtype}"
+            print(f"serving {escape_controls(ready.target)} on http://{address}/v1 ({room})", flush=True)
+
+        limits = Limits(queue, timeout)
+        death = run(engine, settings, bound, limits, key=key, origins=cors or [], drain=drain, on_start=say)
+    except BaseException:
+        engine.close(timeout=0)
+        raise
+    engine.close()
+    if death is not None:
+        raise EngineError(death)
+
+
+def _key(given: str | None, host: str) -> str | None:
+    """The key callers must give.
+
+    Raises:
+        UsageError: there is none, and other machines could call; or it cannot be sent in a header.
+    """
+    key = (given or "").strip()
+    if key and not (key.isascii() and key.isprintable()):
+        raise UsageError("--api-key has characters that no header can carry: use letters, digits and signs")
+    if not key and not _is_this_machine(host):
+        raise UsageError(f"--host {host} lets other machines in: give --api-key (or {KEY_VARIABLE}) as well")
+    return key or None
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,1 @@
+"""`specchat serve`: the engine behind the OpenAI protocol. Imported by that command alone."""

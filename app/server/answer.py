@@ -1,0 +1,130 @@
+"""Answers: a call on its way back to the client, streamed or in one piece."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.types import Receive, Scope, Send
+
+from specchat.app.server.calls import Call, Calls
+from specchat.app.server.choice import Choice, Delta
+from specchat.app.server.errors import ApiError
+from specchat.app.server.formats import DONE, Format
+from specchat.engine import Event, Finished, FinishReason, Request
+
+GONE = 499
+"""Status of a call whose client has gone: nobody is told."""
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Answer:
+    """ASGI application that answers one call. If the client goes away, its requests are cancelled.
+
+    Args:
+        calls: where requests are handed over.
+        requests: one for each choice.
+        form: how they are written.
+        prompts: how many prompts the choices are of.
+        stream: whether chunks are sent as they come.
+        usage: whether a stream ends with its counts.
+        top: entries of each list of likely tokens; None for no log-probabilities.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        requests: Sequence[Request],
+        form: Format,
+        prompts: int,
+        *,
+        stream: bool,
+        usage: bool,
+        top: int | None,
+    ) -> None:
+        self._calls = calls
+        self._requests = requests
+        self._form = form
+        self._prompts = prompts
+        self._stream = stream
+        self._usage = usage
+        self._choices = {request.request_id: Choice(number, top) for number, request in enumerate(requests)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Answer; a failure after the first byte is the last chunk of the stream.
+
+        Raises:
+            ApiError: nothing has been sent yet.
+        """
+        call = self._calls.begin(self._requests)
+        async with _watched(call, receive, self._calls):
+            await (self._send_stream(call, send) if self._stream else self._send_whole(call, send))
+
+    async def _send_stream(self, call: Call, send: Send) -> None:
+        started = False
+        while call.open:
+            try:
+                body = b"".join([self._form.chunk(*self._added(*each)) for each in await call.events()])
+            except ApiError as error:
+                if not started:
+                    raise
+                if error.status == GONE:
+                    return
+                last = b"data: " + bytes(error.response().body) + b"\n\n"
+                await send({"type": "http.response.body", "body": last, "more_body": False})
+                return
+            if not call.open:
+                if self._usage:
+                    body += self._form.usage_chunk(list(self._choices.values()), self._prompts)
+                body += DONE
+            if not body:
+                continue
+            if not started:
+                await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+                started = True
+            await send({"type": "http.response.body", "body": body, "more_body": bool(call.open)})
+
+    async def _send_whole(self, call: Call, send: Send) -> None:
+        deltas: dict[str, list[Delta]] = {request.request_id: [] for request in self._requests}
+        while call.open:
+            for request_id, event in await call.events():
+                deltas[request_id].append(self._added(request_id, event)[1])
+        body = self._form.whole(list(self._choices.values()), list(deltas.values()), self._prompts)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _added(self, request_id: str, event: Event) -> tuple[Choice, Delta]:
+        """What an event adds to its choice.
+
+        Raises:
+            ApiError: the request has failed.
+        """
+        choice = self._choices[request_id]
+        if isinstance(event, Finished) and event.reason in (FinishReason.ERROR, FinishReason.CANCELLED):
+            self._calls.check_alive()
+            message = event.message or "the reply was ended: the server is closing"
+            raise ApiError(500 if choice.admitted else 400, message)
+        return choice, choice.add(event)
+
+
+@asynccontextmanager
+async def _watched(call: Call, receive: Receive, calls: Calls) -> AsyncIterator[None]:
+    """While the client is listening; what is not finished at the end is cancelled."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        call.fail(ApiError(GONE, "the client has gone"))
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watcher.cancel()
+        calls.end(call)

@@ -1,0 +1,220 @@
+"""The routes of `specchat serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from json import loads
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from specchat.app.errors import AppError
+from specchat.app.server.answer import GONE, Answer
+from specchat.app.server.calls import Calls
+from specchat.app.server.errors import ApiError
+from specchat.app.server.formats import ChatFormat, CompletionFormat, Format
+from specchat.app.server.guard import Guard
+from specchat.app.server.protocol import ChatBody, CompletionBody, TokenizeBody, parse
+from specchat.app.server.requests import Defaults, conversation, read_prompt, requests_of
+from specchat.app.settings.settings import Settings
+from specchat.engine import Engine, Ready, to_json
+
+BODY_S = 30.0
+"""Seconds that a client may take to send its body."""
+LEAST_BODY = 1 << 20
+BODY_BYTES_PER_TOKEN = 64
+"""Of the context: a body that is longer holds no prompt that fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is let in."""
+
+    queue: int
+    """Requests that may wait for a slot."""
+    seconds: float
+    """The longest time of a reply, waiting included."""
+
+
+class Service:
+    """What the routes do. Its methods run on the server's loop.
+
+    Args:
+        engine: loaded.
+        settings: what holds where a request says nothing.
+        limits: how much is let in.
+        loop: the server's.
+    """
+
+    def __init__(self, engine: Engine, settings: Settings, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+        self.ready: Ready = engine.wait_ready()
+        self.calls = Calls(engine, loop, limits.queue, limits.seconds)
+        self._engine = engine
+        self._defaults = Defaults(engine, settings, self.ready.context)
+        self._names = {self.ready.target, settings.target}
+        self._created = int(time.time())
+        self._largest = max(LEAST_BODY, BODY_BYTES_PER_TOKEN * self.ready.context)
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="prompts")
+
+    async def chat(self, request: Request) -> ASGIApp:
+        """POST /v1/chat/completions."""
+        body = parse(ChatBody, await self._body(request))
+        return await self._answer(body, "chatcmpl", ChatFormat, body.top_logprobs or 0 if body.logprobs else None)
+
+    async def completions(self, request: Request) -> ASGIApp:
+        """POST /v1/completions."""
+        body = parse(CompletionBody, await self._body(request))
+        return await self._answer(body, "cmpl", CompletionFormat, body.logprobs)
+
+    async def tokenize(self, request: Request) -> ASGIApp:
+        """POST /tokenize."""
+        body = parse(TokenizeBody, await self._body(request))
+        self._check_model(body.model)
+        if (body.prompt is None) == (body.messages is None):
+            raise ApiError(400, "the request has no text: give it either a prompt or messages", param="prompt")
+        prompt = body.prompt if body.prompt is not None else conversation(body.messages or ())
+        ids = await self._off_the_loop(read_prompt, prompt, self._engine)
+        return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": self.ready.context})
+
+    async def models(self, request: Request) -> ASGIApp:  # noqa: ARG002
+        """GET /v1/models."""
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> ASGIApp:
+        """GET /v1/models/NAME."""
+        self._check_model(request.path_params["name"])
+        return JSONResponse(self._model())
+
+    async def health(self, request: Request) -> ASGIApp:  # noqa: ARG002
+        """GET /health."""
+        self.calls.check_alive()
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self, request: Request) -> ASGIApp:  # noqa: ARG002
+        """GET /metrics."""
+        text = self.calls.figures.text(self.ready.slots)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def close(self) -> None:
+        """End what runs beside the loop."""
+        self._reader.shutdown(wait=False, cancel_futures=True)
+
+    async def _answer(
+        self, body: ChatBody | CompletionBody, prefix: str, form: type[Format], top: int | None
+    ) -> ASGIApp:
+        self._check_model(body.model)
+        call_id = f"{prefix}-{uuid.uuid4().hex}"
+        requests = await self._off_the_loop(requests_of, body, call_id, self._defaults)
+        options = body.stream_options
+        return Answer(
+            self.calls,
+            requests,
+            form(
+                call_id,
+                self.ready.target,
+                int(time.time()),
+                speculation=bool(body.speculation),
+                with_logprobs=top is not None,
+            ),
+            len(requests) // (body.n or 1),
+            stream=bool(body.stream),
+            usage=bool(options and options.include_usage),
+            top=top,
+        )
+
+    async def _off_the_loop(self, work: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._reader, work, *arguments)
+
+    async def _body(self, request: Request) -> bytes:
+        """The body of a request.
+
+        Raises:
+            ApiError: it is too long, takes too long, or breaks off.
+        """
+        data = bytearray()
+        try:
+            async with asyncio.timeout(BODY_S):
+                async for part in request.stream():
+                    data += part
+                    if len(data) > self._largest:
+                        message = f"the body is longer than {self._largest} bytes: no prompt of that size fits"
+                        raise ApiError(413, message, code="body_too_large")
+        except TimeoutError:
+            raise ApiError(408, f"the body did not come within {BODY_S:g} seconds: send it again") from None
+        except ClientDisconnect:
+            raise ApiError(GONE, "the client has gone") from None
+        return bytes(data)
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name not in self._names:
+            message = f"the model {name!a:.120} is not served here: it is {self.ready.target}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def _model(self) -> dict[str, Any]:
+        return {
+            "id": self.ready.target,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "specchat",
+            "max_model_len": self.ready.context,
+            "speculation": loads(to_json(self.ready)),
+        }
+
+
+def make_application(service: Service, key: str | None, origins: list[str]) -> ASGIApp:
+    """The ASGI application."""
+    routes = [
+        Route("/v1/chat/completions", service.chat, methods=["POST"]),
+        Route("/v1/completions", service.completions, methods=["POST"]),
+        Route("/v1/models", service.models, methods=["GET"]),
+        Route("/v1/models/{name:path}", service.model, methods=["GET"]),
+        Route("/tokenize", service.tokenize, methods=["POST"]),
+        Route("/health", service.health, methods=["GET"]),
+        Route("/metrics", service.metrics, methods=["GET"]),
+    ]
+    middleware = []
+    if origins:
+        methods, headers = ["GET", "POST"], ["authorization", "content-type"]
+        middleware.append(
+            Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=headers)
+        )
+    handlers: dict[Any, Any] = {
+        HTTPException: _no_route,
+        ApiError: _refusal,
+        AppError: _out_of_range,
+        Exception: _fault,
+    }
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+    return Guard(app, key, origins)
+
+
+async def _no_route(request: Request, error: HTTPException) -> Response:
+    message = str(error.detail)
+    if error.status_code in (404, 405):
+        message = f"{request.method} {request.url.path!a:.120} is not served here: see specchat serve --help"
+    return ApiError(error.status_code, message).response()
+
+
+async def _refusal(request: Request, error: ApiError) -> Response | None:  # noqa: ARG001
+    return None if error.status == GONE else error.response()
+
+
+async def _out_of_range(request: Request, error: AppError) -> Response:  # noqa: ARG001
+    return ApiError(400, str(error)).response()
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    print(f"specchat: {request.url.path!a:.120} failed: {type(error).__name__}: {error!a:.200}", file=sys.stderr)
+    return ApiError(500, f"this request failed on an internal error ({type(error).__name__})").response()

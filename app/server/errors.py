@@ -1,0 +1,45 @@
+"""Refusals in the shape of OpenAI's API: `{"error": {"message", "type", "param", "code"}}`."""
+
+from __future__ import annotations
+
+from starlette.responses import JSONResponse, Response
+
+KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+    504: "server_error",
+}
+"""`type` of an error by its status; any other is an `invalid_request_error`."""
+
+
+class ApiError(Exception):
+    """A refusal that the client is told.
+
+    Args:
+        status: HTTP status.
+        message: one sentence that names the thing and says what to do.
+        param: the field of the request that is meant.
+        code: a word that programs look for.
+    """
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, object]:
+        """The object that is sent, as a reply or inside a stream."""
+        kind = KINDS.get(self.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        """The HTTP reply."""
+        headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}.get(self.status, {})
+        if self.status in (408, 413):  # the rest of the body is not read
+            headers["connection"] = "close"
+        return JSONResponse(self.body(), self.status, headers)

@@ -1,0 +1,210 @@
+"""Bodies of OpenAI's API, as far as they are served: what is read, what is ignored, what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from specchat.app.server.errors import ApiError
+
+MOST_CHOICES = 128
+MOST_BIASES = 1024
+MOST_TOP_LOGPROBS = 20
+MOST_PROMPTS = 128
+Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Count = Annotated[int, Field(ge=1, le=1 << 31)]
+Id = Annotated[int, Field(ge=0, le=1 << 31)]
+
+IGNORED = frozenset(
+    {
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "verbosity",
+    }
+)
+"""Fields that change nothing in a reply of this server."""
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "echo": (None, False),
+    "suffix": (None, ""),
+    "best_of": (None, 1),
+    "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "functions": (None, []),
+    "function_call": (None, "none", "auto"),
+    "response_format": (None, {"type": "text"}),
+    "modalities": (None, ["text"]),
+    "audio": (None,),
+    "prediction": (None,),
+    "web_search_options": (None,),
+}
+"""Fields of the protocol that are not served, and the values that ask for nothing."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class StreamOptions(_Model):
+    """What a stream carries beside the text."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class TextPart(_Model):
+    """One part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+class MessageBody(_Model):
+    """One turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart] | None = None
+
+    def text(self) -> str:
+        """Its content in one piece."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class Body(_Model):
+    """What both kinds of completion have in common; the last fields are specchat's own."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MOST_BIASES)] | None = None
+    max_tokens: Count | None = None
+
+    speculation: bool | None = None
+    """Whether every chunk carries its record of the trace format (`assets/trace.schema.json`)."""
+    top_k: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    drafter: str | None = None
+    gamma: int | Literal["auto"] | None = None
+
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def biases(self) -> tuple[tuple[int, float], ...]:
+        """The logit biases, by token id.
+
+        Raises:
+            ApiError: a key is no token id.
+        """
+        try:
+            return tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items())
+        except ValueError:
+            raise ApiError(
+                400, "logit_bias maps token ids to numbers: give whole numbers", param="logit_bias"
+            ) from None
+
+
+class ChatBody(Body):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[MessageBody], Field(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+
+
+class CompletionBody(Body):
+    """POST /v1/completions."""
+
+    prompt: (
+        str
+        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[Id], Field(min_length=1)]
+        | Annotated[list[Annotated[list[Id], Field(min_length=1)]], Field(min_length=1, max_length=MOST_PROMPTS)]
+    )
+    logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+
+    def prompts(self) -> list[str | list[int]]:
+        """Each prompt, as text or as token ids."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [[token for token in self.prompt if isinstance(token, int)]]
+        return [each for each in self.prompt if not isinstance(each, int)]
+
+
+class TokenizeBody(_Model):
+    """POST /tokenize: a text, or a conversation as the model's chat template writes it."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[MessageBody], Field(min_length=1)] | None = None
+
+
+AnyBody = TypeVar("AnyBody", bound=_Model)
+
+
+def parse(kind: type[AnyBody], data: bytes) -> AnyBody:
+    """Read a body.
+
+    Raises:
+        ApiError: it is not JSON, a field is missing, unknown, not served, or has a value that is not allowed.
+    """
+    try:
+        values = json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise ApiError(400, "the body is not valid JSON: send one JSON object", code="invalid_json") from None
+    if not isinstance(values, dict):
+        raise ApiError(400, "the body is not a JSON object: send one", code="invalid_json")
+    try:
+        body = kind.model_validate(values)
+    except ValidationError as error:
+        raise _refusal(error) from None
+    for name, value in (body.model_extra or {}).items():
+        if name in NEUTRAL and value not in NEUTRAL[name]:
+            raise ApiError(400, f"{name} is not served here: leave it out", param=name, code="unsupported_parameter")
+        if name not in NEUTRAL and name not in IGNORED:
+            raise ApiError(400, f"{name!a:.80} is not a parameter: leave it out", param=None, code="unknown_parameter")
+    return body
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _refusal(error: ValidationError) -> ApiError:
+    """The first complaint, as a sentence."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"] if not _names_a_type(part))
+    text = str(first["msg"])
+    return ApiError(
+        400,
+        f"{place or 'the body'}: {text[0].lower()}{text[1:]}".replace(": input should", " should"),
+        param=place or None,
+        code="invalid_value",
+    )
+
+
+def _names_a_type(part: int | str) -> bool:
+    """Whether a part of an error's place names a member of a union instead of a field."""
+    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float"))

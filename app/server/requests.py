@@ -1,0 +1,122 @@
+"""From a body of the protocol to requests of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from specchat.app.server.errors import ApiError
+from specchat.app.server.protocol import MOST_CHOICES, Body, ChatBody, CompletionBody, MessageBody
+from specchat.app.settings.settings import Settings
+from specchat.engine import Engine, EngineError, Message, Request
+
+COMPLETION_TOKENS = 16
+"""The protocol's own default for /v1/completions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds where a request says nothing, and the engine that reads prompts."""
+
+    engine: Engine
+    settings: Settings
+    context: int
+
+
+def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Defaults) -> list[Request]:
+    """One request for each choice, by prompt and then by number; prompts are read to tokens here.
+
+    Reading a long prompt takes time: call it off the loop.
+
+    Raises:
+        ApiError: a value is out of range, or a prompt does not fit.
+    """
+    prompts: Sequence[tuple[Message, ...] | str | list[int]]
+    if isinstance(body, ChatBody):
+        prompts, top = [conversation(body.messages)], (body.top_logprobs or 1) if body.logprobs else 0
+        if body.top_logprobs and not body.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+        longest = body.max_completion_tokens or body.max_tokens or defaults.settings.max_tokens
+    else:
+        prompts, top = body.prompts(), 0 if body.logprobs is None else max(1, body.logprobs)
+        longest = body.max_tokens or COMPLETION_TOKENS
+    choices = body.n or 1
+    if len(prompts) * choices > MOST_CHOICES:
+        raise ApiError(400, f"prompts times n is {len(prompts) * choices}: at most {MOST_CHOICES}", param="n")
+    try:
+        model = replace(_model_request(body, call_id, longest, defaults.settings), detail=top)
+        read = [_read(prompt, call_id, defaults) for prompt in prompts]
+        return [
+            replace(
+                model,
+                request_id=f"{call_id}/{number}",
+                prompt=None,
+                prompt_ids=read[number // choices],
+                sampling=replace(model.sampling, seed=_seed(body.seed, defaults.settings, number % choices)),
+            )
+            for number in range(len(prompts) * choices)
+        ]
+    except EngineError as error:
+        raise ApiError(400, str(error)) from None
+
+
+def conversation(messages: Sequence[MessageBody]) -> tuple[Message, ...]:
+    """Turns as the engine has them."""
+    return tuple(Message({"developer": "system"}.get(turn.role, turn.role), turn.text()) for turn in messages)
+
+
+def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine) -> list[int]:
+    """Token ids of a text or a conversation.
+
+    Raises:
+        ApiError: the model cannot read it.
+    """
+    try:
+        if isinstance(prompt, str):
+            return engine.prompt_ids(Request("read", prompt=prompt))
+        return engine.prompt_ids(Request("read", prompt))
+    except EngineError as error:
+        raise ApiError(400, str(error)) from None
+
+
+def _read(prompt: tuple[Message, ...] | str | list[int], call_id: str, defaults: Defaults) -> tuple[int, ...]:
+    ids = prompt if isinstance(prompt, list) else read_prompt(prompt, defaults.engine)
+    if len(ids) >= defaults.context:
+        message = f"the prompt has {len(ids)} tokens and the context holds {defaults.context}: shorten it"
+        raise ApiError(400, message, code="context_length_exceeded")
+    Request(call_id, prompt_ids=tuple(ids)).check_prompt()
+    return tuple(ids)
+
+
+def _model_request(body: Body, call_id: str, longest: int, settings: Settings) -> Request:
+    """A request with everything but its prompt, which stands in for it."""
+    model = settings.request(call_id, (Message("user", "?"),), body.stops())
+    sampling = {
+        name: value
+        for name in (
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+        )
+        if (value := getattr(body, name)) is not None
+    }
+    gamma = settings.gamma if body.gamma is None else None if body.gamma == "auto" else body.gamma
+    return replace(
+        model,
+        messages=(),
+        prompt="?",
+        sampling=replace(model.sampling, logit_bias=body.biases(), **sampling),
+        drafter=body.drafter or settings.drafter,
+        gamma=gamma,
+        max_tokens=longest,
+    )
+
+
+def _seed(wanted: int | None, settings: Settings, number: int) -> int | None:
+    """Choices of one seed differ from each other, and the first is the one that n = 1 gives."""
+    seed = settings.seed if wanted is None else wanted
+    return None if seed is None else seed + number

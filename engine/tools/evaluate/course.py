@@ -1,0 +1,94 @@
+"""The rounds of one drafter along one text, as generation would have had them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from specchat.engine.outbox import Outbox
+from specchat.engine.request import Request
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sequence.detokenizer import Detokenizer
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.planner import Planner
+from specchat.engine.speculation.round import run_round
+from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner
+
+
+@dataclass(slots=True)
+class Course:
+    """What the rounds of one text came to."""
+
+    category: str
+    rounds: int = 0
+    emitted: int = 0
+    tested: Counter[int] = field(default_factory=Counter)
+    """Tested positions, by place in the draft from 0 on."""
+    accepted: Counter[int] = field(default_factory=Counter)
+    lengths: Counter[int] = field(default_factory=Counter)
+    """Draft steps to number of rounds."""
+    draft_s: float = 0.0
+    """Drafting time, without that of the first round, which may read the prompt."""
+    timed_steps: int = 0
+    """Draft steps in that time."""
+    pass_s: float = 0.0
+    """Time of a plain pass of the target."""
+    drafted: list[bool] = field(default_factory=list)
+    """For each token of the reply, whether it came out of a draft."""
+
+
+def follow(runner: TextRunner, reading: Reading, planner: Planner, penalties: Penalties, request: Request) -> Course:
+    """Draft along a text: the greedy rounds of a reply that comes out as the text.
+
+    Args:
+        runner: answers with the text.
+        reading: of the text.
+        planner: with the drafter that the request names.
+        penalties: of the assembly.
+        request: its prompt and its length are the text's, its γ is fixed.
+    """
+    text = reading.text
+    runner.reading = reading
+    row = SequenceState(
+        request=request,
+        outbox=Outbox(),
+        slot=0,
+        tokens=list(text.prompt),
+        prompt_length=len(text.prompt),
+        cached=0,
+        seed=0,
+        text=Detokenizer(None, ()),
+        drafter=request.drafter,
+    )
+    course = Course(text.category, pass_s=reading.pass_s)
+    planner.admit(row)
+    _read_prompt(row, reading, planner)
+    while row.emitted < len(text.reply):
+        plan, (outcome,), timing = run_round(runner, [row], planner, penalties)
+        left = len(text.reply) - row.emitted
+        emitted = text.reply[row.emitted : row.emitted + outcome.accepted + 1]
+        row.cached += min(1 + outcome.accepted, left)
+        row.tokens += emitted
+        planner.observe(row, emitted)
+        course.rounds += 1
+        course.emitted += len(emitted)
+        course.tested.update(range(len(outcome.p)))
+        course.accepted.update(range(outcome.accepted))
+        course.lengths[plan.steps] += 1
+        course.drafted += [place < outcome.accepted for place in range(len(emitted))]
+        if row.rounds:
+            course.draft_s += timing.draft
+            course.timed_steps += plan.steps
+        row.rounds += 1
+    planner.release(row)
+    return course
+
+
+def _read_prompt(row: SequenceState, reading: Reading, planner: Planner) -> None:
+    """What the target has read of the prompt reaches the drafter, and the drafter reads it too."""
+    last = len(row.tokens) - 1
+    if reading.states is not None:
+        planner.absorb([row], reading.states[None, row.cached : last])
+    row.cached = last
+    while planner.unread(row):
+        planner.read(row)

@@ -1,0 +1,101 @@
+"""The evaluation, from options to a report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NoReturn
+
+from specchat.engine.config import EngineConfig
+from specchat.engine.errors import EngineError
+from specchat.engine.progress import ignore_progress
+from specchat.engine.request import Request
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.drafters.none import NoDrafter
+from specchat.engine.speculation.planner import Planner
+from specchat.engine.tools.evaluate.course import Course, follow
+from specchat.engine.tools.evaluate.options import EvaluateOptions
+from specchat.engine.tools.evaluate.report import Evaluation, Way
+from specchat.engine.tools.evaluate.text_runner import TextRunner, read
+from specchat.engine.tools.evaluate.texts import Text, TextFiles
+from specchat.engine.worker.assembly import Assembly, assemble, warm_up
+
+
+def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation:
+    """Read the texts with the target, then let every drafter draft along them.
+
+    Args:
+        options: of the command.
+        say: called with one-line progress messages.
+
+    Raises:
+        EngineError: a model cannot be had, a drafter is not known, or no text can be used.
+    """
+    config = EngineConfig(
+        options.target,
+        options.models,
+        draft=options.draft,
+        device=options.device,
+        dtype=options.dtype,
+        quantize=options.quantize,
+        slots=1,
+    )
+    made = assemble(config, ignore_progress)
+    ways = _ways(options, made)
+    files = TextFiles(made.model.tokenizer)
+    texts = [_cut(text, options.max_tokens, made.target.context) for text in files.read(options.files)]
+    texts = [text for text in texts if text.reply][: options.limit]
+    if not texts:
+        raise EngineError("; ".join(["there is no text to evaluate on", *files.problems[:3]]))
+    warm_up(made)
+    runner = TextRunner(made.target)
+    planner = Planner(made.drafters, runner, _fail)
+    courses: dict[Way, list[Course]] = {way: [] for way in ways}
+    agreed = 0
+    reading_s = drafting_s = 0.0
+    for number, text in enumerate(texts, 1):
+        say(f"text {number} of {len(texts)}: {text.name}")
+        reading = read(made.target, text, config.prefill_chunk)
+        agreed += reading.agreed
+        reading_s += reading.seconds
+        started = time.perf_counter()
+        for way in ways:
+            request = Request(
+                text.name,
+                prompt_ids=text.prompt,
+                drafter=way.drafter,
+                gamma=way.gamma,
+                max_tokens=len(text.reply),
+            )
+            courses[way].append(follow(runner, reading, planner, made.penalties, request))
+        drafting_s += time.perf_counter() - started
+    return Evaluation(
+        target=made.model.name,
+        texts=tuple(texts),
+        courses=courses,
+        agreed=agreed,
+        reading_s=reading_s,
+        drafting_s=drafting_s,
+        problems=tuple(files.problems),
+        name=lambda token: str(made.model.tokenizer.decode([token])),
+    )
+
+
+def _ways(options: EvaluateOptions, made: Assembly) -> list[Way]:
+    known = [name for name in made.drafters if name != NoDrafter.name]
+    for name in options.drafters:
+        if name not in known:
+            raise EngineError(f"drafter {name!r} is not there: choose one of {', '.join(known)}")
+    names = options.drafters or known
+    return [Way(name, gamma) for name in dict.fromkeys(names) for gamma in dict.fromkeys(options.gammas)]
+
+
+def _cut(text: Text, most: int, context: int) -> Text:
+    """The text up to so many tokens of its reply, and as far as the context goes."""
+    room = max(context - len(text.prompt) - 1, 0)
+    return replace(text, reply=text.reply[: min(most, room)])
+
+
+def _fail(row: SequenceState, error: Exception) -> NoReturn:
+    raise EngineError(f"the {row.drafter} drafter failed on {row.request.request_id}: {error}") from error

@@ -1,0 +1,102 @@
+"""Times passes without drafts, so that the cost of plain decoding is known where every round drafts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from specchat.engine.runner.runner import Runner
+from specchat.engine.runner.stopwatch import Stopwatch
+from specchat.engine.runner.to_device import to_device
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.proposal import merge
+from specchat.engine.speculation.verify.chains import VerifiedChains
+from specchat.engine.speculation.verify.outcome import to_host
+
+WARM_UP_PASSES = 5
+FIRST = 3
+"""Passes of a batch size that are timed early."""
+_EARLY_PRICE = 10
+"""Work between those, in plain passes."""
+_PRICE = 100
+"""Work between later ones, in plain passes: they take at most a hundredth of the time."""
+
+
+def time_warm_passes(target: Runner) -> tuple[float, ...]:
+    """Seconds of passes over one token of one row, of a target that is warm."""
+    token, times = torch.zeros(1, 1, dtype=torch.long, device=target.device), []
+    for _ in range(WARM_UP_PASSES):
+        started = time.perf_counter()
+        target.forward(token, [0], [0]).amax().item()
+        times.append(time.perf_counter() - started)
+    return tuple(times)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one batch size B."""
+
+    passes: int = 0
+    last_s: float = 0.0
+    """Time of the latest plain pass."""
+    work_s: float = 0.0
+    """Time of the rounds since then."""
+
+
+class PlainPasses:
+    """Rare plain passes beside the rounds of an engine. Nothing is kept of what they compute.
+
+    Such a pass writes the keys and values of each row's last token where the round that follows writes the same ones,
+    and its draws depend on the number of the round alone: the replies stay what they are.
+
+    Args:
+        target: runner of the target model.
+        penalties: bias and penalties of the rows.
+    """
+
+    def __init__(self, target: Runner, penalties: Penalties) -> None:
+        self._target = target
+        self._penalties = penalties
+        self._known: dict[int, _Known] = {}
+
+    def measure(self, rows: Sequence[SequenceState]) -> float:
+        """Seconds of a plain pass and its verdict for rows that are ready for a round; 0 while none is due."""
+        known = self._known.get(len(rows))
+        if known is None or any(row.request.detail or not row.rounds for row in rows):
+            return 0.0
+        due = known.work_s >= known.last_s * (_EARLY_PRICE if known.passes < FIRST else _PRICE)
+        if not due or not known.work_s:
+            return 0.0
+        seconds = self._run(rows)
+        self._note(known, seconds)
+        return seconds
+
+    def learn(self, rows: int, plain: bool, verify_s: float, seconds: float) -> None:
+        """Take in a round that has been run: B, whether nobody drafted, the time of its pass, and that of all of it."""
+        known = self._known.setdefault(rows, _Known(last_s=verify_s))
+        if plain:
+            self._note(known, verify_s)
+        else:
+            known.work_s += seconds
+
+    @staticmethod
+    def _note(known: _Known, seconds: float) -> None:
+        known.passes, known.last_s, known.work_s = known.passes + 1, seconds, 0.0
+
+    @torch.inference_mode()
+    def _run(self, rows: Sequence[SequenceState]) -> float:
+        device = self._target.device
+        watch = Stopwatch(device)
+        proposal = merge([], len(rows), device)
+        last = to_device([[row.tokens[-1]] for row in rows], device)
+        logits = self._target.forward(last, [row.slot for row in rows], [row.cached for row in rows])
+        adjustment = self._penalties.of(rows)
+        if adjustment is not None:
+            logits = adjustment.apply(logits, proposal.tokens)
+        to_host([VerifiedChains(range(len(rows)), rows, logits, proposal, [0] * len(rows))], len(rows))
+        watch.mark()
+        return watch.seconds()[0]

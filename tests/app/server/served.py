@@ -1,0 +1,108 @@
+"""`specchat serve` as its users have it: a process of its own, on a port of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+import openai
+from prometheus_client.parser import text_string_to_metric_families
+
+PATIENCE_S = 120
+
+
+class Served:
+    """A server that is running.
+
+    Args:
+        arguments: options of `specchat serve`.
+        home: its `SPECCHAT_HOME`; the user's own models if None.
+        key: the key to start it with and to call it with.
+    """
+
+    def __init__(self, *arguments: object, home: Path | None = None, key: str | None = None) -> None:
+        self.key = key
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        environment = {**os.environ, "SPECCHAT_API_KEY": key or ""}
+        if home is not None:
+            environment["SPECCHAT_HOME"] = str(home)
+        command = [sys.executable, "-m", "specchat", "serve", "--port", "0", *map(str, arguments)]
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+        assert self.process.stdout is not None
+        self.said = self.process.stdout.readline()
+        assert " on http://" in self.said, self.errors
+        self.url = self.said.split(" on ")[1].split("/v1")[0]
+        self.port = int(self.url.rsplit(":", 1)[1])
+
+    @property
+    def errors(self) -> str:
+        """What it has written to stderr."""
+        self._errors.seek(0)
+        return self._errors.read()
+
+    def http(self, **headers: str) -> httpx2.Client:
+        """A plain client, with the key."""
+        if self.key:
+            headers.setdefault("Authorization", f"Bearer {self.key}")
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=PATIENCE_S)
+
+    def openai(self) -> openai.OpenAI:
+        """OpenAI's own client."""
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.key or "none", max_retries=0, timeout=PATIENCE_S)
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample; labels follow the name as `{name=value}`."""
+        with self.http() as client:
+            text = client.get("/metrics").raise_for_status().text
+        found: dict[str, float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                labels = "".join(f"{{{name}={value}}}" for name, value in sorted(sample.labels.items()))
+                found[sample.name + labels] = sample.value
+        return found
+
+    def wait_until_idle(self) -> None:
+        """Until no request runs or waits."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            now = self.metrics()
+            if not now["specchat_requests_running"] and not now["specchat_requests_waiting"]:
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"still busy: {now}")
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def stop(self) -> int:
+        """End it with SIGTERM; its exit code."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._errors.close()
+
+
+def chat(text: str = "the quick brown fox", **more: Any) -> dict[str, Any]:
+    """The body of a chat of one turn."""
+    return {"messages": [{"role": "user", "content": text}], **more}

@@ -1,0 +1,303 @@
+"""What OpenAI's own client gets from `specchat serve`."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import Counter
+from math import exp
+from typing import Any
+
+import openai
+import pytest
+
+from benchmarks.fuzz_server import attempts, send, verdict
+from specchat.engine import Admitted, Finished, Round, from_json
+from tests.app.server.conftest import PAGE
+from tests.app.server.served import Served, chat
+
+TURN: list[Any] = [{"role": "user", "content": "the quick brown fox"}]
+ENDLESS = {"0": -100}
+"""A sampled reply of this model ends by chance."""
+
+
+@pytest.fixture
+def client(served: Served) -> openai.OpenAI:
+    return served.openai()
+
+
+@pytest.fixture
+def model(client: openai.OpenAI) -> str:
+    (only,) = client.models.list().data
+    assert client.models.retrieve(only.id) == only
+    return only.id
+
+
+def test_a_stream_says_what_the_whole_reply_says(client: openai.OpenAI, model: str) -> None:
+    whole = client.chat.completions.create(model=model, messages=TURN, max_tokens=40)
+    (choice,) = whole.choices
+    assert choice.finish_reason == "length"
+    assert choice.message.role == "assistant"
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 40
+    stream = client.chat.completions.create(
+        model=model, messages=TURN, max_completion_tokens=40, stream=True, stream_options={"include_usage": True}
+    )
+    first, *chunks, last, usage = stream
+    assert first.choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == choice.message.content
+    assert last.choices[0].finish_reason == "length"
+    assert usage.choices == []
+    assert usage.usage is not None
+    assert (usage.usage.prompt_tokens, usage.usage.completion_tokens) == (whole.usage.prompt_tokens, 40)
+    assert len({chunk.id for chunk in (first, *chunks, last, usage)}) == 1
+
+
+def test_drafting_changes_no_greedy_reply(client: openai.OpenAI, model: str) -> None:
+    def text(**extra: object) -> str | None:
+        made = client.chat.completions.create(model=model, messages=TURN, max_tokens=60, extra_body=extra)
+        return made.choices[0].message.content
+
+    assert text(drafter="none") == text(gamma=1) == text(gamma=8) == text(gamma="auto")
+
+
+def test_choices_of_a_seed_differ_and_repeat(client: openai.OpenAI, model: str) -> None:
+    def texts(n: int, seed: int = 7) -> list[str | None]:
+        made = client.chat.completions.create(
+            model=model, messages=TURN, max_tokens=20, n=n, seed=seed, temperature=1.2, top_p=0.95, logit_bias=ENDLESS
+        )
+        assert [choice.index for choice in made.choices] == list(range(n))
+        return [choice.message.content for choice in made.choices]
+
+    three = texts(3)
+    assert len(set(three)) == 3
+    assert three == texts(3)
+    assert three[:1] == texts(1) != texts(1, seed=8)
+
+
+def test_stop_strings_bias_and_penalties(client: openai.OpenAI, model: str) -> None:
+    plain = client.chat.completions.create(model=model, messages=TURN, max_tokens=40).choices[0].message.content or ""
+    stop = plain[10:13]
+    for given in (stop, ["never there", stop]):
+        (choice,) = client.chat.completions.create(model=model, messages=TURN, max_tokens=40, stop=given).choices
+        assert choice.message.content == plain[: plain.index(stop)]
+        assert choice.finish_reason == "stop"
+    ids = [66, 67]
+    (biased,) = client.chat.completions.create(
+        model=model, messages=TURN, max_tokens=8, logit_bias={str(ids[0]): 100, str(ids[1]): 99.9}, logprobs=True
+    ).choices
+    assert biased.logprobs is not None
+    assert len({entry.token for entry in biased.logprobs.content or []}) == 1
+    (penalised,) = client.chat.completions.create(
+        model=model,
+        messages=TURN,
+        max_tokens=8,
+        logit_bias={str(ids[0]): 100, str(ids[1]): 99.9},
+        frequency_penalty=1,
+        logprobs=True,
+    ).choices
+    assert penalised.logprobs is not None
+    said = [entry.token for entry in penalised.logprobs.content or []]
+    assert len(set(said)) == 2
+    assert abs(said.count(said[0]) - 4) <= 1
+
+
+def test_logprobs_are_of_the_tokens_that_were_said(client: openai.OpenAI, model: str) -> None:
+    for stream in (False, True):
+        for options in ({"temperature": 1.0, "seed": 3}, {"temperature": 0}):
+            entries, text = _logprobs(client, model, stream, **options)
+            assert len(entries) == 30
+            assert "".join(entry.token for entry in entries) == text
+            assert all(bytes(entry.bytes) == entry.token.encode() for entry in entries)
+            for entry in entries:
+                assert len(entry.top_logprobs) == 5
+                ranked = [other.logprob for other in entry.top_logprobs]
+                assert ranked == sorted(ranked, reverse=True)
+                assert 0 < sum(exp(each) for each in ranked) <= 1.0001
+                if options["temperature"] == 0:
+                    assert entry.logprob == ranked[0]
+                listed = [other.logprob for other in entry.top_logprobs if other.token == entry.token]
+                assert not entry.token or not listed or entry.logprob in listed
+
+
+def _logprobs(client: openai.OpenAI, model: str, stream: bool, **options: Any) -> tuple[list[Any], str]:
+    made = client.chat.completions.create(
+        model=model,
+        messages=TURN,
+        max_tokens=30,
+        logprobs=True,
+        top_logprobs=5,
+        stream=stream,
+        logit_bias=ENDLESS,
+        **options,
+    )
+    if not stream:
+        return made.choices[0].logprobs.content, made.choices[0].message.content
+    entries, text = [], ""
+    for chunk in made:
+        choice = chunk.choices[0]
+        entries += choice.logprobs.content if choice.logprobs else []
+        text += choice.delta.content or ""
+    return entries, text
+
+
+def test_completions_take_texts_and_token_ids(client: openai.OpenAI, model: str, served: Served) -> None:
+    with served.http() as http:
+        ids = http.post("/tokenize", json={"prompt": "the dog"}).json()["tokens"]
+    made = client.completions.create(model=model, prompt=["the dog", "a fox"], n=2, max_tokens=6, logprobs=2)
+    assert [choice.index for choice in made.choices] == [0, 1, 2, 3]
+    assert made.choices[0].text == made.choices[1].text != made.choices[2].text
+    assert made.usage is not None
+    assert made.usage.completion_tokens == 24
+    lists = made.choices[0].logprobs
+    assert lists is not None
+    assert "".join(lists.tokens or []) == made.choices[0].text
+    assert [len(each) for each in lists.top_logprobs or []] == [2] * 6
+    for prompt in (ids, [ids]):
+        (choice,) = client.completions.create(model=model, prompt=prompt, max_tokens=6).choices
+        assert choice.text == made.choices[0].text
+    stream = client.completions.create(model=model, prompt="the dog", max_tokens=6, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in stream) == made.choices[0].text
+    assert len(client.completions.create(model=model, prompt="the dog", logprobs=0).choices[0].logprobs.tokens) == 16
+
+
+def test_a_chunk_carries_its_round(served: Served, client: openai.OpenAI, model: str) -> None:
+    before = served.metrics()
+    stream = client.chat.completions.create(
+        model=model, messages=TURN, max_tokens=40, stream=True, extra_body={"speculation": True}
+    )
+    records, text = [], ""
+    for chunk in stream:
+        record = from_json(json.dumps(chunk.model_extra["speculation"]))
+        said = chunk.choices[0].delta.content or ""
+        assert said == (
+            record.text if isinstance(record, Round) else record.tail if isinstance(record, Finished) else ""
+        )
+        records.append(record)
+        text += said
+    assert isinstance(records[0], Admitted)
+    assert isinstance(records[-1], Finished)
+    rounds = [record for record in records if isinstance(record, Round)]
+    assert [r.number for r in rounds] == list(range(len(rounds)))
+    assert any(r.accepted for r in rounds)
+    whole = client.chat.completions.create(
+        model=model, messages=TURN, max_tokens=40, extra_body={"speculation": True}
+    ).choices[0]
+    kept = [from_json(json.dumps(each)) for each in whole.model_extra["speculation"]]
+    assert "".join(r.text for r in kept if isinstance(r, Round)) == text == whole.message.content
+    rounds += [record for record in kept if isinstance(record, Round)]
+    after = served.metrics()
+
+    def grown(name: str) -> float:
+        return after[name] - before.get(name, 0.0)
+
+    assert grown("specchat_rounds_total") == len(rounds)
+    assert grown("specchat_emitted_tokens_total") == 80
+    for position in (1, 2):
+        tested = sum(r.tested >= position for r in rounds)
+        accepted = sum(r.accepted >= position for r in rounds)
+        assert grown(f"specchat_tested_total{{position={position}}}") == tested
+        assert grown(f"specchat_accepted_total{{position={position}}}") == accepted
+    emitted, passes = after["specchat_emitted_tokens_total"], after["specchat_rounds_total"]
+    assert after["specchat_mean_emitted_length"] == pytest.approx(emitted / passes)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (chat(temperature=-1), 400, "temperature is -1: it must be 0 (greedy) or more"),
+        (chat(temperature="hot"), 400, "temperature should be a valid number"),
+        (chat(n=0), 400, "n should be greater than or equal to 1"),
+        (chat(max_tokens=0), 400, "max_tokens should be greater than"),
+        (chat(top_logprobs=3), 400, "top_logprobs needs logprobs: true"),
+        (chat(stop=["a", ""]), 400, "stop"),
+        (chat(logit_bias={"the": 1}), 400, "logit_bias maps token ids to numbers"),
+        (chat(logit_bias={"99999": 1}), 400, "logit-bias names token 99999 and the model has 320 tokens"),
+        (chat(tools=[{"type": "function"}]), 400, "tools is not served here: leave it out"),
+        (chat(response_format={"type": "json_object"}), 400, "response_format is not served here"),
+        (chat(temprature=1), 400, "'temprature' is not a parameter: leave it out"),
+        (chat(drafter="oracle"), 400, "drafter 'oracle' is not there"),
+        (chat(gamma=17), 400, "gamma is 17: it must be from 0"),
+        (chat(model="gpt-4"), 404, "the model 'gpt-4' is not served here"),
+        (chat("fox " * 400), 400, "and the context holds 256: shorten it"),
+        (chat("\ud800"), 400, "half of a surrogate pair"),
+        (chat("x" * 2_000_000), 413, "the body is longer than"),
+        (chat(n=11), 429, "8 requests may wait and there is no room for 11 more"),
+        ({"messages": []}, 400, "messages: list should have at least 1 item"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0.role should be"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages.0.content"),
+        ([], 400, "the body is not a JSON object"),
+        (b"{", 400, "the body is not valid JSON"),
+        (b"\xff\xfe", 400, "the body is not valid JSON"),
+        (b"[" * 100_000, 400, "the body is not valid JSON"),
+        (b'{"messages": NaN}', 400, "the body is not valid JSON"),
+        (b'{"n": ' + b"9" * 5000 + b"}", 400, "the body is not valid JSON"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_name(served: Served, body: Any, status: int, words: str) -> None:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with served.http() as http:
+        reply = http.post("/v1/chat/completions", content=data)
+    assert reply.status_code == status
+    error = reply.json()["error"]
+    assert words in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_refusals_are_openai_s_own_exceptions(served: Served, client: openai.OpenAI, model: str) -> None:
+    with pytest.raises(openai.BadRequestError, match="top-p is 3"):
+        client.chat.completions.create(model=model, messages=TURN, top_p=3)
+    with pytest.raises(openai.NotFoundError, match="is not served here"):
+        client.chat.completions.create(model="other", messages=TURN)
+    with pytest.raises(openai.RateLimitError, match="no room"):
+        client.chat.completions.create(model=model, messages=TURN, n=11)
+    with pytest.raises(openai.AuthenticationError, match="the key is missing or wrong"):
+        openai.OpenAI(base_url=f"{served.url}/v1", api_key="other").models.list()
+
+
+def test_only_health_needs_no_key(served: Served) -> None:
+    with served.http(Authorization="") as http:
+        assert http.get("/health").json() == {"status": "ok"}
+        for path in ("/metrics", "/v1/models", "/nowhere"):
+            assert http.get(path).status_code == 401
+        assert http.post("/v1/chat/completions", json=chat()).status_code == 401
+    with served.http() as http:
+        assert http.get("/nowhere").status_code == 404
+        assert http.get("/v1/chat/completions").status_code == 405
+
+
+def test_only_named_pages_may_ask(served: Served) -> None:
+    with served.http(Origin="http://evil.example") as http:
+        reply = http.post("/v1/chat/completions", json=chat(max_tokens=1))
+    assert (reply.status_code, reply.json()["error"]["code"]) == (403, "origin_not_allowed")
+    with served.http(Origin=PAGE) as http:
+        assert http.get("/v1/models").headers["access-control-allow-origin"] == PAGE
+    with served.http(Origin=PAGE, Authorization="") as http:
+        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        assert http.options("/v1/chat/completions", headers=asked).status_code == 200
+
+
+def test_clients_that_vanish_leave_their_slots(served: Served) -> None:
+    before = served.metrics().get("specchat_requests_total{reason=cancelled}", 0.0)
+    for number in range(30):
+        body = json.dumps(chat(max_tokens=200, stream=number % 3 > 0, drafter="none")).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.key}\r\n"
+        with socket.create_connection(("127.0.0.1", served.port)) as connection:
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            if number % 3 == 1:
+                connection.recv(100)  # it has begun to answer
+    served.wait_until_idle()
+    assert served.metrics()["specchat_requests_total{reason=cancelled}"] - before >= 10
+    with served.http() as http:
+        assert http.post("/v1/chat/completions", json=chat(max_tokens=1)).status_code == 200
+
+
+def test_nothing_that_is_sent_breaks_it(served: Served) -> None:
+    """Three hundred of the requests of `benchmarks.fuzz_server`."""
+    statuses = Counter()
+    for number, attempt in zip(range(300), attempts(11, served.key), strict=False):
+        status = send(served.port, attempt)
+        assert verdict(attempt, status) is None, (number, attempt.parts[0][:500])
+        statuses[status] += 1
+    assert statuses[400] > 100
+    served.wait_until_idle()

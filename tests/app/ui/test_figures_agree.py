@@ -1,0 +1,81 @@
+"""All figures of one frame come from one snapshot of the records."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from specchat.app.ui.widgets.panel import AcceptanceCard, Speed
+from specchat.app.ui.widgets.transcript import Transcript
+from tests.app.stage import Stage
+from tests.app.views import WIDE, Replay
+
+
+def line_figures(stage: Stage) -> tuple[str, ...] | None:
+    """τ and the number of tokens as the line below the reply has them."""
+    transcript = stage.app.screen.query_one(Transcript)
+    text = "\n".join(transcript.render_line(y).text for y in range(transcript.size.height))
+    found = re.search(r"τ ([\d.]+).* · (\d+) tokens", text)
+    return found and found.groups()
+
+
+def panel_figures(stage: Stage) -> tuple[str, ...]:
+    """The same as the panel has them."""
+    text = "\n".join(row.plain for row in stage.app.screen.query_one(AcceptanceCard)._shown)
+    tau, tokens = re.search(r"τ ([\d.]+)", text), re.search(r"(\d+) tokens in", text)
+    assert tau and tokens
+    return tau.group(1), tokens.group(1)
+
+
+async def test_line_and_panel_agree_in_every_frame(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot)
+        seen = set()
+        for _ in range(60):
+            stage.engine.give(1)
+            await frame(stage, pilot)
+            line = line_figures(stage)
+            if line is not None:
+                assert line == panel_figures(stage)
+                seen.add(line)
+        assert len(seen) > 3
+
+
+async def test_the_speed_of_now_is_empty_when_nothing_runs(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 40)
+        assert now_of(stage) != "–"
+        await stage.press(pilot, "f10")
+        assert now_of(stage) == "–"
+        await stage.press(pilot, "f10")
+        assert now_of(stage) != "–"
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert now_of(stage) == "–"
+
+
+async def test_rounds_count_from_one() -> None:
+    replay = Replay()
+    async with replay.app.run_test(size=WIDE) as pilot:
+        await replay.at(pilot, 0.5)
+        timeline = replay.screen.query_one("#timeline")
+        timeline.focus()
+        await replay.press(pilot, "home")
+        assert str(timeline.border_subtitle).startswith("round 1:")
+
+
+def now_of(stage: Stage) -> str:
+    return stage.app.screen.query_one(Speed)._shown[0].plain.split()[0]
+
+
+async def frame(stage: Stage, pilot: Pilot[None]) -> None:
+    """One frame, once what it shows is stored."""
+    await pilot.pause()
+    stage.app.pump.run()
+    await pilot.pause()
