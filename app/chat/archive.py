@@ -84,7 +84,7 @@ class Archive:
 
         def write() -> None:
             with self._store.one_transaction():
-                chat = conversation.chat or self._store.create_chat(conversation.title)
+                chat = conversation.chat or self._store.create_chat(conversation.title, conversation.system or "")
                 prompt_id = self._store.add_message(chat.id, "user", turn.prompt, parent=_row_of(before))
             conversation.chat, turn.prompt_id = chat, prompt_id
 
@@ -170,16 +170,25 @@ class Archive:
         """The newest prompts of all chats."""
         return self._do(lambda: self._store.prompts(PROMPTS))
 
+    def set_system(self, conversation: Conversation) -> Future[None]:
+        """Store the instructions to the model; those of a chat without a row are stored with its first prompt."""
+
+        def write() -> None:
+            if conversation.chat is not None:
+                self._store.set_system(conversation.chat.id, conversation.system or "")
+
+        return self._do(write)
+
     def pin(self, chat: Chat, pinned: bool) -> Future[None]:
         """Let a chat stand above the others, or among them again."""
         return self._do(lambda: self._store.pin_chat(chat.id, pinned))
 
-    def fork(self, turns: Sequence[Turn], title: str) -> Future[Chat | None]:
+    def fork(self, turns: Sequence[Turn], title: str, system: str) -> Future[Chat | None]:
         """A new chat with copies of these turns and of the replies that the path goes on with."""
 
         def write() -> Chat:
             rows = [(turn.prompt_id, turn.reply.message_id if turn.reply else None) for turn in turns]
-            return self._store.fork_chat([row for pair in rows for row in pair if row is not None], title)
+            return self._store.fork_chat([row for pair in rows for row in pair if row is not None], title, system)
 
         return self._do(write)
 

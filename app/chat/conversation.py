@@ -64,6 +64,8 @@ class Conversation:
     """The path, from the first prompt on. Waiting turns are its end."""
     set_up: str = ""
     """How a lane answers that is compared with another one, in words; empty in a chat."""
+    system: str | None = None
+    """Instructions to the model, before the first prompt; None for those of the settings."""
     every: list[Turn] = field(default_factory=list)
     """Every turn of the tree, in order of creation."""
 
@@ -100,7 +102,7 @@ class Conversation:
 
     def messages(self, upto: Turn) -> tuple[Message, ...]:
         """The messages that the model gets in order to answer `upto`."""
-        messages: list[Message] = []
+        messages = [Message("system", self.system)] if self.system else []
         for turn in self.turns[: self.turns.index(upto)]:
             if turn.counts and turn.reply is not None:
                 messages += [Message("user", turn.prompt), Message("assistant", turn.reply.text)]

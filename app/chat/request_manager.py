@@ -89,6 +89,7 @@ class RequestManager:
         self._session, self._archive, self.settings = session, archive, session.settings
         if archive is not None:
             for conversation in self._conversations:
+                conversation.system = self.system_of(conversation)
                 for turn in conversation.waiting:
                     archive.prompt(conversation, turn)
         session.source.start()
@@ -124,6 +125,12 @@ class RequestManager:
         """Forget the running replies: a replay is played again from an earlier place."""
         self.replies.clear()
         self._baseline = Baseline()
+
+    def system_of(self, conversation: Conversation) -> str:
+        """A chat's instructions to the model: its own, or those of the settings."""
+        if conversation.system is not None:
+            return conversation.system
+        return self.settings.system if self.settings is not None else ""
 
     def seen(self, chat: Chat) -> None:
         """The user has opened this chat."""
@@ -328,6 +335,8 @@ class RequestManager:
     def _send(self, conversation: Conversation, turn: Turn) -> None:
         """Store a prompt that is new on the path, and ask as soon as that can be."""
         self._watch(conversation)
+        if self.settings is not None:
+            conversation.system = self.system_of(conversation)
         if self._archive is not None:
             wait([self._archive.prompt(conversation, turn)], PROMPT_WAIT_S)
             self.changes += 1

@@ -20,6 +20,7 @@ from typing import Any, Self
 from specchat.app.errors import StoreError
 from specchat.app.storage.aside import move_aside
 from specchat.app.storage.database import BUSY_S, COMPANIONS, FOUND_DAMAGED, UnreadableError, open_database
+from specchat.app.storage.imported import ImportedChat
 from specchat.app.storage.search_index import SearchIndex
 from specchat.engine import make_folder, make_private
 
@@ -225,6 +226,20 @@ class Store:
                 parent = _row_id(row)
                 db.execute(events, (parent, message_id))
         return chat
+
+    def import_chats(self, chats: Sequence[ImportedChat]) -> None:
+        """Add these chats, all or none of them."""
+        with self._write():
+            for imported in chats:
+                chat = self.create_chat(imported.title, imported.system)
+                rows: list[int] = []
+                for message in imported.messages:
+                    parent = None if message.parent is None else rows[message.parent]
+                    row = self.add_message(chat.id, message.role, "", parent=parent, chosen=message.chosen)
+                    self.append_rounds(row, message.text, message.lines)
+                    if message.reason is not None:
+                        self.finish_message(row, message.reason)
+                    rows.append(row)
 
     def take_back(self, message_id: int) -> None:
         """Remove a prompt that nothing follows; one that has replies stays."""

@@ -42,6 +42,7 @@ from specchat.app.ui.actions.search import SearchActions
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.actions.side_by_side import MakeDuet, SideBySide
 from specchat.app.ui.actions.slash_commands import SlashCommands
+from specchat.app.ui.actions.texts import OFF, TextActions
 from specchat.app.ui.actions.tree import TreeActions
 from specchat.app.ui.notices import STILL_STARTING, say
 from specchat.app.ui.pace import Pace
@@ -139,6 +140,7 @@ class SpecChat(App[None]):
         self._candidates = CandidateActions(self, self.chat_screen, self.requests, self.settings_actions, self._offer)
         self._tree = TreeActions(self, self.chat_screen, self.requests, self.chats.open)
         self._search = SearchActions(self, self.chat_screen, self.chats)
+        self._texts = TextActions(self, self.chat_screen, self.requests, self.settings_actions)
         self._side = SideBySide(self, self.requests, make_duet, self._return)
         self._commands = SlashCommands(
             self,
@@ -157,6 +159,11 @@ class SpecChat(App[None]):
                     if action is not MessageAction.GO
                 },
                 "messages": _understood(self.action_messages),
+                "system": self._texts.system,
+                "system-save": self._texts.save_system,
+                "system-default": _understood(self._texts.make_default),
+                "template": self._texts.template,
+                "template-save": self._texts.save_template,
                 "search": _understood(self.action_search),
                 "pin": _understood(self._pin),
                 "new": _understood(self.chat_screen.action_new_chat),
@@ -164,14 +171,18 @@ class SpecChat(App[None]):
             },
         )
         self._palette = PaletteCommands(
-            self, self._own_actions(), self.chats, self.settings_actions, self._export, self._tree.of_last
+            self, self._own_actions(), self.chats, self.settings_actions, self._export, self._tree.of_last, self._texts
         )
         set_pace = self._set_pace if player is None else None
         self._records = EngineRecords(
             self, self.chat_screen, self.requests, self.settings_actions, self._offer, set_pace, probe
         )
         self.pump = Pump(self, self.chats, self._records.handle, self._draw)
-        self.chat_screen.complete_with(self._commands.words)
+        words = {
+            "system": lambda: [OFF, *(self._texts.systems.names() if self._texts.systems else ())],
+            "template": lambda: self._texts.templates.names() if self._texts.templates else [],
+        }
+        self.chat_screen.complete_with({**self._commands.words, **words})
         self._theme_choice = ThemeChoice(self, theme)
 
     def get_driver_class(self) -> type[Driver]:
@@ -212,8 +223,10 @@ class SpecChat(App[None]):
         session = event.session
         if session.store is not None:
             archive = Archive(session.store, self._store_failed)
-            self.chats.archive = self._side.archive = self._tree.archive = self._search.archive = archive
+            self.chats.archive = self._side.archive = self._tree.archive = archive
+            self._search.archive = self._texts.archive = archive
         if session.settings_file is not None:
+            self._texts.keep_in(session.settings_file.parent)
             self.settings_actions.preferences = Preferences(session.settings_file, self._store_failed)
         if session.settings is not None:
             settings = session.settings

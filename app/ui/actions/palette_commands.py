@@ -11,6 +11,7 @@ from specchat.app.side_by_side.duet import SIDES
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.file_export import FileExport
 from specchat.app.ui.actions.settings import SettingsActions
+from specchat.app.ui.actions.texts import TextActions
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.messages import MessageAction
 from specchat.app.ui.screens.side_by_side import SideScreen
@@ -31,6 +32,7 @@ class PaletteCommands:
         actions: The app's own actions by name: `controls`, `candidates`, `messages`, `search`, `copy`, `side_by_side`,
             `definitions`, `save_picture` and `help`.
         of_last: Does something with the last message.
+        texts: Has the system prompt and the templates.
         chats: Knows whether a deletion can be undone.
         settings: Knows the presets.
         export: Writes files.
@@ -44,6 +46,7 @@ class PaletteCommands:
         settings: SettingsActions,
         export: FileExport,
         of_last: Callable[[MessageAction], None],
+        texts: TextActions,
     ) -> None:
         self._app = app
         self._actions = actions
@@ -51,6 +54,7 @@ class PaletteCommands:
         self._settings = settings
         self._export = export
         self._of_last = of_last
+        self._texts = texts
 
     def of_chat(self, screen: ChatScreen, *, replaying: bool, side_by_side: bool) -> Iterator[SystemCommand]:
         """Those of the chat, or of a replay."""
@@ -115,6 +119,10 @@ class PaletteCommands:
     def _of_chats(self, screen: ChatScreen) -> Iterator[SystemCommand]:
         chat = screen.conversation.chat
         yield SystemCommand("New chat", "Begin an empty chat", screen.action_new_chat)
+        yield SystemCommand("System prompt", "Instructions to the model in this chat", partial(self._texts.system, ""))
+        for name in self._texts.templates.names() if self._texts.templates else ():
+            fill = partial(self._texts.template, name)
+            yield SystemCommand(f"Template {name}", "A saved prompt; its variables are asked for", fill)
         yield self._action("Search", "Find words in all chats", "search")
         yield SystemCommand("Chats", "Show or fold the list of chats", lambda: screen.action_pane("chats"))
         if chat is not None:

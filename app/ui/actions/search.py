@@ -62,4 +62,4 @@ class SearchActions:
             self.archive.choose(one)
         if turn is not None:
             self._screen.path_changed()
-            self._screen.go_to(turn)
+            self._screen.call_after_refresh(self._screen.go_to, turn)  # it may not have been laid out yet

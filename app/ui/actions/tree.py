@@ -152,7 +152,9 @@ class TreeActions:
             say(self._app, "this chat is not stored: it cannot be forked", "warning")
             return
         turns = conversation.turns[: conversation.turns.index(turn) + 1]
-        chat = await asyncio.wrap_future(self.archive.fork(turns, f"{conversation.title} (fork)"))
+        chat = await asyncio.wrap_future(
+            self.archive.fork(turns, f"{conversation.title} (fork)", conversation.system or "")
+        )
         if chat is not None:
             self._open_chat(chat)
             say(self._app, f"forked at message {len(turns)}: the other chat stays as it is")

@@ -188,6 +188,10 @@ class ChatScreen(Screen[None]):
         """Whether rejected and discarded tokens are shown in place."""
         self._transcript.show_rejected = shown
 
+    def show_title(self) -> None:
+        """The title or the system prompt has changed."""
+        self._widgets.frame.show(self.conversation)
+
     def rename(self, chat: Chat, title: str) -> None:
         """A chat has another title now."""
         if self.conversation.chat and self.conversation.chat.id == chat.id:

@@ -11,6 +11,8 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.sanitize import escape_controls
 from specchat.engine import Loading
 
+SYSTEM_LENGTH = 30
+"""Characters of the system prompt that are shown."""
 ENGINE_STOPPED = "the engine has stopped"
 
 
@@ -38,7 +40,10 @@ class PromptFrame(Vertical):
             self.border_title, self.border_subtitle = self.editing, "enter sends · esc cancels"
             return
         title = escape_controls(conversation.title)
-        self.border_title = Content(title[:60] if title.strip() else "new chat")
+        named = title[:60] if title.strip() else "new chat"
+        system = " ".join(escape_controls(conversation.system or "").split())
+        short = system if len(system) <= SYSTEM_LENGTH else system[: SYSTEM_LENGTH - 1] + "…"
+        self.border_title = Content(f"{named} · system: {short}" if short else named)
         if self._failed:
             self.border_subtitle = ENGINE_STOPPED
         elif conversation.running:

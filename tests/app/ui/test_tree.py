@@ -215,7 +215,7 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
         assert other.rounds[len(fork.rounds)].drafter == CHOSEN
         kept = stored(stage).turns[0]
         assert [r.text for r in kept.replies] == [reply.text, other.text]
-        assert [r.given for r in kept.replies] == [0, len(fork.rounds) + 1]
+        assert [len(r.rounds) - len(r.own_rounds) for r in kept.replies] == [0, len(fork.rounds) + 1]
         assert kept.reply is kept.replies[1]
 
 
