@@ -145,15 +145,9 @@ class Store:
                 " WHERE chat_id = ? ORDER BY id",
                 (chat_id,),
             )
-            lines = (
-                []
-                if not events
-                else self._read(
-                    "SELECT message_id, line FROM events WHERE message_id IN (SELECT id FROM messages WHERE chat_id = ?)"
-                    " ORDER BY id",
-                    (chat_id,),
-                )
-            )
+            own = "SELECT id FROM messages WHERE chat_id = ?"
+            query = f"SELECT message_id, line FROM events WHERE message_id IN ({own}) ORDER BY id"
+            lines = self._read(query, (chat_id,)) if events else []
         by_message: dict[int, list[str]] = {}
         for message_id, line in lines:
             by_message.setdefault(message_id, []).append(line)

@@ -33,9 +33,11 @@ from specchat.app.ui.widgets.token_cursor import TOKEN_KEYS, Spot, TokenCursor
 from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES, TranscriptStyles, styles_of
 
 FIRST_CHARACTERS = 12_000
-"""A chat is opened with its last prompts and replies of this length; what is above follows frame by frame."""
+"""A chat is opened with its last prompts and replies of this length."""
+NEAR = 3
+"""What is above is laid out once one has scrolled to within so many screens of it."""
 EARLIER_S = 0.008
-"""How long a frame lays out what is above."""
+"""How long a frame does so."""
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
 PartsOf = Callable[[Conversation], list[TurnOrReply]]
@@ -194,7 +196,7 @@ class Transcript(ScrollView, can_focus=True):
     def update(self) -> None:
         """Draw what has changed in the conversation since the last call."""
         before = self._stack.height
-        if self._hidden and before > TOP:
+        if self._hidden and before > TOP and self.scroll_offset.y < NEAR * self.size.height:
             self._lay_out_earlier(time.perf_counter() + EARLIER_S)
         changed = self._stack.update(self._parts, self._block)
         if changed is not None:

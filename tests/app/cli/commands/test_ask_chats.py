@@ -17,6 +17,11 @@ from specchat.engine import Message
 from tests.app.cli.commands.command import Done
 
 
+@pytest.fixture(autouse=True)
+def nothing_piped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+
+
 def question(text: str | None = "Why?", system: str | None = None, **rest: object) -> Question:
     return Question(text, system, (), (), **rest)  # type: ignore[arg-type]
 
