@@ -11,6 +11,9 @@ from pathlib import Path
 
 import platformdirs
 
+TOUR = Path(__file__).resolve().parents[1] / "assets" / "traces" / "detail.jsonl"
+"""The recorded reply that the tour is about."""
+
 
 def data_folder() -> Path:
     """The chats."""
@@ -25,6 +28,12 @@ def config_folder() -> Path:
 def state_folder() -> Path:
     """What can be lost without harm: the last text that was copied."""
     return _home("state") or platformdirs.user_state_path("specchat", appauthor=False)
+
+
+def exports_folder() -> Path:
+    """Pictures of the screen and exported chats: among the user's documents, where there is a folder for them."""
+    documents = platformdirs.user_documents_path()
+    return _home("exports") or (documents / "specchat" if documents.is_dir() else data_folder() / "exports")
 
 
 def database_file() -> Path:

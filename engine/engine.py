@@ -9,17 +9,18 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from specchat.engine.commands import Adjust, Cancel, Close, Command, Pause, Resume, SetDetail, Step, Submit
+from specchat.engine.commands import Adjust, Cancel, Close, Command, Count, Pause, Resume, SetDetail, Step, Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import AUTO, Request, check_gamma
+from specchat.engine.request import AUTO, Message, Request, check_gamma
 from specchat.engine.sequence.prompt import encode
 
 if TYPE_CHECKING:
@@ -92,6 +93,16 @@ class Engine:
         """
         self._ask(Submit(request, outbox or self.outbox, self.clock()))
 
+    def examine(self, request: Request, continuation: Sequence[int], outbox: Outbox | None = None) -> None:
+        """Submit a request whose reply goes on behind `continuation`, token ids, as if they had been emitted.
+
+        With `Request.detail`, its first round tells what target and drafter think there.
+
+        Raises:
+            EngineError: as for `submit`.
+        """
+        self.submit(replace(request, reply_ids=tuple(continuation)), outbox)
+
     def _ask(self, submitted: Submit) -> None:
         request, key = submitted.request, (submitted.lane, submitted.request.request_id)
         request.check_prompt()
@@ -159,6 +170,13 @@ class Engine:
         if detail < 0:
             raise EngineError(f"detail is {detail}: it must be 0 (off) or more")
         self._commands.put(SetDetail(request_id, detail))
+
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """Ask how many tokens these messages take as a prompt: `Counted` says it, between two rounds.
+
+        Nothing is said of a conversation that the model's chat template refuses.
+        """
+        self._commands.put(Count(messages))
 
     def drain(self) -> list[Event]:
         """Every event that has come to `self.outbox` since the last call; never waits."""

@@ -205,13 +205,13 @@ class Archive:
 
         return self._do(write)
 
-    def unsent(self) -> Future[str | None]:
-        """The text of the composer that was stored last."""
+    def unsent(self) -> Future[dict[int, str] | None]:
+        """What was typed and not sent, by the chat's id."""
         return self._do(self._store.unsent)
 
-    def keep_unsent(self, text: str) -> Future[None]:
-        """Store the text of the composer."""
-        return self._do(lambda: self._store.keep_unsent(text))
+    def keep_unsent(self, chat_id: int, text: str) -> Future[None]:
+        """Store what is typed and not sent in a chat."""
+        return self._do(lambda: self._store.keep_unsent(chat_id, text))
 
     def rename(self, chat: Chat, title: str) -> Future[None]:
         """Give a chat another title."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from specchat.app.chat.reply import Reply
@@ -94,19 +94,19 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        """The chat's own title, else the set-up (if any) and the beginning of its first prompt."""
+        """The chat's own title, else the beginning of its first prompt and the set-up, if any."""
         if self.chat and self.chat.title:
             return self.chat.title
         title = title_of(self.turns[0].prompt) if self.turns else ""
-        return f"{self.set_up} · {title}" if self.set_up and title else title
+        return f"{title} · {self.set_up}" if self.set_up and title else title
 
     def messages(self, upto: Turn) -> tuple[Message, ...]:
         """The messages that the model gets in order to answer `upto`."""
-        messages = [Message("system", self.system)] if self.system else []
-        for turn in self.turns[: self.turns.index(upto)]:
-            if turn.counts and turn.reply is not None:
-                messages += [Message("user", turn.prompt), Message("assistant", turn.reply.text)]
-        return (*messages, Message("user", upto.prompt))
+        return _messages(self.system, self.turns[: self.turns.index(upto)], upto.prompt)
+
+    def messages_with(self, prompt: str) -> tuple[Message, ...]:
+        """The messages that the model would get in order to answer a prompt behind the last turn."""
+        return _messages(self.system, self.turns, prompt)
 
     def before(self, turn: Turn) -> Turn | None:
         """The turn before this one on the path; None before the first."""
@@ -201,6 +201,14 @@ def _path(turn: Turn | None) -> Iterator[Turn]:
     while turn is not None:
         yield turn
         turn = turn.following.get(turn.reply)
+
+
+def _messages(system: str | None, turns: Iterable[Turn], prompt: str) -> tuple[Message, ...]:
+    messages = [Message("system", system)] if system else []
+    for turn in turns:
+        if turn.counts and turn.reply is not None:
+            messages += [Message("user", turn.prompt), Message("assistant", turn.reply.text)]
+    return (*messages, Message("user", prompt))
 
 
 def title_of(prompt: str) -> str:

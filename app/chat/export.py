@@ -10,8 +10,8 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
 from specchat.engine import FinishReason, to_json
 
-FORMATS = ("md", "json", "svg")
-"""What a chat can be exported as: Markdown, JSON, a picture."""
+FORMATS = ("md", "json", "svg", "html")
+"""What a chat can be exported as: Markdown, JSON, a picture, a page that replays it."""
 FORMAT, VERSION = "specchat-chat", 1
 _UNFIT = re.compile(r"[^\w]+")
 

@@ -16,12 +16,12 @@ class Marks:
     """A reply has ended since the chat was last shown."""
 
     def sign(self, chat_id: int) -> tuple[str, str]:
-        """The sign before the title, and the part of the list's styles it has."""
+        """The sign before the title, as wide as none, and the part of the list's styles it has."""
         if chat_id in self.answering:
             return "● ", "busy"
         if chat_id in self.waiting:
             return "◌ ", "busy"
-        return ("◆ ", "news") if chat_id in self.news else ("", "busy")
+        return ("◆ ", "news") if chat_id in self.news else ("  ", "busy")
 
     def without(self, chat_id: int) -> Marks:
         """The marks of the other chats."""

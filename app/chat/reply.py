@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from specchat.app.chat.reply_figures import LONGEST_COURSE, ReplyFigures
 from specchat.app.sources.stepper import Part
@@ -24,6 +25,9 @@ from specchat.engine import (
     Token,
     from_json,
 )
+
+if TYPE_CHECKING:
+    from specchat.app.chat.computed import Computed
 
 SAMPLE_S = 0.25
 """Seconds of rounds for each sample of the speed."""
@@ -63,11 +67,12 @@ class Reply:
     """
 
     def __init__(
-        self, request_id: str = "", *, drafter: str = "", gamma: int | None = 0, baseline: Baseline | None = None
+        self, request_id: str = "", *, drafter: str = "", gamma: str = "", baseline: Baseline | None = None
     ) -> None:
         self.request_id = request_id
         self.drafter = drafter
         self.gamma = gamma
+        """The γ that was asked for, or auto; empty where that is not known."""
         self.stage = Stage.WAITING
         self._unread: tuple[str, Callable[[], Sequence[str]]] | None = None
         """Text and trace lines of a stored reply whose rounds nobody has asked for yet."""
@@ -79,6 +84,8 @@ class Reply:
         """Prompt tokens in the cache, and their total."""
         self.tail = ""
         """Text that came with the end, or all text of a reply whose rounds are unknown."""
+        self.stopping = False
+        """Whether it has been told to stop; it does so within one round."""
         self.reason: FinishReason | None = None
         self.message = ""
         """The sentence that came with an error."""
@@ -95,6 +102,8 @@ class Reply:
         self._baseline = baseline or Baseline()
         self._gains = SpeedupTracker(self._baseline)
         self._sampled_at = 0.0
+        self.computed: dict[int, Computed] = {}
+        """What was not recorded of its tokens and was computed afterwards, by the numbers of `starts`."""
         self._figures = self._new_figures()
 
     @property
@@ -273,7 +282,7 @@ class Reply:
         self._append(record)
         self._baseline.add(record)
         self._gains.add(record)
-        self.drafter, self.gamma = record.drafter, record.gamma
+        self.drafter = record.drafter
         self.metrics.add(record)
         speed = self.metrics.recent_tokens_per_second
         if len(self.rounds) == self.given + 1:

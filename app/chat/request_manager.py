@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.examination import Examination
 from specchat.app.chat.marks import Marks
 from specchat.app.chat.reply import Reply, Stage, stored_reply
 from specchat.app.chat.session import Session
@@ -32,6 +33,7 @@ from specchat.engine import (
     Record,
     Request,
     Round,
+    gamma_text,
 )
 
 STARTING = "specchat is still starting"
@@ -64,6 +66,8 @@ class RequestManager:
         """Make it; `observe` is called with the request's id and each event of a running reply."""
         self._observe = observe
         self.replies: dict[str, tuple[Conversation, Turn]] = {}
+        """The running ones, by request."""
+        self._examinations: dict[str, Examination] = {}
         """The running ones, by request."""
         self.detail = 0
         """Size of the top-k that replies record for each tested token; 0 for none."""
@@ -107,6 +111,11 @@ class RequestManager:
         answering = {i for i, replies in busy.items() if any(r.stage is not Stage.WAITING for r in replies)}
         news = {c.chat.id for c in self.unseen if c.chat}
         return Marks(frozenset(answering), frozenset(busy.keys() - answering), frozenset(news))
+
+    def count(self, conversation: Conversation, prompt: str) -> None:
+        """Ask how many tokens the conversation would take with this prompt; a `Counted` answers."""
+        if self._session is not None and self._ready and not self._failure:
+            self._session.source.count(conversation.messages_with(prompt))
 
     def set_detail(self, detail: int) -> None:
         """Record the top-k of this size for every reply, from its next round on; 0 records none."""
@@ -245,7 +254,24 @@ class RequestManager:
             return False
         for request_id in self.replies:
             self._session.source.adjust(request_id, settings.drafter, settings.gamma)
+            self._reply(request_id).gamma = gamma_text(settings.gamma)
         return bool(self.replies)
+
+    def examine(self, conversation: Conversation, reply: Reply, token: int, detail: int) -> None:
+        """Compute the top-k lists of this size at a token of a reply that has ended; they come to `Reply.computed`."""
+        turn = next((turn for turn in conversation.turns if reply in turn.replies), None)
+        asked = any(each.reply is reply and each.number == token for each in self._examinations.values())
+        known = token in reply.computed and reply.computed[token].detail is not None
+        if turn is None or self._session is None or self.settings is None or asked or known:
+            return
+        examination, request_id = Examination(reply, token, detail), uuid4().hex
+        request = examination.request(self.settings, request_id, conversation.messages(turn))
+        self._examinations[request_id] = examination
+        try:
+            self._session.source.examine(request, examination.context)
+        except EngineError as error:
+            del self._examinations[request_id]
+            examination.fail(str(error))
 
     def follow(self, conversation: Conversation, request: Request) -> None:
         """Add a recorded request to a conversation: its prompt, and the history that the conversation lacks."""
@@ -325,6 +351,10 @@ class RequestManager:
                 self._deliver(request_id, record)
             elif request_id in self._looks:
                 self._answer_look(request_id, record)
+            elif request_id in self._examinations:
+                self._examinations[request_id].add(record)
+                if isinstance(record, Finished):
+                    del self._examinations[request_id]
 
     def _answer_look(self, request_id: str, record: Record) -> None:
         if isinstance(record, Round):
@@ -434,10 +464,13 @@ class RequestManager:
     def _cancel(self, replies: Iterable[Reply]) -> None:
         for reply in replies:
             if self._session is not None:
+                reply.stopping = reply.running
                 self._session.source.cancel(reply.request_id)
 
     def _reply_to(self, request: Request) -> Reply:
-        return Reply(request.request_id, drafter=request.drafter, gamma=request.gamma, baseline=self._baseline)
+        return Reply(
+            request.request_id, drafter=request.drafter, gamma=gamma_text(request.gamma), baseline=self._baseline
+        )
 
     def _forget_idle(self) -> None:
         self._conversations = [c for c in self._conversations if c.busy or c.waiting]

@@ -74,6 +74,7 @@ def chat(
     quantize: options.Quantize = None,
     device: options.Device = None,
     theme: Annotated[str | None, typer.Option("--theme", metavar="NAME", help="Colours of the interface.")] = None,
+    rejected: options.Rejected = None,
     side_by_side: Annotated[
         bool, typer.Option("--side-by-side", help="One prompt in two set-ups, each on a clock of its own.")
     ] = False,
@@ -106,6 +107,7 @@ def chat(
         "quantize": quantize,
         "device": device,
         "theme": theme,
+        "rejected": rejected,
     }
     if version:
         from importlib.metadata import version as installed

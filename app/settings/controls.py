@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specchat.app.errors import SettingsError
-from specchat.app.settings.settings import AUTO, DRAFTERS, Settings
+from specchat.app.settings.settings import AUTO, DRAFTERS, REJECTED, Settings
 
 Value = str | int | float | None
 OFF = "off"
@@ -32,6 +32,8 @@ class Control:
     """Values that are said, and may be typed, in words."""
     live: bool = False
     """Whether a reply that is being written takes the change up at its next round; others keep what they began with."""
+    look: bool = False
+    """Whether it changes only how replies are shown: that happens at once, and no preset has it."""
 
     def text(self, settings: Settings) -> str:
         """Its present value."""
@@ -114,6 +116,10 @@ CONTROLS: tuple[Control, ...] = (
     Control(
         "max_tokens", "max tokens", "max-tokens", "a whole number from 1 on", "the longest reply",
         int, (16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
+    ),
+    Control(
+        "rejected", "rejected", "rejected", f"one of {', '.join(REJECTED)}", "drafts that a finished reply is without",
+        str, REJECTED, look=True,
     ),
 )  # fmt: skip
 BY_NAME = {control.name: control for control in CONTROLS}

@@ -17,6 +17,8 @@ from specchat.app.storage.toml_file import read_toml, update_toml
 from specchat.engine import EngineConfig, EngineError, Message, Request, Sampling, make_private
 
 DRAFTERS = ("auto", "none", "suffix", "ngram", "head", "combined", "model")
+FOLD, SHOW, HIDE = REJECTED = ("fold", "show", "hide")
+"""What becomes of the rejected and discarded tokens of a finished reply; all but `HIDE` show them while it streams."""
 PREFIX = "SPECCHAT_"
 AUTO = "auto"
 
@@ -59,14 +61,19 @@ class Settings:
     """What a new chat tells the model before the first prompt."""
     theme: str = ""
     """A Textual theme; empty for the app's own."""
-    show_rejected: bool = True
-    """Whether rejected and discarded tokens are shown in place."""
+    exports: str = ""
+    """The folder that pictures and exported chats go to; empty for specchat's own (`app.paths`)."""
+    rejected: str = FOLD
+    """What becomes of rejected and discarded tokens, of `REJECTED`: each stretch is folded into one mark once the reply
+    is complete, shown in place, or hidden."""
 
     def __post_init__(self) -> None:
         if not self.target.strip():
             raise SettingsError("target is empty: name a preset, a hub id, a folder or a GGUF file")
         if self.drafter not in DRAFTERS:
             raise SettingsError(f"drafter {self.drafter!r} is not known: choose one of {', '.join(DRAFTERS)}")
+        if self.rejected not in REJECTED:
+            raise SettingsError(f"rejected {self.rejected!r} is not known: choose one of {', '.join(REJECTED)}")
         if self.drafter == "model" and not self.draft:
             raise SettingsError("drafter model needs a draft model: name one with --draft")
         try:
@@ -181,7 +188,7 @@ def save_settings(path: Path, settings: Settings, names: Iterable[str] | None = 
 
 def _stored(path: Path) -> tuple[dict[str, Any], str | None]:
     try:
-        values = read_toml(path)
+        values = _renamed(read_toml(path))
         known = {name: _typed(name, value) for name, value in values.items() if name in _KINDS}
         Settings(**known)
     except OSError as error:
@@ -196,6 +203,12 @@ def _stored(path: Path) -> tuple[dict[str, Any], str | None]:
     if unknown:
         return known, f"{path} has settings that this version does not know: {', '.join(unknown)}"
     return known, None
+
+
+def _renamed(values: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier version stored under another name: `show_rejected`, true or false."""
+    shown = values.pop("show_rejected", None)
+    return values if shown is None else {"rejected": SHOW if shown else HIDE, **values}
 
 
 def _typed(name: str, value: object) -> Any:
@@ -216,17 +229,15 @@ def _parsed(name: str, text: str) -> Any:
         return None
     try:
         match _KINDS[name]:
-            case "bool":
-                return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
             case "float":
                 return float(text)
             case "int" | "int | None":
                 return int(text)
-    except (KeyError, ValueError):
+    except ValueError:
         raise SettingsError(f"{PREFIX}{name.upper()} is {text!r}: it must be {_words(name)}") from None
     return text
 
 
 def _words(name: str) -> str:
-    words = _WORDS.get(str(_KINDS[name]), "true or false")
+    words = _WORDS[str(_KINDS[name])]
     return f"{words} or {AUTO}" if name == "gamma" else words

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from specchat.app.sources.source import Source
-from specchat.engine import Comparison, Finished, LaneEngine, Outbox, Record, Request
+from specchat.engine import Comparison, Finished, LaneEngine, Message, Outbox, Record, Request
 from specchat.engine.tools.compare import submit_probe, top2_gap
 
 
@@ -47,6 +49,10 @@ class LaneSource:
         self._request, self.gap = request, None
         self._engine.submit(request, self._outbox, self._lane)
 
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:
+        """Ask the lane what comes behind these tokens of a reply."""
+        self._engine.submit(replace(request, reply_ids=tuple(continuation)), self._outbox, self._lane)
+
     def cancel(self, request_id: str) -> None:
         """End a reply within one round."""
         self._engine.cancel(request_id)
@@ -77,6 +83,9 @@ class LaneSource:
 
     def set_detail(self, request_id: str, detail: int) -> None:
         """Does nothing: recording detail takes time."""
+
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """Does nothing: both lanes are asked the same."""
 
     def pause(self) -> None:
         """Does nothing."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from enum import IntEnum
 
 from specchat.app.sources.source import Source
-from specchat.engine import Record, Request, Round
+from specchat.engine import EngineError, Message, Record, Request, Round
 
 
 class Part(IntEnum):
@@ -102,6 +103,16 @@ class Stepper:
         """
         self._source.submit(request)
 
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:
+        """Ask what comes behind these tokens of a reply.
+
+        Raises:
+            EngineError: the request cannot be served, or rounds are held back.
+        """
+        if self.paused:
+            raise EngineError("no pass is run while it is paused: go on (f10) first")
+        self._source.examine(request, continuation)
+
     def cancel(self, request_id: str) -> None:
         """End a reply; what is held of it is shown."""
         if any(record.request_id == request_id for record, _ in self.shown):
@@ -115,6 +126,10 @@ class Stepper:
     def set_detail(self, request_id: str, detail: int) -> None:
         """Ask the source for more, or less, about a reply."""
         self._source.set_detail(request_id, detail)
+
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """Ask the source."""
+        self._source.count(messages)
 
     def close(self) -> None:
         """Close the source; what is held is given at last."""

@@ -246,15 +246,14 @@ class Store:
             if gone.rowcount:  # its id may be given again
                 db.execute("DELETE FROM search WHERE rowid = ?", (message_id,))
 
-    def unsent(self) -> str:
-        """The text of the composer that was stored last."""
-        rows = self._read("SELECT text FROM drafts WHERE id = 1")
-        return str(rows[0][0]) if rows else ""
+    def unsent(self) -> dict[int, str]:
+        """What was typed and not sent, by the chat's id; 0 is the chat that is not stored yet."""
+        return {row_id - 1: str(text) for row_id, text in self._read("SELECT id, text FROM drafts WHERE text != ''")}
 
-    def keep_unsent(self, text: str) -> None:
-        """Store the text of the composer."""
-        with self._write() as db:
-            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (1, ?)", (_storable(text),))
+    def keep_unsent(self, chat_id: int, text: str) -> None:
+        """Store what is typed and not sent in a chat, or 0."""
+        with self._write() as db:  # earlier versions keep one text for all chats, in row 1
+            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (?, ?)", (chat_id + 1, _storable(text)))
 
     def close(self) -> None:
         """Close the file; further calls raise `StoreError`."""

@@ -19,13 +19,16 @@ from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.events import TextSelected
 from textual.message import Message
+from textual.notifications import Notify
 from textual.screen import ModalScreen, Screen
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.lessons import lessons
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.session import Session
 from specchat.app.errors import AppError
+from specchat.app.paths import TOUR
 from specchat.app.settings.preferences import Preferences
 from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
@@ -44,6 +47,7 @@ from specchat.app.ui.actions.side_by_side import MakeDuet, SideBySide
 from specchat.app.ui.actions.slash_commands import SlashCommands
 from specchat.app.ui.actions.texts import OFF, TextActions
 from specchat.app.ui.actions.tree import TreeActions
+from specchat.app.ui.load_meter import LoadMeter
 from specchat.app.ui.notices import STILL_STARTING, say
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.pump import Pump
@@ -54,15 +58,16 @@ from specchat.app.ui.screens.definitions import DefinitionsScreen
 from specchat.app.ui.screens.help import HelpScreen, chat_help, replay_help
 from specchat.app.ui.screens.messages import MessageAction
 from specchat.app.ui.screens.side_by_side import SideScreen
+from specchat.app.ui.screens.tour import TourScreen
 from specchat.app.ui.theme_choice import ThemeChoice
 from specchat.app.ui.widgets.chat_list import ChatList
+from specchat.app.ui.widgets.notice_line import NoticeLine
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import EngineError
+from specchat.engine import EngineError, read_trace
 
 STYLES = Path(__file__).parent / "styles"
 WRITE_S = 0.25
 """How often the unsent text is stored: a kill loses this much of it. Replies are stored before they are shown."""
-PROBE_S = 1.0
 
 
 class SpecChat(App[None]):
@@ -74,7 +79,8 @@ class SpecChat(App[None]):
 
     TITLE = "specchat"
     CSS_PATH = [  # noqa: RUF012
-        STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "controls", "candidates", "messages", "side")
+        STYLES / f"{name}.tcss"
+        for name in ("chat", "dialogs", "views", "controls", "candidates", "messages", "side", "tour")
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
@@ -82,21 +88,9 @@ class SpecChat(App[None]):
 
     @dataclass
     class Prepared(Message):
-        """The session is there."""
+        """The session is there; or there is none, for this reason."""
 
-        session: Session
-
-    @dataclass
-    class Unprepared(Message):
-        """There is no session, for this reason."""
-
-        sentence: str
-
-    @dataclass
-    class StoreFailed(Message):
-        """Something could not be stored or read."""
-
-        sentence: str
+        session: Session | str
 
     def __init__(
         self,
@@ -117,13 +111,14 @@ class SpecChat(App[None]):
                 (`EngineError`, `AppError`) is shown.
             player: The session's source, if it is a player: the app then shows a replay.
             theme: A theme's name; empty for specchat's own.
-            pictures: The folder that pictures of the screen go to; the current one by default.
+            pictures: The folder that pictures and exported chats go to; specchat's own by default.
             now: The time of day, for the ages of chats.
             probe: Measures what the interface and the GPU do; without one the panel does not say.
             make_duet: Makes the lanes of the side-by-side mode; without it there is none.
             begin_side_by_side: Whether that mode is opened at the start.
         """
         super().__init__()
+        self._disable_notifications = True  # as toasts: `on_notify` shows them
         self._prepare = prepare
         self._player = player
         self._probe = probe
@@ -131,7 +126,7 @@ class SpecChat(App[None]):
         self.stepper: Stepper | None = None
         """Holds rounds back while they are stepped through; there once the session is."""
         self.requests = RequestManager()
-        self.chat_screen = ChatScreen(self.requests, self._redraw, player)
+        self.chat_screen = ChatScreen(self.requests, lambda: self.pump.run(), player)
         self._offer = EngineOffer()
         self.chats = ChatActions(self, self.chat_screen, self.requests, now)
         self.chat_clipboard = Clipboard(self, self.chat_screen, self._offer)
@@ -167,7 +162,9 @@ class SpecChat(App[None]):
                 "search": _understood(self.action_search),
                 "pin": _understood(self._pin),
                 "new": _understood(self.chat_screen.action_new_chat),
+                "theory": _understood(self.action_theory),
                 "help": _understood(self.action_help),
+                "tour": _understood(self.action_tour),
             },
         )
         self._palette = PaletteCommands(
@@ -212,15 +209,19 @@ class SpecChat(App[None]):
     @work(thread=True, exclusive=True, exit_on_error=False, group="prepare")
     def _load(self) -> None:
         try:
-            self.post_message(self.Prepared(self._prepare()))
+            session: Session | str = self._prepare()
         except (EngineError, AppError) as error:
-            self.post_message(self.Unprepared(str(error)))
+            session = str(error)
         except Exception as error:
-            self.post_message(self.Unprepared(f"specchat could not start ({type(error).__name__}: {error})"))
+            session = f"specchat could not start ({type(error).__name__}: {error})"
+        self.post_message(self.Prepared(session))
 
     def on_spec_chat_prepared(self, event: Prepared) -> None:
-        """Connect everything, and begin to drain."""
+        """Connect everything, and begin to drain; or say why not, as every prompt will be answered."""
         session = event.session
+        if isinstance(session, str):
+            self._records.fail(session)
+            return
         if session.store is not None:
             archive = Archive(session.store, self._store_failed)
             self.chats.archive = self._side.archive = self._tree.archive = archive
@@ -233,9 +234,9 @@ class SpecChat(App[None]):
             self._theme_choice.change(settings.theme)
             self._offer.target = Path(settings.target).name
             self.settings_actions.show(settings)
-            self.chat_screen.show_rejected(settings.show_rejected)
-        for sentence in session.notices:
-            say(self, sentence, "warning")
+            self.chat_screen.show_rejected(settings.rejected)
+        if session.notices:
+            say(self, " · ".join(session.notices), "warning")
         self._theme_choice.keep(self.settings_actions.preferences)
         self.stepper = Stepper(session.source)
         self.chat_screen.connect(self.stepper)
@@ -246,17 +247,9 @@ class SpecChat(App[None]):
         self.chats.restore_unsent()
         self._search.begin()
         if self._probe is not None:
-            self.set_interval(PROBE_S, self._measure)
+            LoadMeter(self, self._probe, self.chat_screen.status.show_load).start()
         if self._begin_side_by_side:
             self._side.open()
-
-    def on_spec_chat_unprepared(self, event: Unprepared) -> None:
-        """Say why; prompts get the same sentence."""
-        self._records.fail(event.sentence)
-
-    def on_spec_chat_store_failed(self, event: StoreFailed) -> None:
-        """The chat goes on; the user knows that it is not kept."""
-        say(self, event.sentence, "error")
 
     async def on_unmount(self) -> None:
         """However the app ends, what was said is stored, and what was being typed."""
@@ -265,6 +258,12 @@ class SpecChat(App[None]):
         await asyncio.to_thread(self.requests.close)
         if self.settings_actions.preferences is not None:
             await asyncio.to_thread(self.settings_actions.preferences.close)
+
+    def on_notify(self, event: Notify) -> None:
+        """Show a notice on the topmost screen that has a place for it."""
+        lines = [line for screen in self.screen_stack for line in screen.query(NoticeLine)]
+        if lines:
+            lines[-1].show(event.notification)
 
     # With every frame
 
@@ -282,9 +281,6 @@ class SpecChat(App[None]):
         if self.chats.list_is_old:
             self.chats.list()
 
-    def _redraw(self) -> None:
-        self.pump.run()
-
     def _own_actions(self) -> dict[str, Callable[[], None]]:
         return {
             "controls": self.action_controls,
@@ -294,8 +290,10 @@ class SpecChat(App[None]):
             "copy": self.action_copy,
             "side_by_side": self.action_side_by_side,
             "definitions": self.action_definitions,
+            "theory": self.action_theory,
             "save_picture": self.action_save_picture,
             "help": self.action_help,
+            "tour": self.action_tour,
         }
 
     def _set_pace(self, pace: Pace) -> None:
@@ -303,14 +301,8 @@ class SpecChat(App[None]):
         self.chat_screen.set_pace(pace)
 
     def _store_failed(self, sentence: str) -> None:
-        self.post_message(self.StoreFailed(sentence))
-
-    @work(exclusive=True, group="probe", exit_on_error=False)
-    async def _measure(self) -> None:
-        if self._probe is not None:
-            interface = self._probe.interface()
-            gpu = await asyncio.to_thread(self._probe.gpu)
-            self.chat_screen.show_load(gpu, interface)
+        """The chat goes on; the user knows that it is not kept. Called in the writing thread."""
+        say(self, sentence, "error")
 
     # What the user does
 
@@ -385,6 +377,12 @@ class SpecChat(App[None]):
             return self._player is None
         return super().check_action(action, parameters)
 
+    def action_help_quit(self) -> None:
+        """What ^c does in most programs, and does not do here while no text is selected."""
+        screen = self.screen
+        busy = isinstance(screen, ChatScreen | SideScreen) and screen.check_action("stop", ())
+        say(self, "esc stops the reply · ^q quits" if busy else "^q quits")
+
     def action_side_by_side(self) -> None:
         """The same prompt with and without drafts, each on a clock of its own."""
         self._side.open()
@@ -429,9 +427,19 @@ class SpecChat(App[None]):
         """Keys, fates, commands."""
         self.push_screen(HelpScreen(chat_help() if self._player is None else replay_help()))
 
+    def action_tour(self) -> None:
+        """What the colours mean, told on a recorded reply."""
+        self.push_screen(TourScreen(lessons(read_trace(TOUR))))
+
     def action_definitions(self) -> None:
         """What each figure means."""
         self.push_screen(DefinitionsScreen())
+
+    def action_theory(self) -> None:
+        """What the paper predicts, drawn, with this reply's points."""
+        from specchat.app.ui.screens.theory import TheoryScreen  # a plotting library that a start need not wait for
+
+        self.push_screen(TheoryScreen(self.chat_screen.reply))
 
     def _return(self, conversation: Conversation | None) -> None:
         """From the side-by-side mode, with the lane to continue if there is one."""

@@ -1,4 +1,4 @@
-"""Sentences that are shown for a while in a corner of the screen."""
+"""Sentences that are shown for a while below the composer."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from itertools import takewhile
 from specchat.app.chat.export import FORMATS
 from specchat.app.errors import UsageError
 from specchat.app.settings.controls import BY_COMMAND, CONTROLS
+from specchat.app.settings.settings import REJECTED
 
 COPIES = ("reply", "code", "chat")
 
@@ -30,7 +31,7 @@ class SlashCommand:
 
 
 _SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T", "top-k": "N", "top-p": "P", "min-p": "P", "seed": "N|off",
-          "lenience": "L", "max-tokens": "N"}  # fmt: skip
+          "lenience": "L", "max-tokens": "N", "rejected": "|".join(REJECTED)}  # fmt: skip
 
 COMMANDS: tuple[SlashCommand, ...] = (
     *(SlashCommand(c.command, _SIGNS[c.command], c.means, needs=True) for c in CONTROLS),
@@ -53,7 +54,9 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("template-save", "NAME", "save the last prompt as a template", needs=True),
     SlashCommand("search", "", "find words in all chats"),
     SlashCommand("pin", "", "let this chat stand above the others, or among them again"),
+    SlashCommand("theory", "", "what the paper predicts for this reply, drawn"),
     SlashCommand("new", "", "begin an empty chat"),
+    SlashCommand("tour", "", "draft, verify, accept, reject, correct, bonus: a screen each"),
     SlashCommand("help", "", "keys, commands, figures"),
 )
 BY_NAME = {command.name: command for command in COMMANDS} | {

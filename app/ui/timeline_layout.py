@@ -1,7 +1,8 @@
 """Layout of the timeline: the columns of each round, the same time at the same column in every lane.
 
-Rounds of one batch share a slot. Between two slots lies one empty cell, or two where time passed: pauses and the
-reading of prompts are cut to that.
+Bars are true to scale. Rounds of one batch share a slot. Between two slots lies one empty cell, or `PAUSE` of them
+where time passed: pauses and the reading of prompts are cut to that, and a bar longer than `MOST` to so much; both are
+marked.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 
 from specchat.app.chat.reply import Reply
@@ -18,10 +20,10 @@ SCALES_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0
 """Milliseconds of a cell."""
 USUAL = 6
 """Cells of a usual round, unless the user has zoomed."""
-LEAST = 3
-"""Cells of the shortest round."""
-SAMPLE = 9
-"""Rounds that say what is usual."""
+MOST = 8 * USUAL
+"""Cells of the longest bar."""
+PAUSE = 3
+"""Cells of a pause."""
 
 
 @dataclass(slots=True)
@@ -32,17 +34,32 @@ class TimelineSlot:
     end: float
     left: int
     right: int
+    cut: bool = False
+    """Whether the bar is shorter than its time."""
+    late: bool = False
+    """Whether time passed before it."""
 
 
 class TimelineLayout:
-    """The lanes of some replies, growing with them."""
+    """The lanes of some replies, growing with them.
 
-    def __init__(self, replies: Sequence[Reply], scale: int | None = None) -> None:
+    Args:
+        replies: the lanes, top to bottom.
+        scale: index into `SCALES_MS`, as the user chose it; otherwise the usual round says it.
+        own: how many of the lanes, from the first on, are of the chat that is shown. Once they have ended, the others
+            are shown up to there.
+    """
+
+    def __init__(self, replies: Sequence[Reply], scale: int | None = None, own: int | None = None) -> None:
         self.replies = list(replies)
+        self.own = len(self.replies) if own is None else own
         self.slots: list[TimelineSlot] = []
         self._lefts: list[int] = []
         self.scale = scale
         """Index into `SCALES_MS`; None until there are rounds to choose it by."""
+        self._chosen = scale is not None
+        self._judged = 0
+        """Slots when the scale was chosen last."""
         self._places: list[list[int]] = [[] for _ in replies]
         self.update()
 
@@ -56,21 +73,53 @@ class TimelineLayout:
         """Milliseconds of a cell."""
         return SCALES_MS[self.scale] if self.scale is not None else 0.0
 
+    @property
+    def has_pauses(self) -> bool:
+        """Whether time was left out between two rounds."""
+        return any(slot.late for slot in self.slots)
+
+    @property
+    def has_cuts(self) -> bool:
+        """Whether a bar is shorter than its time."""
+        return any(slot.cut for slot in self.slots)
+
     def update(self) -> bool:
         """Take in the new rounds; whether there were any."""
+        end = self._end()
         new = [
             (record.at - record.seconds, lane, record)
             for lane, (reply, places) in enumerate(zip(self.replies, self._places, strict=True))
             for record in reply.rounds[len(places) :]
+            if lane < self.own or record.at - record.seconds < end
         ]
         if not new:
             return False
-        if self.scale is None:
-            usual = median(record.seconds for _, _, record in new[:SAMPLE]) * 1000
-            self.scale = min(range(len(SCALES_MS)), key=lambda i: abs(usual / SCALES_MS[i] - USUAL))
+        self._choose_scale(len(self.slots) + len(new))
         for start, lane, record in sorted(new, key=lambda item: item[0]):
             self._places[lane].append(self._slot(start, record))
         return True
+
+    def _end(self) -> float:
+        """When the lanes of the own chat ended; infinite while one is running."""
+        mine = self.replies[: self.own]
+        if any(reply.running for reply in mine) or not any(reply.rounds for reply in mine):
+            return inf
+        return max(reply.rounds[-1].at for reply in mine if reply.rounds)
+
+    def _choose_scale(self, rounds: int) -> None:
+        """Choose the scale by all rounds so far, first ones aside, whenever their number has doubled."""
+        if self._chosen or rounds < 2 * self._judged:
+            return
+        self._judged = rounds
+        known = [record for reply in self.replies for record in reply.rounds]
+        usual = median(record.seconds for record in ([r for r in known if r.number] or known)) * 1000
+        scale = min(range(len(SCALES_MS)), key=lambda i: abs(usual / SCALES_MS[i] - USUAL))
+        if scale == self.scale:
+            return
+        self.scale = scale
+        slots, self.slots, self._lefts = self.slots, [], []
+        for slot in slots:
+            self._add(slot.start, slot.end, slot.end - slot.start)
 
     def slot(self, lane: int, index: int) -> TimelineSlot:
         """The slot of a round, by its index in the reply."""
@@ -100,11 +149,14 @@ class TimelineLayout:
         if last is not None and start < last.end:
             last.end = max(last.end, record.at)
             return len(self.slots) - 1
-        cell_s = self.ms / 1000
-        gap = 1 if last is None else 1 + (start - last.end > cell_s)
-        left = (last.right if last else 0) + gap
-        width = max(LEAST, round(record.seconds / cell_s))
-        self.slots.append(TimelineSlot(start, record.at, left, left + width))
+        return self._add(start, record.at, record.seconds)
+
+    def _add(self, start: float, end: float, seconds: float) -> int:
+        last, cell_s = self.slots[-1] if self.slots else None, self.ms / 1000
+        late = last is not None and start - last.end > cell_s
+        left = (last.right if last else 0) + (PAUSE if late else 1)
+        cells = max(1, round(seconds / cell_s))
+        self.slots.append(TimelineSlot(start, end, left, left + min(cells, MOST), cells > MOST, late))
         self._lefts.append(left)
         return len(self.slots) - 1
 

@@ -15,7 +15,7 @@ from specchat.app.ui.notices import NOTICE_S
 from specchat.engine import models_folder
 from tests.terminal import Terminal
 
-STEP, HIDE_REJECTED = "\x1b[18~", "\x12"
+STEP = "\x1b[18~"
 NARROW, WIDE = {"columns": 80, "rows": 24}, {"columns": 140, "rows": 40}
 Scene = Callable[[Path, random.Random], list[str]]
 
@@ -91,10 +91,10 @@ def real_model(home: Path, dice: random.Random) -> list[str]:
     question = "Write a very long story about a lighthouse keeper."
     (home / "models").symlink_to(models_folder())
     program = (sys.executable, *PROGRAM, "--max-tokens", 2000, "--seed", dice.randrange(1000), "--temperature", 0.7)
-    with Terminal(*program, SPECCHAT_HOME=str(home), **NARROW) as terminal:  # type: ignore[arg-type]
+    with Terminal(*program, SPECCHAT_HOME=str(home), SPECCHAT_REJECTED="hide", **NARROW) as terminal:  # type: ignore[arg-type]
         terminal.wait_for("ready: ask anything", 300)
         draw_for(terminal, NOTICE_S + 1)  # what is said at the start lies over the lines of the reply
-        terminal.type(HIDE_REJECTED + question)
+        terminal.type(question)
         terminal.wait_for(question)
         terminal.type(ENTER)
         terminal.wait(lambda t: "tok/s" in t.text, 120, "reply")

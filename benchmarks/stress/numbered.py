@@ -69,6 +69,9 @@ class NumberedSource:
         self._open[request.request_id] = _Open()
         self._out.append(Admitted(request.request_id, 40, 0, 0.0, time.monotonic()))
 
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:
+        """Does nothing."""
+
     def cancel(self, request_id: str) -> None:
         if self._open.pop(request_id, None):
             self._out.append(Finished(request_id, FinishReason.CANCELLED, "", "", time.monotonic()))

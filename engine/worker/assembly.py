@@ -56,11 +56,20 @@ class Assembly:
     exact: BatchInvarianceCheck | None = None
     """What passes of fixed shape give here; None where they were not asked for."""
 
+    @property
+    def rounds_by_width(self) -> bool:
+        """Whether a token's last bits depend on the width of the pass, by more than greedy decoding forgives."""
+        return self.model.format in ("bfloat16", "float16") and not (self.exact and self.exact.equal)
+
 
 _LEAST_CONTEXT = 512
 INEXACT = (
     "exact mode cannot be given here: on this device the same token gets other bits at another place of a pass, so "
     "greedy texts may differ where two tokens are close; --dtype float32 makes that rare"
+)
+UNREPEATABLE = (
+    "in {dtype} a greedy reply may differ from run to run: gamma adapts to measured times, and a pass of another width "
+    "rounds otherwise; a fixed --gamma or --dtype float32 repeats"
 )
 
 Assemble = Callable[[EngineConfig, Progress], Assembly]

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import torch
 
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.stopwatch import Stopwatch
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import merge
+from specchat.engine.speculation.round import compare_drafts, is_plainly_greedy
 from specchat.engine.speculation.verify.chains import VerifiedChains
 from specchat.engine.speculation.verify.outcome import to_host
 
@@ -92,6 +94,10 @@ class PlainPasses:
         device = self._target.device
         watch = Stopwatch(device)
         proposal = merge([], len(rows), device)
+        if isinstance(self._target, QuantizedRunner) and is_plainly_greedy(rows):
+            compare_drafts(self._target, rows, proposal, [0] * len(rows))
+            watch.mark()
+            return watch.seconds()[0]
         last = to_device([[row.tokens[-1]] for row in rows], device)
         logits = self._target.forward(last, [row.slot for row in rows], [row.cached for row in rows])
         adjustment = self._penalties.of(rows)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from specchat.engine import (
+    Counted,
     Died,
     EngineError,
     Event,
     Finished,
     FinishReason,
     Loading,
+    Message,
     Ready,
     Record,
     Request,
@@ -43,8 +45,10 @@ class RecordedEngine:
         self.submitted: list[Request] = []
         self.cancelled: list[str] = []
         self.adjusted: list[tuple[str, str, int | None]] = []
+        self.slow_to_stop = False
         self.closed = self.started = self.paused = False
         self.details: list[tuple[str, int]] = []
+        self.examined: list[tuple[Request, tuple[int, ...]]] = []
         self.refuse: str | None = None
         self._ready = next(r for r in records if isinstance(r, Ready))
         self._replies = _replies(records)
@@ -61,16 +65,27 @@ class RecordedEngine:
         self.submitted.append(request)
         self._open[request.request_id] = [replace(event, request_id=request.request_id) for event in recorded]
 
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:
+        self.examined.append((request, tuple(continuation)))
+
     def cancel(self, request_id: str) -> None:
         self.cancelled.append(request_id)
-        if self._open.pop(request_id, None) is not None:
+        if not self.slow_to_stop and self._open.pop(request_id, None) is not None:
             self._out.append(Finished(request_id, FinishReason.CANCELLED, "", "", 0.0))
+
+    def tell(self, *events: Event) -> None:
+        """Events that no trace has."""
+        self._out += events
 
     def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
         self.adjusted.append((request_id, drafter, gamma))
 
     def set_detail(self, request_id: str, detail: int) -> None:
         self.details.append((request_id, detail))
+
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """A token for each word."""
+        self._out.append(Counted(sum(len(message.content.split()) for message in messages), 0.0))
 
     def pause(self) -> None:
         self.paused = True

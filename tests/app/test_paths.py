@@ -39,6 +39,16 @@ def test_otherwise_the_platforms_own_folders_are_used(monkeypatch: pytest.Monkey
     assert len(set(places)) == 3
 
 
+def test_pictures_and_exports_have_a_folder_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SPECCHAT_HOME", raising=False)
+    monkeypatch.setattr(paths.platformdirs, "user_documents_path", lambda: tmp_path / "Documents")
+    assert paths.exports_folder() == paths.data_folder() / "exports"
+    (tmp_path / "Documents").mkdir()
+    assert paths.exports_folder() == tmp_path / "Documents" / "specchat"
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
+    assert paths.exports_folder() == tmp_path / "home" / "exports"
+
+
 def test_asking_for_a_folder_creates_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
     for folder in FOLDERS:

@@ -38,12 +38,18 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None) ->
     app = SpecChat(
         lambda: prepare(settings, notice),
         theme=settings.theme,
+        pictures=pictures(settings),
         probe=Probe(),
         make_duet=lambda shared: live_duet(shared, wanted),
         begin_side_by_side=side is not None,
     )
     app.run()
     return app.return_code or 0
+
+
+def pictures(settings: Settings) -> Path | None:
+    """The folder for pictures and exports that the settings name."""
+    return Path(settings.exports).expanduser() if settings.exports else None
 
 
 def prepare(settings: Settings, notice: str | None, database: Path | None = None) -> Session:

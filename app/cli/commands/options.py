@@ -87,6 +87,16 @@ Quantize = Annotated[
 ]
 Device = Annotated[str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, …")]
 
+Rejected = Annotated[
+    str | None,
+    typer.Option(
+        "--rejected",
+        metavar="fold|show|hide",
+        help="Drafts that a finished reply is without: a mark for each stretch, all of them, or none.",
+        show_default=False,
+    ),
+]
+
 
 def check(options: Mapping[str, object]) -> None:
     """Refuse options that contradict each other.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specchat.app.cli.commands.chat import need_terminal
+from specchat.app.cli.commands.chat import need_terminal, pictures
 from specchat.app.paths import settings_file
 from specchat.app.settings.settings import load_settings
 from specchat.engine import EngineError, read_trace
@@ -30,6 +30,6 @@ def open_replay(file: Path) -> int:
 
     player = Player(records, file.name)
     session = Session(player, notices=(notice,) if notice else (), settings_file=settings_file())
-    app = SpecChat(lambda: session, player=player, theme=settings.theme, probe=Probe())
+    app = SpecChat(lambda: session, player=player, theme=settings.theme, pictures=pictures(settings), probe=Probe())
     app.run()
     return app.return_code or 0

@@ -100,4 +100,5 @@ class CandidateActions:
         if place is not None:
             self._requests.pick(self._screen.conversation, turn, turn.replies[place])
             self._screen.update()
-            say(self._app, f"reply {place + 1} of {len(turn.replies)} goes on · /candidates shows them again")
+        if len(turn.replies) > 1:
+            say(self._app, f"reply {turn.place} of {len(turn.replies)} goes on · /candidates shows them again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from textual.app import App
@@ -38,8 +39,6 @@ class ChatActions:
         self._requests = requests
         self._now = now
         self._deleted: list[Chat] = []
-        self._unsent = ""
-        """What stood in the composer when it was last stored."""
         self._listed = 0
         """`RequestManager.changes` when the list of chats was last shown."""
 
@@ -82,7 +81,9 @@ class ChatActions:
         """Let a chat stand above the others; one that does, among them again."""
         if self.archive is not None:
             self.archive.pin(chat, not chat.pinned)
-            self._screen.pin(chat, not chat.pinned)
+            shown = self._screen.conversation
+            if shown.chat is not None and shown.chat.id == chat.id:
+                shown.chat = replace(shown.chat, pinned=not chat.pinned)
             say(self._app, f"{'unpinned' if chat.pinned else 'pinned'} “{escape_controls(chat.title)}”")
             self.list()
 
@@ -97,14 +98,13 @@ class ChatActions:
         return self._requests.drain()
 
     def write(self) -> None:
-        """Store what stands in the composer, if it has changed since the last call."""
-        text = self._screen.unsent
-        if self.archive is not None and text != self._unsent:
-            self._unsent = text
-            self.archive.keep_unsent(text)
+        """Store what is typed and not sent, where it has changed since the last call."""
+        if self.archive is not None:
+            for chat_id, text in self._screen.unsent.changes():
+                self.archive.keep_unsent(chat_id, text)
 
     def restore_unsent(self) -> None:
-        """Put what was typed and not sent when specchat ended into the composer."""
+        """Put what was typed and not sent when specchat ended into the composers of its chats."""
         run_in_background(self._app, self._restore_unsent, "unsent")
 
     async def _list(self) -> None:
@@ -142,11 +142,12 @@ class ChatActions:
         title = await self._app.push_screen_wait(RenameScreen(chat.title))
         if title and self.archive is not None:
             await asyncio.wrap_future(self.archive.rename(chat, title))
-            self._screen.rename(chat, title)
+            shown = self._screen.conversation
+            if shown.chat is not None and shown.chat.id == chat.id:
+                shown.chat = replace(shown.chat, title=title)
             self.list()
 
     async def _restore_unsent(self) -> None:
-        text = await asyncio.wrap_future(self.archive.unsent()) if self.archive is not None else None
-        if text and not self._screen.unsent:
-            self._unsent = text
-            self._screen.put(text)
+        texts = await asyncio.wrap_future(self.archive.unsent()) if self.archive is not None else None
+        if texts:
+            self._screen.restore_unsent(texts)

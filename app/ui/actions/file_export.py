@@ -9,6 +9,9 @@ from pathlib import Path
 from textual.app import App
 
 from specchat.app.chat.export import FORMATS, as_json, as_markdown, file_stem
+from specchat.app.chat.web_page.data import chat_data
+from specchat.app.chat.web_page.render import render
+from specchat.app.paths import exports_folder
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.written import write_first_free
 from specchat.app.ui.actions.engine_offer import EngineOffer
@@ -24,7 +27,7 @@ class FileExport:
         app: Draws the screen and shows notices.
         screen: Shows the conversation that is written.
         offer: Names the model in an exported chat.
-        folder: Where files go; the current folder for None.
+        folder: Where files go; specchat's own folder for None.
     """
 
     def __init__(self, app: App[None], screen: ChatScreen, offer: EngineOffer, folder: Path | None) -> None:
@@ -47,6 +50,8 @@ class FileExport:
                 text = as_markdown(conversation, self._offer.target)
             case "json":
                 text = as_json(conversation, self._offer.target)
+            case "html":
+                text = render(chat_data(conversation, self._offer.target))
             case _:
                 text = conversation_svg(escape_controls(conversation.title), *self._screen.drawn())
         stem = file_stem(conversation.title)
@@ -60,7 +65,7 @@ class FileExport:
         self._write(names, self._app.export_screenshot(title="specchat"), "picture saved", "no picture")
 
     def _write(self, names: Iterable[str], text: str, done: str, failed: str) -> None:
-        folder = self._folder or Path.cwd()
+        folder = self._folder or exports_folder()
         try:
             path = write_first_free(folder, names, text)
         except OSError as error:

@@ -30,7 +30,7 @@ class PaletteCommands:
     Args:
         app: Changes the theme, and ends.
         actions: The app's own actions by name: `controls`, `candidates`, `messages`, `search`, `copy`, `side_by_side`,
-            `definitions`, `save_picture` and `help`.
+            `definitions`, `theory`, `save_picture`, `help` and `tour`.
         of_last: Does something with the last message.
         texts: Has the system prompt and the templates.
         chats: Knows whether a deletion can be undone.
@@ -64,7 +64,7 @@ class PaletteCommands:
             yield SystemCommand(
                 "Several replies",
                 "Ask for 2 to 8 replies to one prompt",
-                lambda: screen.put(f"/candidates 4 {screen.unsent}"),
+                lambda: screen.put(f"/candidates 4 {screen.typed}"),
             )
             if screen.conversation.turns:
                 yield self._action("Messages", "Edit, ask again, continue, fork, other versions", "messages")
@@ -83,13 +83,15 @@ class PaletteCommands:
         if side_by_side:
             yield self._action("Side by side", "One prompt in two set-ups, fairly timed", "side_by_side")
         yield SystemCommand("Panel", "Show or fold the speculation panel", lambda: screen.action_pane("panel"))
-        yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", screen.action_rejected)
+        yield SystemCommand("Rejected tokens", "Folded, in place, or hidden", screen.action_rejected)
         yield SystemCommand("Inspector", "Look at tokens: p, q, the draw, the verdict", screen.action_inspect)
         yield SystemCommand("Timeline", "Rounds on a line of time", screen.action_timeline)
         yield SystemCommand("Figure 1", "One round per line, as in the paper; or running text", screen.action_by_round)
         yield SystemCommand("Pause", "Pause between rounds, or go on", screen.action_hold)
         yield SystemCommand("Step", "The next part of a round", screen.action_step)
         yield self._action("Figures", "What each figure means", "definitions")
+        yield self._action("Theory", "What the paper predicts for this reply, drawn", "theory")
+        yield self._action("Tour", "Draft, verify, accept, reject, correct, bonus: a screen each", "tour")
         yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)
         yield from self._of_every_screen("Keys, and what the colours mean", self._actions["help"])
 
@@ -106,7 +108,7 @@ class PaletteCommands:
             yield SystemCommand("Stop", "End both replies and keep their texts", screen.action_stop)
         else:
             yield SystemCommand("Leave", "Back to the chat; both conversations are stored", screen.action_leave)
-        yield SystemCommand("Rejected tokens", "Hide or show rejected and discarded tokens", screen.action_rejected)
+        yield SystemCommand("Rejected tokens", "Folded, in place, or hidden", screen.action_rejected)
         yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)
         yield from self._of_every_screen("Keys, and how the clocks count", screen.action_how)
 

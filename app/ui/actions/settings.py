@@ -100,7 +100,7 @@ class SettingsActions:
         drafter, gamma, lossless = self._drafting
         if drafter == AUTO and self._offer.drafters:
             drafter = self._offer.drafters[0]
-        self._screen.show_models(self._offer.target, drafter, gamma, lossless=lossless)
+        self._screen.status.show_models(self._offer.target, drafter, gamma, lossless=lossless)
 
     def _put(self, control: Control, value: Value, *, quiet: bool = False) -> bool:
         return self._apply(lambda settings: control.put(settings, value), (control,), quiet=quiet)
@@ -131,6 +131,8 @@ class SettingsActions:
             return False
         self._requests.settings = after
         self.show(after)
+        if before.rejected != after.rejected:
+            self._screen.show_rejected(after.rejected)
         if self.preferences is not None:
             self.preferences.remember(after, [control.name for control in controls])
         if not quiet:
@@ -140,7 +142,9 @@ class SettingsActions:
 
 def _sentence(control: Control, settings: Settings, *, running: bool) -> str:
     """The change, and from when on it counts."""
-    when = "round" if control.live and running else "reply"
+    if control.look:
+        return f"{control.label} {control.text(settings)}"
+    when = "round" if control.live else "reply"
     kept = " · the one being written keeps what it began with" if running and not control.live else ""
     idle = control.name == "gamma" and settings.gamma != 0 and settings.drafter == "none"
     nothing = " · but the drafter is none, which drafts nothing: /drafter auto" if idle else ""

@@ -9,7 +9,7 @@ from textual.app import App
 from specchat.app.chat.export import FORMATS
 from specchat.app.errors import AppError
 from specchat.app.settings.controls import BY_COMMAND, CONTROLS, Control
-from specchat.app.settings.settings import AUTO
+from specchat.app.settings.settings import AUTO, REJECTED
 from specchat.app.ui import slash
 from specchat.app.ui.actions.engine_offer import EngineOffer
 from specchat.app.ui.actions.settings import SettingsActions
@@ -44,6 +44,7 @@ class SlashCommands:
             "gamma": lambda: (AUTO, *map(str, range(17))),
             "drafter": lambda: (AUTO, *self._offer.drafters),
             **{c.command: _words_of(c) for c in CONTROLS if c.words and c.name != "gamma"},
+            "rejected": lambda: REJECTED,
             "preset": lambda: self._settings.presets,
             "theme": lambda: sorted(self._app.available_themes),
             "copy": lambda: slash.COPIES,

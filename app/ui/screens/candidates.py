@@ -20,6 +20,8 @@ from specchat.app.ui.pace import Pace
 from specchat.app.ui.widgets.candidate import CandidateFrame
 from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.key_bar import KeyBar
+from specchat.app.ui.widgets.notice_line import NoticeLine
+from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
 
 LEAST_HEIGHT = 9
 """Lines of a frame; with less room the grid scrolls."""
@@ -60,6 +62,7 @@ class CandidatesScreen(Screen[int | None]):
         yield Static(id="candidates-prompt")
         with Grid(id="candidates"):
             yield from self._frames
+        yield NoticeLine()
         yield KeyBar(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -91,9 +94,9 @@ class CandidatesScreen(Screen[int | None]):
         self.dismiss(None)
 
     def action_rejected(self) -> None:
-        """Hide or show what is no part of the replies."""
-        for frame in self._frames:
-            frame.view.show_rejected = not frame.view.show_rejected
+        """Fold, show or hide what is no part of the replies."""
+        shown = [frame.view.next_rejected() for frame in self._frames]
+        self.notify(REJECTED_SHOWN[shown[0]])
 
     def action_stop(self) -> None:
         """End all of them where they are."""
@@ -105,8 +108,7 @@ class CandidatesScreen(Screen[int | None]):
         if not width:
             return
         count = len(self._frames)
-        columns = 1 if width < 60 else 2 if width < 100 or count <= 4 else 3 if count <= 6 else 4
-        columns = min(columns, count)
+        columns = min(_columns(count, width), count)
         rows = ceil(count / columns)
         grid.styles.grid_size_columns = columns
         grid.styles.grid_rows = str(max(height // rows, LEAST_HEIGHT))
@@ -115,3 +117,12 @@ class CandidatesScreen(Screen[int | None]):
         prompt = Text(" ".join(escape_controls(self.turn.prompt).split()), no_wrap=True, overflow="ellipsis")
         prompt.truncate(max(width - len(aside) - 4, 8), overflow="ellipsis")
         self.query_one("#candidates-prompt", Static).update(Text.assemble(prompt, (aside, "dim")))
+
+
+def _columns(count: int, width: int) -> int:
+    """Frames beside each other: three of them from 120 cells on, four in two rows, more of them in two rows."""
+    if width < 60:
+        return 1
+    if count == 3:
+        return 3 if width >= 120 else 2
+    return 2 if width < 100 or count <= 4 else 3 if count <= 6 else 4

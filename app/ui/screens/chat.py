@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -11,17 +11,23 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.screen import Screen
 from textual.strip import Strip
+from textual.timer import Timer
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.marks import Marks
+from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.unsent import UnsentTexts
+from specchat.app.settings.settings import SHOW
 from specchat.app.sources.player import Player
 from specchat.app.sources.stepper import Stepper
 from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
+from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.screens.chat_keys import CHAT_KEYS, REPLAY_ACTIONS
 from specchat.app.ui.screens.chat_layout import ChatLayout
+from specchat.app.ui.screens.chat_status import ChatStatus
 from specchat.app.ui.screens.inspection import Inspection
 from specchat.app.ui.screens.panes import Panes
 from specchat.app.ui.screens.replay_controls import ReplayControls
@@ -30,12 +36,13 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
+from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Loading, Ready
 
 PANEL_EVERY = 8
 """Figures are taken with every eighth update of the conversation, so that they stay long enough to be read. Line, panel
 and timeline show the same ones."""
+COUNT_S = 0.3
 
 
 class ChatScreen(Screen[None]):
@@ -69,6 +76,8 @@ class ChatScreen(Screen[None]):
         self._requests = requests
         self._widgets = widgets = ChatLayout(player)
         self._transcript = transcript = widgets.transcript
+        if player:  # who watches a trace wants to see its drafts
+            transcript.set_reactive(Transcript.rejected, SHOW)
         home = transcript if player else widgets.composer
         self._panes = Panes(self, widgets.tabs, widgets.chats, widgets.timeline, home)
         self._inspection = Inspection(self, requests, transcript, widgets.timeline, widgets.inspector, self._panes)
@@ -76,6 +85,12 @@ class ChatScreen(Screen[None]):
         self._replay = (
             ReplayControls(player, self._stepping, requests, transcript, self._inspection, redraw) if player else None
         )
+        self._unsent = UnsentTexts()
+        self._counting: Timer | None = None
+        """Asks for the number of tokens once nothing is typed for a while."""
+        ready = "" if player else "ready: ask anything"
+        self.status = ChatStatus(widgets, self._inspection, lambda: self.conversation, ready)
+        """What is shown of the engine."""
         self._updates = 0
         self._asked: list[str] = []
         """Prompts of all chats as of the start."""
@@ -118,14 +133,21 @@ class ChatScreen(Screen[None]):
     def show(self, conversation: Conversation) -> None:
         """Show another conversation."""
         self.action_cancel_edit()
+        unsent = self.unsent
         self._transcript.show(conversation)
         self._inspection.forget()
         if self._replay is None:
             self._remember()
+            self._widgets.composer.put(unsent.of(conversation))
         self._panes.go_home()
         self._panes.select("chat")
         self._panel_state = None
         self.update()
+
+    @property
+    def reply(self) -> Reply:
+        """The reply whose figures are on screen."""
+        return self._inspection.reply
 
     def update(self) -> None:
         """Draw what has changed in the conversation; called with every frame."""
@@ -133,6 +155,7 @@ class ChatScreen(Screen[None]):
         empty = not self.conversation.turns
         if self.has_class("-empty") is not empty:
             self.set_class(empty, "-empty")
+            self._widgets.composer.offering = empty
         if self._replay is not None:
             self._widgets.replay_bar.update()
         due = self._updates % PANEL_EVERY == 0
@@ -155,28 +178,6 @@ class ChatScreen(Screen[None]):
         elif due:
             self._inspection.update()  # other lanes may have grown
 
-    def show_loading(self, state: Loading | str, *, failed: bool = False) -> None:
-        """Show the progress of loading, or how it ended."""
-        self._widgets.frame.show_loading(state, failed=failed)
-        self._widgets.welcome.show(state, failed=failed)
-        self._widgets.frame.show(self.conversation)
-
-    def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
-        """Show target, drafter and γ at the top."""
-        no_reply = self._inspection.no_reply
-        no_reply.drafter, no_reply.gamma = drafter, gamma
-        self._widgets.masthead.show_models(target, drafter, gamma, lossless=lossless)
-
-    def show_ready(self, ready: Ready) -> None:
-        """The models are loaded."""
-        self._widgets.masthead.show_machine(ready)
-        self._widgets.panel.show_machine(ready)
-        self.show_loading("" if self._replay else "ready: ask anything")
-
-    def show_load(self, gpu: str, interface: float | None) -> None:
-        """Show the load of the machine."""
-        self._widgets.panel.show_load(gpu, interface)
-
     def show_chats(self, chats: list[Chat], marks: Marks, now: float) -> None:
         """Show the list of chats; on a narrow screen its tab has a sign if a chat has an unread answer."""
         opened = self.conversation.chat
@@ -184,23 +185,13 @@ class ChatScreen(Screen[None]):
         self._widgets.tabs.mark(marks.without(opened.id) if opened else marks)
         self._widgets.frame.show(self.conversation)
 
-    def show_rejected(self, shown: bool) -> None:
-        """Whether rejected and discarded tokens are shown in place."""
-        self._transcript.show_rejected = shown
+    def show_rejected(self, how: str) -> None:
+        """Fold, show or hide rejected and discarded tokens."""
+        self._transcript.rejected = how
 
     def show_title(self) -> None:
         """The title or the system prompt has changed."""
         self._widgets.frame.show(self.conversation)
-
-    def rename(self, chat: Chat, title: str) -> None:
-        """A chat has another title now."""
-        if self.conversation.chat and self.conversation.chat.id == chat.id:
-            self.conversation.chat = replace(self.conversation.chat, title=title)
-
-    def pin(self, chat: Chat, pinned: bool) -> None:
-        """A chat is pinned now, or is not any more."""
-        if self.conversation.chat and self.conversation.chat.id == chat.id:
-            self.conversation.chat = replace(self.conversation.chat, pinned=pinned)
 
     def remember_prompts(self, prompts: list[str]) -> None:
         """What was asked in all chats, oldest first: the composer brings it back behind what was asked in this one."""
@@ -259,8 +250,15 @@ class ChatScreen(Screen[None]):
             self.ask(slash.unescaped(event.text))
 
     def on_text_area_changed(self) -> None:
-        """Say what the command that is being typed takes."""
-        self._widgets.hint.show(self._widgets.composer.text, self._widgets.composer.words)
+        """Say what the command that is being typed takes, or how many tokens the prompt has."""
+        text = self._widgets.composer.text
+        self._widgets.hint.show(text, self._widgets.composer.words)
+        if self._counting is not None:
+            self._counting.stop()
+        if text.strip() and not slash.is_command(text):
+            self._counting = self.set_timer(COUNT_S, lambda: self._requests.count(self.conversation, text))
+        elif self._widgets.frame.tokens is not None:
+            self.status.show_count(None)
 
     def on_transcript_token_selected(self, event: Transcript.TokenSelected) -> None:
         """A token was clicked on, or moved to."""
@@ -278,7 +276,7 @@ class ChatScreen(Screen[None]):
     def begin_edit(self, turn: Turn) -> None:
         """Let the user write another version of a prompt."""
         if self._editing is None:
-            self._editing = turn, self.unsent
+            self._editing = turn, self.typed
         else:
             self._editing = turn, self._editing[1]
         self._widgets.frame.editing = f"another version of message {self.conversation.turns.index(turn) + 1}"
@@ -317,9 +315,22 @@ class ChatScreen(Screen[None]):
         self._transcript.go_to(turn)
 
     @property
-    def unsent(self) -> str:
-        """The text in the composer."""
+    def typed(self) -> str:
+        """What stands in the composer."""
         return self._widgets.composer.text
+
+    @property
+    def unsent(self) -> UnsentTexts:
+        """What is typed and not sent, in this chat and in the others."""
+        self._unsent.keep(self.conversation, self._widgets.composer.text)
+        return self._unsent
+
+    def restore_unsent(self, texts: Mapping[int, str]) -> None:
+        """Take over what was typed and not sent in an earlier run."""
+        unsent = self.unsent
+        unsent.fill(texts)
+        if not self._widgets.composer.text:
+            self.put(unsent.of(self.conversation))
 
     def put(self, text: str) -> None:
         """Show a text in the composer, to be changed and sent."""
@@ -332,6 +343,11 @@ class ChatScreen(Screen[None]):
         self._widgets.frame.show(self.conversation)
         self.update()
 
+    def action_offer(self, place: int) -> None:
+        """A click on one of the first prompts."""
+        self.put(FIRST_PROMPTS[place].text)
+        self._panes.go_home()
+
     def action_back(self) -> None:
         """From wherever one was to the conversation."""
         self._inspection.close()
@@ -343,6 +359,7 @@ class ChatScreen(Screen[None]):
         taken = self._requests.stop(self.conversation)
         if taken and self._replay is None:
             self._widgets.composer.take_back(taken)
+        self._widgets.frame.show(self.conversation)
         self.update()
 
     def action_new_chat(self) -> None:
@@ -381,8 +398,8 @@ class ChatScreen(Screen[None]):
         self._stepping.step()
 
     def action_rejected(self) -> None:
-        """Hide or show what is no part of the reply."""
-        self._transcript.show_rejected = not self._transcript.show_rejected
+        """Fold, show or hide what is no part of the replies."""
+        self.notify(REJECTED_SHOWN[self._transcript.next_rejected()])
 
     def action_markdown(self) -> None:
         """Finished replies as Markdown, or token by token."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
-from textual.widgets import Static
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.sources.player import Player
@@ -15,12 +14,14 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.inspector import Inspector
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.masthead import Masthead
+from specchat.app.ui.widgets.notice_line import NoticeLine
 from specchat.app.ui.widgets.pane_tabs import PaneTabs
 from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.step_bar import StepBar
 from specchat.app.ui.widgets.timeline import Timeline
+from specchat.app.ui.widgets.too_small import TooSmall
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.app.ui.widgets.welcome import Welcome
 
@@ -34,6 +35,7 @@ class ChatLayout:
         self.tabs = PaneTabs(PANES, "chat", id="tabs")
         self.chats = ChatList(id="chats")
         self.welcome = Welcome(id="welcome")
+        self.welcome.offering = not self._replaying
         self.transcript = Transcript(Conversation(), id="transcript")
         self.timeline = Timeline(id="timeline")
         self.step_bar = StepBar(id="steps")
@@ -60,5 +62,6 @@ class ChatLayout:
                     yield self.replay_bar if self._replaying else self.composer
             yield self.panel
             yield self.inspector
+        yield NoticeLine()
         yield KeyBar(compact=True, show_command_palette=False)
-        yield Static("specchat needs more room:\nplease make the terminal larger", id="too-small")
+        yield TooSmall(id="too-small")

@@ -13,6 +13,7 @@ from textual.widgets import Input
 from specchat.app.settings.controls import Control
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.widgets.control_list import ControlList
+from specchat.app.ui.widgets.notice_line import NoticeLine
 
 
 class Controlled(Protocol):
@@ -62,6 +63,7 @@ class ControlsScreen(ModalScreen[None]):
             frame.border_subtitle = "esc closes"
             yield self._list
             yield self._field
+            yield NoticeLine()
 
     def on_mount(self) -> None:
         """Nothing is typed yet."""

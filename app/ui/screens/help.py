@@ -18,6 +18,7 @@ from textual.widgets import Static
 
 from specchat.app.ui.slash import COMMANDS
 from specchat.app.ui.widgets.figures import FATES
+from specchat.app.ui.widgets.token_lines import FOLD_MARK
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
 
 Row = tuple[str | Text, str]
@@ -34,6 +35,7 @@ CHAT_KEYS: tuple[Row, ...] = (
     ("^k", "search all chats"),
     ("^o  f9", "controls: γ, drafter, sampling, presets"),
     ("/", "commands; tab completes; // sends a slash"),
+    ("tab", "in an empty chat: prompts that show speculation; /tour explains it"),
     ("^y  f11", "side by side: one prompt with and without drafts"),
     ("^b  f2", "chats; there: enter opens, r renames, p pins, d deletes, u undoes"),
 )
@@ -57,7 +59,7 @@ LOOKING_KEYS: tuple[Row, ...] = (
 )
 KEYS: tuple[Row, ...] = (
     ("^g  f3", "speculation panel"),
-    ("^r  f4", "hide or show rejected and discarded tokens"),
+    ("^r  f4", "rejected drafts of a finished reply: ┊, in place, or hidden; a click on ┊ unfolds one"),
     ("^t  f5", "finished replies as Markdown, or token by token"),
     ("page up, down", "scroll; at its end the view follows the reply again"),
     ("f8", "copy the reply, a code block, or the chat"),
@@ -114,6 +116,7 @@ class HelpScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         """The text needs the theme's styles."""
         fates = [(Text(fate.value, self._style(f"token--{fate.value}")), meaning) for fate, meaning in FATES.items()]
+        fates.append((Text(FOLD_MARK), "stands for rejected and discarded tokens of a finished reply"))
         self.query_one("#help-keys", Static).update(self._table(("keys", self._page.keys)))
         self.query_one("#help-figures", Static).update(self._beside(fates))
         self.query_one("#help").focus()

@@ -7,10 +7,11 @@ from textual.screen import Screen
 from specchat.app.chat.reply import Reply, ran_together
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.ui.screens.panes import Panes
-from specchat.app.ui.widgets.inspector import Inspector
+from specchat.app.ui.widgets.inspector import Inspector, detail_of
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.token_cursor import Spot
 from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Fate
 
 DETAIL = 8
 """Top-k that rounds record while the inspector is open. It costs a tenth of a round on a CPU, so not always."""
@@ -48,6 +49,9 @@ class Inspection:
         self._inspector = inspector
         self._panes = panes
         self._lanes: list[Reply] = []
+        self._own = 0
+        """How many of the lanes, from the first on, are of the conversation that is shown."""
+        self._names: dict[Reply, str] = {}
 
     @property
     def open(self) -> bool:
@@ -77,6 +81,7 @@ class Inspection:
             self._follow_lanes()
             self._timeline.pick(spot.reply, spot.reply.round_of(spot.token))
         if self.open:
+            self._examine()
             self._inspector.show(spot)
 
     def select(self, spot: Spot) -> None:
@@ -92,7 +97,7 @@ class Inspection:
             self.look_at(Spot(reply, reply.starts[index]))
 
     def toggle(self) -> None:
-        """Open the inspector on the last token; or close it."""
+        """Open the inspector on the last tested token; or close it."""
         if self.open:
             self.close()
             self._panes.go_home()
@@ -119,6 +124,18 @@ class Inspection:
             spot = self._transcript.last_spot()
             if spot is not None:
                 self.look_at(spot)
+        elif self.open and self.spot is not None:
+            if self.spot.token not in self.spot.reply.computed:
+                self._examine()
+            self._inspector.show(self.spot)
+
+    def _examine(self) -> None:
+        """Have the engine compute what was not recorded of the selected token, once its reply has ended."""
+        if self.spot is None or self.spot.reply.running:
+            return
+        record, token = self.spot.reply.token(self.spot.token)
+        if token.fate is not Fate.DISCARDED and detail_of(record, token) is None:
+            self._requests.examine(self._transcript.conversation, self.spot.reply, self.spot.token, DETAIL)
 
     def _open(self) -> None:
         self._screen.add_class("-inspect")
@@ -136,7 +153,18 @@ class Inspection:
             # What has not been read was not shown: it stands far above.
             near = [reply for reply in own if reply is shown or (reply.loaded and ran_together(reply, shown))]
             self._lanes = near or [shown]
+            self._own, self._names = len(self._lanes), {}
         running = [turn.reply for _, turn in self._requests.replies.values() if turn.reply is not None]
         beside = [reply for reply in running if reply not in self._lanes] if shown in running else []
         self._lanes += beside
-        self._timeline.show(self._lanes)
+        self._timeline.show(self._lanes, [self._name(reply) for reply in self._lanes], self._own)
+
+    def _name(self, reply: Reply) -> str:
+        """What a lane is called: this chat, its prompt where the chat has several, or the title of another chat."""
+        if reply not in self._names:
+            turns = self._transcript.conversation.turns
+            prompt = next((turn.prompt for turn in turns if reply in turn.replies), None)
+            title = next((c.title for c, turn in self._requests.replies.values() if reply in turn.replies), "")
+            several = " ".join(prompt.split()) if prompt and self._own > 1 else "this chat"
+            self._names[reply] = title if prompt is None else several
+        return self._names[reply]

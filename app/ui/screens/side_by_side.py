@@ -9,7 +9,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.markup import escape
 from textual.screen import Screen
-from textual.widgets import Static
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
@@ -24,10 +23,13 @@ from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.lane_column import LaneColumn
 from specchat.app.ui.widgets.masthead import Masthead
+from specchat.app.ui.widgets.notice_line import NoticeLine
 from specchat.app.ui.widgets.pane_tabs import PaneTabs
-from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, loading_text
+from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, STOPPING, loading_text
 from specchat.app.ui.widgets.side_figures import order_text, verdict
 from specchat.app.ui.widgets.side_summary import SideSummary
+from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
+from specchat.app.ui.widgets.too_small import TooSmall
 from specchat.engine import Died, Loading, Notice, Ready, Record
 
 PANES = ("left", "right", "summary")
@@ -41,6 +43,7 @@ class SideScreen(Screen[Conversation | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "stop", key_display="esc"),
         Binding("escape", "leave", "leave", key_display="esc"),
+        Binding("f3", "again", "again"),
         Binding("f8", "go_on(0)", "go on left"),
         Binding("f9", "go_on(1)", "go on right"),
         Binding("ctrl+b,f2", "next_pane", "lane", key_display="^b"),
@@ -78,8 +81,9 @@ class SideScreen(Screen[Conversation | None]):
             yield self._summary
             with self._frame:
                 yield self._composer
+        yield NoticeLine()
         yield KeyBar(compact=True, show_command_palette=False)
-        yield Static("specchat needs more room:\nplease make the terminal larger", id="too-small")
+        yield TooSmall(id="too-small")
 
     def on_mount(self) -> None:
         """Start the engine, and begin to drain."""
@@ -112,7 +116,7 @@ class SideScreen(Screen[Conversation | None]):
             return busy
         if action == "leave":
             return not busy
-        if action == "go_on":
+        if action in ("go_on", "again"):
             return self.duet.done and not busy
         if action == "next_pane":
             return self.has_class("-narrow")
@@ -127,6 +131,11 @@ class SideScreen(Screen[Conversation | None]):
     def action_leave(self) -> None:
         """Back to the chat."""
         self.dismiss(None)
+
+    def action_again(self) -> None:
+        """The same prompt once more, in both lanes."""
+        self.duet.again()
+        self.pump.run()
 
     def action_go_on(self, side: int) -> None:
         """Back to the chat, with this lane's conversation."""
@@ -148,9 +157,9 @@ class SideScreen(Screen[Conversation | None]):
         self._tabs.show(pane)
 
     def action_rejected(self) -> None:
-        """Hide or show what is no part of the replies."""
-        for column in self.columns:
-            column.transcript.show_rejected = not column.transcript.show_rejected
+        """Fold, show or hide what is no part of the replies."""
+        shown = [column.transcript.next_rejected() for column in self.columns]
+        self.notify(REJECTED_SHOWN[shown[0]])
 
     def action_markdown(self) -> None:
         """Finished replies as Markdown, or token by token."""
@@ -196,6 +205,8 @@ class SideScreen(Screen[Conversation | None]):
         """The frame of the composer says how the clocks count, or what everything waits for."""
         if self._failed:
             state = ENGINE_STOPPED
+        elif self.duet.stopping:
+            state = STOPPING
         elif isinstance(self._state, Loading):
             state = escape(loading_text(self._state))
         elif self.duet.waiting:
@@ -215,7 +226,8 @@ class SideScreen(Screen[Conversation | None]):
 
     def _show_summary(self) -> None:
         done = self.duet.done
-        state = (done, self.duet.gap, len(self.duet.conversations[0].turns), self.size.width)
+        turns = len(self.duet.conversations[0].turns)
+        state = (done, self.duet.gap, turns, len(self.duet.runs), self.size.width)
         if state == self._summarised:
             return
         self._summarised = state

@@ -96,6 +96,12 @@ class BlockStack:
         number = self.number_at(line)
         return Strip([]) if number is None else self.blocks[number].strip(line - self.tops[number], styles)
 
+    def unfold(self, line: int, column: int) -> bool:
+        """Unfold the stretch whose mark is in this cell, with the next `update`; whether there is one."""
+        number = self.number_at(line)
+        block = None if number is None else self.blocks[number]
+        return number is not None and isinstance(block, ReplyBlock) and block.unfold(line - self.tops[number], column)
+
     def line_of(self, reply: Reply, token: int) -> int | None:
         """The line a token begins on; None if it is not shown."""
         for number, block in enumerate(self.blocks):

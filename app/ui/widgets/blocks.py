@@ -12,9 +12,10 @@ from textual.strip import Strip
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import CHOSEN, Reply, Stage
 from specchat.app.chat.reply_figures import ReplyFigures
+from specchat.app.settings.settings import FOLD, SHOW
 from specchat.app.sources.stepper import Part
 from specchat.app.ui.widgets.reply_notes import note_lines
-from specchat.app.ui.widgets.token_lines import Mark, Piece, TokenLines
+from specchat.app.ui.widgets.token_lines import FOLDED, Mark, Piece, TokenLines
 from specchat.app.ui.widgets.transcript_styles import PENDING, TranscriptStyles
 from specchat.engine import Fate, Round
 
@@ -23,6 +24,7 @@ INDENT = 4
 MARK = "▌ "
 QUEUED = " queued "
 """Prompts leave room for it at their right."""
+"""At the right of a prompt with several replies: which of them goes on, and the way to all of them."""
 COPY = "copy"
 Markdown = Callable[[str, int], list[Strip]]
 """Renders Markdown at a width."""
@@ -131,11 +133,15 @@ class ReplyBlock(Block):
     """
 
     def __init__(
-        self, reply: Reply, width: int, *, show_rejected: bool, markdown: Markdown | None, by_round: bool = False
+        self, reply: Reply, width: int, *, rejected: str, markdown: Markdown | None, by_round: bool = False
     ) -> None:
         super().__init__(width)
         self.reply = reply
-        self._tokens = TokenLines(width - INDENT, show_rejected=show_rejected)
+        self._rejected = rejected
+        self._unfolded: set[int] = set()
+        self._tokens = TokenLines(width - INDENT, rejected=rejected)
+        self._wrapped_as: tuple[str, int] | None = None
+        """`_wrapping` as of the last update."""
         self._render = markdown
         self._by_round = by_round
         self._rounds = 0
@@ -143,7 +149,7 @@ class ReplyBlock(Block):
         self._before_step: Mark | None = None
         """The end of the tokens before those of the round that is being stepped through."""
         self._cursor: int | None = None
-        self._stage: tuple[Stage, int] | None = None
+        self._stage: tuple[Stage, int, bool] | None = None
         self._figures: ReplyFigures | None = None
         """Those that the notes were made of."""
         self._markdown: list[Strip] | None = None
@@ -152,9 +158,11 @@ class ReplyBlock(Block):
     def update(self) -> int | None:
         """Wrap the new rounds' tokens; everything below the first changed line moves, so it is drawn again."""
         reply = self.reply
-        stage, figures = (reply.stage, reply.prefilled[0]), reply.figures
+        stage, figures = (reply.stage, reply.prefilled[0], reply.stopping), reply.figures
         same_notes = stage == self._stage and figures is self._figures
-        if len(reply.rounds) == self._rounds and same_notes and reply.stepping == self._stepping:
+        if self._wrapping != self._wrapped_as:
+            self._wrap_anew()
+        elif len(reply.rounds) == self._rounds and same_notes and reply.stepping == self._stepping:
             return None
         if self._before_step is not None:
             self._tokens.back_to(self._before_step)
@@ -191,9 +199,20 @@ class ReplyBlock(Block):
         return self._markdown is None
 
     def select(self, token: int | None) -> None:
-        """Mark this token, by the numbers of `Reply.starts`, and its round; None marks nothing."""
+        """Mark this token, by the numbers of `Reply.starts`, and its round; None marks nothing.
+
+        With the next update, everything is unfolded while a token is selected.
+        """
         self._cursor = token
         self.forget()
+
+    def unfold(self, y: int, column: int) -> bool:
+        """With the next update, show the stretch whose mark is in this cell; whether there is one."""
+        token = self.token_at(y, column)
+        folded = token is not None and any(p.token == token and p.fate == FOLDED for p in self._tokens.lines[y])
+        if token is not None and folded:
+            self._unfolded.add(token)
+        return folded
 
     def line_of(self, token: int) -> int | None:
         """The line a token begins on; None if it is not shown."""
@@ -221,6 +240,18 @@ class ReplyBlock(Block):
             end += cell_len(piece.text)
             found = piece.token
         return found if nearest or INDENT <= column < end else None
+
+    @property
+    def _wrapping(self) -> tuple[str, int]:
+        """What becomes of rejected tokens now, and how many stretches were unfolded."""
+        whole = self.reply.running or self._by_round or self._cursor is not None
+        return SHOW if whole and self._rejected == FOLD else self._rejected, len(self._unfolded)
+
+    def _wrap_anew(self) -> None:
+        """Begin again with no token wrapped."""
+        self._wrapped_as = self._wrapping
+        self._tokens = TokenLines(self.width - INDENT, rejected=self._wrapped_as[0], unfolded=self._unfolded)
+        self._rounds, self._stage, self._before_step = 0, None, None
 
     @property
     def _body_height(self) -> int:

@@ -13,9 +13,12 @@ from textual.widgets import TextArea
 
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.ui import slash
+from specchat.app.ui.first_prompts import FIRST_PROMPTS
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
 _IN_TURN = ("enter", *_NEWLINES)
+OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
+"""What tab goes through in the composer of an empty chat."""
 
 
 class Composer(TextArea):
@@ -49,6 +52,8 @@ class Composer(TextArea):
         self._unsent = ""
         self.words: slash.Words = {}
         """What can stand behind a slash command."""
+        self.offering = True
+        """Whether tab puts in the first prompts, one after the other: in an empty chat."""
         self._stem: str | None = None
         """The line that tab began to complete."""
 
@@ -88,6 +93,10 @@ class Composer(TextArea):
             event.prevent_default()
             event.stop()
             self._complete()
+        elif event.key == "tab" and self.offering and self.text in OFFERED:
+            event.prevent_default()
+            event.stop()
+            self.put(OFFERED[(OFFERED.index(self.text) + 1) % len(OFFERED)])
         elif event.character == "?" and not self.text:
             event.prevent_default()
             event.stop()

@@ -17,7 +17,7 @@ from specchat.app.settings.controls import CONTROLS, Control
 from specchat.app.settings.settings import Settings
 
 LABEL = 14
-LIVE, LATER, PRESETS = "from the next round on", "from the next reply on", "presets"
+NOW, LIVE, LATER, PRESETS = "at once", "from the next round on", "from the next reply on", "presets"
 SAVE = "save these as a preset …"
 
 Entry = Control | str | None
@@ -133,7 +133,7 @@ class ControlList(Widget, can_focus=True):
         lines: list[tuple[Text, int | None]] = []
         heading = ""
         for place, entry in enumerate(self._entries):
-            wanted = (LIVE if entry.live else LATER) if isinstance(entry, Control) else PRESETS
+            wanted = _heading(entry)
             if wanted != heading:
                 if heading:
                     lines.append((Text(""), None))
@@ -169,3 +169,10 @@ class ControlList(Widget, can_focus=True):
 
     def _style(self, part: str) -> Style:
         return self.get_component_rich_style(f"control-list--{part}", partial=True)
+
+
+def _heading(entry: Entry) -> str:
+    """When a control takes effect; presets have a heading of their own."""
+    if not isinstance(entry, Control):
+        return PRESETS
+    return NOW if entry.look else LIVE if entry.live else LATER

@@ -20,7 +20,7 @@ ACCEPTANCE = Figure(
     "count as tested. Where several are offered for one position, they count as one.",
 )
 POSITIONS = Figure("by draft position", "accepted / tested at the first, second, … token of a draft.")
-TAU = Figure("τ", "tokens emitted per pass of the target; the correction or bonus is one of them.")
+TAU = Figure("τ", "mean emitted length: tokens emitted per pass of the target; the correction or bonus is one of them.")
 ALPHA = Figure(
     "α",
     "mean over tested tokens of β: the chance that a token drawn from q is accepted (Leviathan et al. 2023, Corollary "
@@ -42,8 +42,8 @@ PREDICTED = Figure(
 MEASURED = Figure(
     "measured",
     "time per token of plain rounds / time per token of this reply's rounds, ± its standard error; shown once that is "
-    "below 15 %. Plain rounds are the last 15 in which nobody drafted, in batches of the same size, and plain passes that "
-    "are timed now and then beside rounds that draft; before three of them, the passes of the warm-up.",
+    "below 15 %. Plain rounds are the last 15 in which nobody drafted, in batches of the same size, and plain passes "
+    "that are timed now and then beside rounds that draft; before three of them, the passes of the warm-up.",
 )
 UNEVEN = Figure(
     "α uneven",
@@ -60,6 +60,11 @@ VERIFY = Figure("verify", "time of the target's pass and of the acceptance; the 
 REST = Figure("rest", "everything of a round that is neither draft nor verification.")
 WASTED = Figure(
     "wasted", "drafted tokens that are no part of the reply: rejected or discarded, or offered beside those on screen."
+)
+DRAFTED = Figure(
+    "drafted",
+    "every token that was proposed. Kept ones are in the reply; refused ones were judged; unused ones never were: they "
+    "stood behind a refused one, or were offered beside the others.",
 )
 DRAFTER = Figure("drafter", "what proposes tokens.")
 TARGET = Figure("target", "the model whose reply this is; every token is judged by it.")
@@ -92,7 +97,7 @@ POSITION = Figure("position", "place of a token in the context, prompt included;
 ENDED = Figure("round ended", "time from the start of the reply's first round to the end of this one.")
 
 FIGURES = (
-    ACCEPTANCE, POSITIONS, TAU, ALPHA, GAMMA, COST, NOW, REPLY, FIRST, PREDICTED, MEASURED, UNEVEN, WIDER, OVERHEAD,
-    ROUND, DRAFT, VERIFY, REST, WASTED, DRAFTER, TARGET, DRAFT_MODEL, DEVICE, MEMORY, PROMPT, GPU, INTERFACE, P, Q,
-    CHANCE, UNIFORM, BETA, RESIDUAL, ENTROPY, POSITION, ENDED,
+    ACCEPTANCE, DRAFTED, POSITIONS, TAU, ALPHA, GAMMA, COST, NOW, REPLY, FIRST, PREDICTED, MEASURED, UNEVEN, WIDER,
+    OVERHEAD, ROUND, DRAFT, VERIFY, REST, WASTED, DRAFTER, TARGET, DRAFT_MODEL, DEVICE, MEMORY, PROMPT, GPU, INTERFACE,
+    P, Q, CHANCE, UNIFORM, BETA, RESIDUAL, ENTROPY, POSITION, ENDED,
 )  # fmt: skip

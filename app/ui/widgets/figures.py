@@ -19,6 +19,8 @@ FATES: dict[Fate, str] = {
     Fate.BONUS: "drawn by the target after every draft was accepted",
     Fate.PLAIN: "drawn by the target in a round without a draft",
 }
+PER_STEP = ("for each step of the big model", "per big-model step", "a step")
+"""What τ counts, in as many words as there is room for."""
 
 
 def percent(share: float | None) -> str:
@@ -69,18 +71,20 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(BARS[max(1, round(value / top * 8))] for value in shown)
 
 
-def summary(metrics: Metrics) -> list[str]:
-    """The figures of a reply, the most telling first, to be cut where the line ends."""
+def summary(metrics: Metrics, room: int) -> list[str]:
+    """The figures of a reply in `room` cells, the most telling first, to be cut where the line ends."""
     if not metrics.rounds:
         return []
     parts = [f"{rate(metrics.tokens_per_second)} tok/s"]
     if metrics.tested:
-        parts.append(f"{percent(metrics.acceptance)} of {metrics.tested} tested accepted")
-        parts.append(f"τ {rate(metrics.mean_emitted_length)}")
+        plain = [f"{rate(metrics.mean_emitted_length)} tokens {words} (τ)" for words in PER_STEP]
+        left = room - len(parts[0]) - 3
+        parts.append(next((words for words in plain if len(words) <= left), plain[-1]))
+        parts.append(f"{percent(metrics.acceptance)} of {metrics.tested} tested kept")
     parts.append(f"{metrics.emitted} tokens")
     return parts
 
 
-def machine(ready: Ready) -> str:
-    """Device, number format and memory in one line."""
-    return f"{ready.device} · {ready.dtype} · {size(ready.weight_bytes + ready.cache_bytes)}"
+def machine(ready: Ready) -> list[str]:
+    """Device, number format and memory, to be cut where the line ends."""
+    return [ready.device, ready.dtype, size(ready.weight_bytes + ready.cache_bytes)]

@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import Resize
 
+from specchat.app.chat.computed import Computed
 from specchat.app.chat.reply import CHOSEN, Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.widgets import definitions as d
@@ -25,6 +26,7 @@ SLIM = 66
 """Cells that two cards need beside each other."""
 WHOLE = 0.9999
 """A list with this sum holds everything: what is not in it has probability 0."""
+AFTERWARDS = "computed afterwards, not recorded"
 NUMBER = 5
 """Cells of a probability, a space before it included."""
 
@@ -109,13 +111,19 @@ class ChancesCard(SpotCard):
 
     def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:
         """The lists, or why there are none."""
-        detail = detail_of(record, token)
+        detail, computed = detail_of(record, token), self._computed(reply)
+        lines = []
+        if detail is None and computed is not None:
+            lines = self.sentence(computed.note)
+            detail = computed.detail
+            if detail is not None:
+                lines = self.sentence(" ".join(filter(None, (AFTERWARDS, computed.note))))
         if detail is None:
-            return self.sentence(_missing(reply, token, replaying=self._replaying))
+            return lines or self.sentence(_missing(reply, token, replaying=self._replaying))
         both = bool(detail.draft)
         width = (self.inner - 1) // 3
         bar = (self.inner - width - 2 * NUMBER - 2) // 2 if both else self.inner - width - NUMBER - 1
-        lines = [self._heads(detail, width + 1, bar + NUMBER + 1)]
+        lines.append(self._heads(detail, width + 1, bar + NUMBER + 1))
         target, draft = TopProbabilities(detail.target), TopProbabilities(detail.draft)
         for candidate in _together(detail):
             mark = "▸" if candidate.id == token.id else " "
@@ -124,7 +132,7 @@ class ChancesCard(SpotCard):
             if both:
                 line.append(" ").append_text(self._bar(draft.of(candidate.id), bar, "draft"))
             lines.append(line)
-        residual = _residual(record, token)
+        residual = _residual(record, token) if record.detail else detail.residual
         if residual:
             lines += [
                 Text(),
@@ -138,6 +146,9 @@ class ChancesCard(SpotCard):
         if detail.target and detail.target[0].probability < 1 and _greedy(reply):
             lines += self.sentence("greedy: p is all on the likeliest token; the bars are the softmax at temperature 1")
         return lines
+
+    def _computed(self, reply: Reply) -> Computed | None:
+        return None if self.spot is None else reply.computed.get(self.spot.token)
 
     def _heads(self, detail: Detail, indent: int, width: int) -> Text:
         heads = Text.assemble(" " * indent, (f"p  H {detail.target_entropy:.2f}".ljust(width), self.style("target")))
@@ -282,8 +293,11 @@ def _missing(reply: Reply, token: Token, *, replaying: bool) -> str:
     if replaying:
         return "not recorded in this trace"
     if reply.running:
-        return "not recorded for this round: rounds from now on are, as long as the inspector is open"
-    return "not recorded for this reply: top-k lists are recorded while the inspector is open"
+        return (
+            "not recorded for this round: rounds from now on are, as long as the inspector is open; earlier ones are "
+            "computed when the reply has ended"
+        )
+    return "being computed"
 
 
 def _together(detail: Detail) -> list[Candidate]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
@@ -12,12 +15,21 @@ from specchat.app.ui.widgets.figures import machine
 from specchat.app.ui.widgets.legend import Legend
 from specchat.engine import Ready, gamma_text
 
+WIDE = 140
+"""Cells it is taken to have before they are known."""
+
 
 class Masthead(Horizontal):
     """One line on a wide screen; on a narrow one the legend has the second."""
 
     program = "specchat"
     """Name at the left; set before it is composed, or with `name_it`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._models: tuple[Content, Content] = (Content(""), Content(""))
+        """The target, which is cut where room is scarce, and what follows it, which is not."""
+        self._ready: Ready | None = None
 
     def compose(self) -> ComposeResult:
         """The parts, left to right."""
@@ -26,9 +38,15 @@ class Masthead(Horizontal):
         yield Static("", id="machine")
         yield Legend(id="legend")
 
+    def on_resize(self) -> None:
+        """More fits, or less."""
+        self._show()
+
     def name_it(self, name: str) -> None:
         """Show this name at the left."""
+        self.program = name
         self.query_one("#name", Static).update(f" {name} ")
+        self._show()
 
     def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
         """Show target, drafter and γ; γ is None where it adapts."""
@@ -36,15 +54,34 @@ class Masthead(Horizontal):
         length = (f"  γ {gamma_text(gamma)}", "dim")
         draft = Content.assemble(escape_controls(drafter), length) if drafts else Content("no drafts")
         warning = Content("") if lossless else Content.assemble("  ", (" lossy ", "reverse"))
-        self.query_one("#models", Static).update(
-            Content.assemble((escape_controls(target), "bold"), (" ◂ ", "dim"), draft, warning)
-        )
+        self._models = _bold(escape_controls(target)), Content.assemble((" ◂ ", "dim"), draft, warning)
+        self._show()
 
     def show_targets(self, targets: str, note: str) -> None:
         """The targets alone, and a word about them."""
-        word = Content.assemble("  ", (f" {note} ", "reverse")) if note else Content("")
-        self.query_one("#models", Static).update(Content.assemble((targets, "bold"), word))
+        self._models = _bold(targets), Content.assemble("  ", (f" {note} ", "reverse")) if note else Content("")
+        self._show()
 
     def show_machine(self, ready: Ready) -> None:
         """Where the models run."""
-        self.query_one("#machine", Static).update(Content(escape_controls(machine(ready))))
+        self._ready = ready
+        self._show()
+
+    def _show(self) -> None:
+        """All of it where it fits; else less of the machine, then less of the target's name."""
+        target, rest = self._models
+        room = (self.size.width or WIDE) - 2 - cell_len(self.program) - 2 - 4  # spaces around each of them
+        room -= target.cell_length + rest.cell_length
+        said = machine(self._ready) if self._ready is not None else []
+        while said and cell_len(" · ".join(said)) + 3 > room:
+            said = said[:-1]
+        if room < 0:
+            target = target.truncate(max(target.cell_length + room, 8), ellipsis=True)
+        self.query_one("#models", Static).update(Content.assemble(target, rest))
+        shown = self.query_one("#machine", Static)
+        shown.display = bool(said)
+        shown.update(Content(escape_controls(" · ".join(said))))
+
+
+def _bold(text: str) -> Content:
+    return Content.styled(text, "bold")

@@ -34,9 +34,9 @@ class PaneTabs(Static):
     def show(self, pane: str) -> None:
         """Mark the pane that is shown."""
         self._shown = pane
-        signs = {"chats": f" {self._sign}".rstrip()}
+        signs = {"chats": self._sign}  # in place of a space, so that no name moves
         tabs = [
-            Content.from_markup(f"[@click=screen.tab('{name}')] {name}{signs.get(name, '')} [/]").stylize(
+            Content.from_markup(f"[@click=screen.tab('{name}')]{signs.get(name) or ' '}{name} [/]").stylize(
                 "reverse bold" if name == pane else "dim"
             )
             for name in self._panes

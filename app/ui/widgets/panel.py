@@ -13,7 +13,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.ui.widgets import definitions as d
 from specchat.app.ui.widgets.card import Card
 from specchat.app.ui.widgets.figures import NOTHING, duration, percent, rate, size, sparkline, times
-from specchat.engine import Metrics, Ready, Speedup, gamma_text
+from specchat.engine import Metrics, Ready, Speedup
 
 POSITIONS = 6
 """Bars beyond this draft position are left out."""
@@ -53,8 +53,8 @@ class AcceptanceCard(ReplyCard):
         lines = [
             self.headline(percent(s.acceptance), d.ACCEPTANCE),
             self.meter(s.acceptance, self.inner),
-            Text(f"{s.accepted} of {s.tested} · {s.wasted} wasted", self.style("label")),
-            self.headline(f"τ {rate(s.mean_emitted_length)}", "tokens per target pass"),
+            *(self.sentence(_sum(s)) if s.accepted + s.wasted else [Text("nothing drafted", self.style("label"))]),
+            self.headline(rate(s.mean_emitted_length), f"tokens per big-model step · {d.TAU.label}"),
             Text(f"{s.emitted} tokens in {s.rounds} rounds", self.style("label")),
             Text(),
             Text(d.POSITIONS.label.ljust(self.inner - 6) + "tested", self.style("label")),
@@ -127,9 +127,10 @@ class SetUpCard(ReplyCard):
     def rows(self) -> list[Text]:
         """The set-up of the reply."""
         s, ready = self.metrics, self.ready
-        gamma = f"{self.reply.drafter} · γ {gamma_text(self.reply.gamma)}" if self.reply.drafter != "none" else "none"
+        asked = self.reply.gamma if self.reply.drafter not in ("", "none") else ""
+        drafting = f"{self.reply.drafter} · γ {asked}" if asked else self.reply.drafter
         prompt = f"{s.prompt_tokens} tok, {s.reused_tokens} reused" if s.prompt_tokens else NOTHING
-        rows = [self.row(d.DRAFTER, gamma or NOTHING)]
+        rows = [self.row(d.DRAFTER, drafting or NOTHING)]
         if ready is None:
             rows.append(self.row(d.TARGET, NOTHING))
         else:
@@ -181,6 +182,12 @@ class Panel(Container):
         """What the figures mean."""
         event.stop()
         await self.run_action("app.definitions")
+
+
+def _sum(metrics: Metrics) -> str:
+    """What became of every drafted token, as a sum."""
+    s, refused = metrics, metrics.tested - metrics.accepted
+    return f"{s.accepted + s.wasted} drafted = {s.accepted} kept + {refused} refused + {s.wasted - refused} unused"
 
 
 def _change(factor: float) -> str:

@@ -9,15 +9,30 @@ from specchat.app.ui.widgets.figures import summary
 from specchat.app.ui.widgets.token_lines import TokenLines
 from specchat.engine import Fate, FinishReason
 
+LEAD = 16
+"""Cells for how a reply ended, and the dot behind it."""
+STOPPING = "◌ stopping…"
+SIGNS = {
+    FinishReason.EOS: "✓",
+    FinishReason.STOP: "✓",
+    FinishReason.LENGTH: "…",
+    FinishReason.CONTEXT: "…",
+    FinishReason.CANCELLED: "■",
+}
+"""Before the word for how a reply ended: complete, cut off, or stopped."""
+
 
 def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
     """The lines below a reply at a width in cells; true for those that tell of a failure."""
-    return list(_wrapped(_notes(reply), width))
+    return list(_wrapped(_notes(reply, width), width))
 
 
-def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
+def _notes(reply: Reply, width: int) -> Iterator[tuple[list[str], bool]]:
     """Each note as the parts of a line, and whether it tells of a failure."""
-    figures = summary(reply.figures.metrics)
+    figures = summary(reply.figures.metrics, width - LEAD)
+    if reply.running and reply.stopping:
+        yield [STOPPING, *figures], False
+        return
     match reply.stage:
         case Stage.WAITING:
             yield ["◌ waiting for a free slot"], False
@@ -34,8 +49,7 @@ def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
                 yield figures, False
         case Stage.ENDED:
             reason = reply.reason or FinishReason.EOS
-            sign = "■" if reason is FinishReason.CANCELLED else "✓"
-            yield [f"{sign} {ENDINGS[reason]}", *figures], False
+            yield [f"{SIGNS[reason]} {ENDINGS[reason]}", *figures], False
 
 
 def _wrapped(notes: Iterable[tuple[list[str], bool]], width: int) -> Iterator[tuple[str, bool]]:

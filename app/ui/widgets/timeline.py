@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
@@ -17,6 +18,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from specchat.app.chat.reply import Reply
+from specchat.app.sanitize import escape_controls
 from specchat.app.ui.timeline_layout import SCALES_MS, TimelineLayout, TimelineSlot
 from specchat.app.ui.widgets.figures import duration
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
@@ -26,6 +28,8 @@ LINES = 2
 """Lines of a lane: the fates of the tokens, and the times."""
 MOST_LANES = 4
 """Lanes in sight at once; the others are scrolled to."""
+NARROW = 70
+"""Cells below which names are short."""
 WHEEL = 8
 """Columns that the mouse wheel scrolls at once."""
 SIGNS = {
@@ -37,6 +41,11 @@ SIGNS = {
     Fate.PLAIN: "○",
 }
 DRAFT, VERIFY, REST = "▓", "█", "░"
+PAUSED, CUT = "┊", "//"
+NAME, SHORT_NAME = 12, 8
+"""Cells for the name of a lane, and on a narrow screen."""
+LEGENDS = tuple("  ".join(f"{SIGNS[fate]} {fate.value[:letters]}" for fate in Fate) for letters in (None, 4, 3))
+"""What the signs mean, long and short."""
 _PARTS = ("draft", "verify", "rest", "lane", "picked", "empty")
 
 
@@ -66,16 +75,24 @@ class Timeline(ScrollView, can_focus=True):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._lanes = TimelineLayout([])
+        self._names: list[str] = []
         self._picked: tuple[int, int] | None = None
         """Lane and index."""
         self._following = True
         self._styles: dict[str, Style] = {}
         self.border_title = "rounds"
 
-    def show(self, replies: Sequence[Reply]) -> None:
-        """Show the lanes of these replies; called again when they have grown."""
+    def show(self, replies: Sequence[Reply], names: Sequence[str] = (), own: int | None = None) -> None:
+        """Show the lanes of these replies; called again when they have grown.
+
+        Args:
+            replies: the lanes, top to bottom.
+            names: what each is called, where there are several.
+            own: how many of them, from the first on, are of the chat that is shown; all by default.
+        """
+        self._names = [escape_controls(name) for name in names]
         if replies != self._lanes.replies:
-            self._lanes = TimelineLayout(replies)
+            self._lanes = TimelineLayout(replies, own=own)
             self._picked, self._following = None, True
             changed = True
             self.styles.height = 2 + LINES * min(max(len(replies), 1), MOST_LANES)
@@ -124,7 +141,7 @@ class Timeline(ScrollView, can_focus=True):
                 own = [Segment("▐", self._style("picked")), *own, Segment("▌", self._style("picked"))]
                 begin, end = begin - 1, end + 1
             if begin > column:
-                segments.append(Segment(" " * (begin - column), base))
+                segments += self._gap(begin - column, late=slot.late)
             segments += Strip(own).crop(max(column - begin, 0))
             column = max(end, column)
         return Strip(segments).adjust_cell_length(width, base)
@@ -137,6 +154,7 @@ class Timeline(ScrollView, can_focus=True):
     def on_resize(self) -> None:
         """Keep the newest in sight."""
         self._resize()
+        self._describe()
 
     def watch_scroll_x(self, old_value: float, new_value: float) -> None:
         """Follow the newest round if the user scrolls to the end; stop if away from it."""
@@ -186,7 +204,7 @@ class Timeline(ScrollView, can_focus=True):
         """Longer or shorter bars."""
         if self._lanes.scale is not None:
             scale = min(max(self._lanes.scale + step, 0), len(SCALES_MS) - 1)
-            self._lanes = TimelineLayout(self._lanes.replies, scale)
+            self._lanes = TimelineLayout(self._lanes.replies, scale, self._lanes.own)
             picked = self._picked
             self._resize()
             if picked is not None:
@@ -205,15 +223,27 @@ class Timeline(ScrollView, can_focus=True):
 
     @property
     def _margin(self) -> int:
-        """Cells for the number of the lane, where there are several."""
-        return 2 if len(self._lanes.replies) > 1 else 0
+        """Cells for the name of the lane, where there are several."""
+        wide = self.size.width >= NARROW
+        return (NAME if wide else SHORT_NAME) if len(self._lanes.replies) > 1 else 0
 
     @property
     def _room(self) -> int:
         return max(self.scrollable_content_region.width - self._margin, 1)
 
     def _gutter(self, lane: int, line: int) -> str:
-        return (f"{lane + 1} " if line == 0 else "  ")[: self._margin]
+        name = self._names[lane] if line == 0 and lane < len(self._names) else ""
+        room = self._margin - 1
+        return set_cell_size(name if cell_len(name) <= room else set_cell_size(name, room - 1) + "…", self._margin)
+
+    def _gap(self, cells: int, *, late: bool) -> Iterator[Segment]:
+        """What lies between two rounds: nothing, or a mark where time was left out."""
+        if late and cells >= 2:
+            yield Segment(" " * (cells - 2), self.rich_style)
+            yield Segment(PAUSED, self._style("lane"))
+            yield Segment(" ", self.rich_style)
+        else:
+            yield Segment(" " * cells, self.rich_style)
 
     def _tokens(self, record: Round, slot: TimelineSlot) -> Iterator[Segment]:
         """A sign for each token; counts where there is no room for signs."""
@@ -221,7 +251,7 @@ class Timeline(ScrollView, can_focus=True):
         tokens = list(record.tokens())
         if len(tokens) >= width:
             last = "" if record.last_fate is None else SIGNS[record.last_fate]
-            text = f"{record.accepted}{last}"
+            text = f"{record.accepted}{last}" if width > 1 else last or SIGNS[Fate.ACCEPTED]
             wasted = f"−{record.wasted}"
             text += wasted if record.wasted and len(text + wasted) < width else ""
             yield Segment(text[:width].ljust(width), self._style(f"token--{Fate.ACCEPTED.value}"))
@@ -242,7 +272,14 @@ class Timeline(ScrollView, can_focus=True):
         if draft == 0 and record.drafted and verify:
             yield Segment("▏", Style(color=self._style("draft").color, bgcolor=self._style("verify").color))
             verify -= 1
-        for sign, part, cells in ((DRAFT, "draft", draft), (VERIFY, "verify", verify), (REST, "rest", rest)):
+        if draft:
+            yield Segment(DRAFT * draft, self._style("draft"))
+        if slot.cut and verify > len(CUT):
+            before = (verify - len(CUT)) // 2
+            yield Segment(VERIFY * before, self._style("verify"))
+            yield Segment(CUT, self._style("lane"))
+            verify -= before + len(CUT)
+        for sign, part, cells in ((VERIFY, "verify", verify), (REST, "rest", rest)):
             if cells:
                 yield Segment(sign * cells, self._style(part))
 
@@ -259,10 +296,15 @@ class Timeline(ScrollView, can_focus=True):
             self.scroll_to(x=self.max_scroll_x, animate=False, immediate=True, force=True)
 
     def _describe(self) -> None:
-        """The frame says what is picked, or what the parts are."""
+        """The frame says what the signs are, and what is picked or what the parts of a bar are."""
+        room = self.size.width - 2
+        self.border_title = next((legend for legend in LEGENDS if cell_len(legend) <= room), "rounds")
         if self._picked is None:
-            legend = f"{DRAFT} draft  {VERIFY} verify  {REST} rest"
-            self.border_subtitle = f"{legend}  cell {self._lanes.ms:g} ms" if self._lanes.slots else legend
+            legend = [f"{DRAFT} draft", f"{VERIFY} verify", f"{REST} rest"]
+            legend += [f"cell {self._lanes.ms:g} ms"] if self._lanes.slots else []
+            legend += [f"{PAUSED} pause"] if self._lanes.has_pauses else []
+            legend += [f"{CUT} longer"] if self._lanes.has_cuts else []
+            self.border_subtitle = "  ".join(legend)
             return
         lane, index = self._picked
         record = self._lanes.replies[lane].rounds[index]

@@ -42,6 +42,14 @@ class TokenCursor:
         """The line of the selected token; None if there is none or it is not shown."""
         return None if self.spot is None else self._stack.line_of(self.spot.reply, self.spot.token)
 
+    def line_of(self, spot: Spot) -> int | None:
+        """The line of a token or, where it is not shown, of the last one before it that is."""
+        for block in self._stack.replies:
+            if block.reply is spot.reply:
+                token = _shown_token(block, spot.token, -1)
+                return None if token is None else self._stack.line_of(spot.reply, token)
+        return None
+
     def select(self, spot: Spot | None) -> None:
         """Mark a token in its block; None marks none."""
         before, self.spot = self.spot, spot
@@ -52,11 +60,16 @@ class TokenCursor:
                 block.select(None)
 
     def last(self) -> Spot | None:
-        """The last token that is shown."""
+        """The last tested token that is shown, of the last reply that has tokens; where none is, its last one."""
         for block in reversed(self._stack.replies):
-            token = _shown_token(block, block.reply.tokens - 1, -1)
-            if token is not None:
-                return Spot(block.reply, token)
+            last = token = _shown_token(block, block.reply.tokens - 1, -1)
+            while token is not None:
+                record, found = block.reply.token(token)
+                if found.place < record.tested:
+                    return Spot(block.reply, token)
+                token = _shown_token(block, token - 1, -1)
+            if last is not None:
+                return Spot(block.reply, last)
         return None
 
     def neighbour(self, step: int) -> Spot | None:

@@ -7,24 +7,32 @@ Every character is made visible first, so a piece can hold nothing that a termin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
 from rich.cells import cell_len, split_graphemes
 
 from specchat.app.sanitize import escape_controls
+from specchat.app.settings.settings import FOLD, HIDE, SHOW
+from specchat.app.ui.widgets.draft_signs import draft_text
 from specchat.engine import Fate
 
 TAB = 4
-HIDDEN = (Fate.REJECTED, Fate.DISCARDED)
-"""Fates that are no part of the reply's text."""
+FOLDED = "folded"
+"""Stands for the fates of a stretch that is folded into one mark."""
+FOLD_MARK = "┊"
+REJECTED_SHOWN = {
+    FOLD: f"rejected drafts of finished replies are folded into {FOLD_MARK}",
+    SHOW: "rejected drafts are shown in place",
+    HIDE: "rejected drafts are hidden",
+}
+"""What is said of each of `app.settings.settings.REJECTED`."""
+HIDDEN = (Fate.REJECTED, Fate.DISCARDED, FOLDED)
+"""What is no part of the reply's text."""
 
 # Scripts written without spaces may break after every character.
 _UNSPACED = "\u2e80-\u303f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"
 _CHUNKS = re.compile(f"\n|\t|[^\\S\n\t]+|[{_UNSPACED}]|[^\\s{_UNSPACED}]+")
-
-
-_LINE_END = re.compile(r"\n[ \t]*")
 
 
 class Piece(NamedTuple):
@@ -52,11 +60,20 @@ class Mark(NamedTuple):
 
 
 class TokenLines:
-    """The lines of one reply at one width."""
+    """The lines of one reply at one width.
 
-    def __init__(self, width: int, *, show_rejected: bool = True) -> None:
+    Args:
+        width: Cells of a line.
+        rejected: What becomes of a stretch of rejected and discarded tokens: `SHOW`, `HIDE`, or `FOLD` into a mark.
+        unfolded: Numbers of the first tokens of those stretches that are shown all the same.
+    """
+
+    def __init__(self, width: int, *, rejected: str = SHOW, unfolded: Container[int] = ()) -> None:
         self.width = max(width, 2)  # a wide character must fit
-        self.show_rejected = show_rejected
+        self._rejected = rejected
+        self._unfolded = unfolded
+        self._stretch: int | None = None
+        """The first token of the stretch that the last token belongs to; None if that is part of the text."""
         self.lines: list[list[Piece]] = [[]]
         self.joints: dict[int, str] = {}
         """For each line that ends because it is full: what stood between it and the next, a space or nothing."""
@@ -77,10 +94,13 @@ class TokenLines:
             self._break(len(self.lines[-1]))
         for number, (text, fate) in enumerate(tokens, first):
             hidden = fate in HIDDEN
-            if hidden and not self.show_rejected:
-                continue
-            for chunk in _CHUNKS.findall(_shown(text, hidden or alone)):
-                self._add(chunk, fate, number)
+            begins = hidden and self._stretch is None
+            self._stretch = (number if begins else self._stretch) if hidden else None
+            if not hidden or self._rejected == SHOW or (self._rejected == FOLD and self._stretch in self._unfolded):
+                for chunk in _CHUNKS.findall(draft_text(text) if hidden or alone else escape_controls(text)):
+                    self._add(chunk, fate, number)
+            elif begins and self._rejected == FOLD:
+                self._add(FOLD_MARK, FOLDED, number)
         return dirty
 
     def mark(self) -> Mark:
@@ -162,15 +182,6 @@ class TokenLines:
         del line[at:]
         self._word = self._word_column = 0
         self._swallowed = ""
-
-
-def _shown(text: str, hidden: bool) -> str:
-    text = escape_controls(text)
-    if not hidden:
-        return text
-    if not text.strip(" \t"):
-        return "␣" if text else ""  # by itself, a space would be seen by nobody
-    return _LINE_END.sub("↵", text)
 
 
 def graphemes(text: str) -> Iterator[tuple[str, int]]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -22,22 +19,23 @@ from textual.strip import Strip
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
+from specchat.app.settings.settings import FOLD, REJECTED
 from specchat.app.ui.pace import Pace
+from specchat.app.ui.widgets.block_maker import BlockMaker
 from specchat.app.ui.widgets.block_stack import TOP, BlockStack, TurnOrReply, all_parts
-from specchat.app.ui.widgets.blocks import Block, PromptBlock, ReplyBlock, legend_strip
+from specchat.app.ui.widgets.blocks import Block, legend_strip
 from specchat.app.ui.widgets.drawn_lines import DrawnLines
 from specchat.app.ui.widgets.end_follower import EndFollower
 from specchat.app.ui.widgets.line_selection import SELECTION_KEYS, LineSelection, highlighted
+from specchat.app.ui.widgets.place_keeper import PlaceKeeper
 from specchat.app.ui.widgets.scroll_bar import VerticalBar
 from specchat.app.ui.widgets.token_cursor import TOKEN_KEYS, Spot, TokenCursor
-from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES, TranscriptStyles, styles_of
+from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES
 
 FIRST_CHARACTERS = 12_000
 """A chat is opened with its last prompts and replies of this length."""
 NEAR = 3
-"""What is above is laid out once one has scrolled to within so many screens of it."""
-EARLIER_S = 0.008
-"""How long a frame does so."""
+"""What is above is laid out with each frame once one has scrolled to within so many screens of it."""
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
 PartsOf = Callable[[Conversation], list[TurnOrReply]]
@@ -81,7 +79,8 @@ class Transcript(ScrollView, can_focus=True):
         of_reply: bool
         step: int
 
-    show_rejected = reactive(True, init=False)
+    rejected = reactive(FOLD, init=False)
+    """What becomes of rejected tokens, of `app.settings.settings.REJECTED`."""
     markdown = reactive(False, init=False)
     by_round = reactive(False, init=False)
     """One round per line."""
@@ -101,9 +100,9 @@ class Transcript(ScrollView, can_focus=True):
         self._stack = BlockStack()
         self._cursor = TokenCursor(self._stack)
         self._selection = LineSelection(self._stack)
+        self._places = PlaceKeeper(self, self._stack, self._cursor)
         self._drawn = DrawnLines()
-        self._text_styles: TranscriptStyles | None = None
-        """Resolved when first needed, for one theme."""
+        self._maker = BlockMaker(self)
         self._end = EndFollower(self)
         self._updates = 0
         self._behind = False
@@ -125,6 +124,11 @@ class Transcript(ScrollView, can_focus=True):
             self.app._start_widget(self, self._vertical_scrollbar)
         return self._vertical_scrollbar
 
+    def on_mount(self) -> None:
+        """Wrap again whenever replies are to look otherwise."""
+        for look in ("rejected", "markdown", "by_round"):
+            self.watch(self, look, self._rebuild, init=False)
+
     def show(self, conversation: Conversation) -> None:
         """Show another conversation, from its end."""
         self.conversation = conversation
@@ -140,18 +144,6 @@ class Transcript(ScrollView, can_focus=True):
             room -= 200 + len(part.prompt if isinstance(part, Turn) else part.text)
         return len(parts)
 
-    def _lay_out_earlier(self, until: float) -> None:
-        """Lay out more of what is above, latest first, until this time; what is in sight stays where it is."""
-        while self._hidden and time.perf_counter() < until:
-            self._hidden -= 1
-            self._stack.update(self._parts, self._block)
-            added = self._stack.height_of(1)
-            if not self._end.following:
-                self._end.grow(Size(self._width, self._stack.height))
-                self.scroll_to(y=self.scroll_y + added, animate=False, immediate=True, force=True)
-            self._behind = True
-            self.refresh()
-
     @property
     def _parts(self) -> list[TurnOrReply]:
         """What is laid out, or about to be."""
@@ -162,6 +154,8 @@ class Transcript(ScrollView, can_focus=True):
     def look_at(self, spot: Spot | None) -> None:
         """Select a token and bring it into sight; while one is selected, the view stays. None selects none."""
         self._cursor.select(spot)
+        self.update()  # the reply of a selected token is unfolded
+        self._catch_up()
         self.refresh()
         line = self._cursor.line
         if line is not None:
@@ -183,8 +177,8 @@ class Transcript(ScrollView, can_focus=True):
     def go_to(self, turn: Turn) -> None:
         """Bring a prompt to the top of the screen."""
         parts = self._parts_of(self.conversation)
-        while turn in parts[: self._hidden]:
-            self._lay_out_earlier(inf)
+        if turn in parts[: self._hidden]:
+            self._hidden = parts.index(turn)
         self.update()
         line = self._stack.top_of(turn)
         if line is not None:
@@ -195,13 +189,17 @@ class Transcript(ScrollView, can_focus=True):
 
     def update(self) -> None:
         """Draw what has changed in the conversation since the last call."""
-        before = self._stack.height
+        before, place = self._stack.height, None if self._end.following else self._places.place
         if self._hidden and before > TOP and self.scroll_offset.y < NEAR * self.size.height:
-            self._lay_out_earlier(time.perf_counter() + EARLIER_S)
+            self._hidden -= 1
+            place = None if place is None else place._replace(block=place.block + 1)
         changed = self._stack.update(self._parts, self._block)
         if changed is not None:
             self._refresh_seen(*changed)
             self._behind = self._behind or self._stack.height != before
+            if place is not None and changed[0] <= self.scroll_offset.y and self._behind:
+                self._catch_up()
+                self._places.go_to(place)
         self._updates += 1
         if self._behind and self._updates % self.pace.follow_every == 0:
             self._catch_up()
@@ -226,7 +224,7 @@ class Transcript(ScrollView, can_focus=True):
         """
         _base, background = self.background_colors
         filters = self.app.get_line_filters()
-        styles, top = self._drawing_styles(), self.scroll_offset.y
+        styles, top = self._maker.styles, self.scroll_offset.y
         if self._drawn.full:
             self._drawn.clear()
             for block in self._stack.blocks:
@@ -247,7 +245,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
-        styles = self._drawing_styles()
+        styles = self._maker.styles
         line = y + self.scroll_offset.y
         strip = self._stack.strip(line, styles).adjust_cell_length(self.size.width, styles.base)
         selection = self.text_selection
@@ -257,15 +255,16 @@ class Transcript(ScrollView, can_focus=True):
 
     def all_lines(self) -> tuple[list[Strip], int]:
         """Every line, on screen or not, with what the colours mean below them; and the width of all of them."""
-        self._lay_out_earlier(inf)
-        styles, width = self._drawing_styles(), max(self.size.width, 2)
+        self._hidden = 0
+        self.update()
+        styles, width = self._maker.styles, max(self.size.width, 2)
         lines = [self._stack.strip(y, styles) for y in range(self._stack.height)]
         lines.append(legend_strip(styles))
         return [line.adjust_cell_length(width, styles.base) for line in lines], width
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text, for the clipboard: as it was written, not as it is wrapped."""
-        return self._selection.text(selection, self.size.width, self._drawing_styles()), "\n"
+        return self._selection.text(selection, self.size.width, self._maker.styles), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002 the base class names it
         """Show what is selected."""
@@ -307,6 +306,11 @@ class Transcript(ScrollView, can_focus=True):
         self.screen.selections = {self: selection}
         self.scroll_to_region(Region(0, line, 1, 1), animate=False)
 
+    def next_rejected(self) -> str:
+        """Show rejected tokens the next way, after the last the first again; returns which it is."""
+        self.rejected = REJECTED[(REJECTED.index(self.rejected) + 1) % len(REJECTED)]
+        return self.rejected
+
     def action_copy_reply(self, identity: int) -> None:
         """A click on the word below a reply."""
         reply = next((part for part in self._stack.parts if id(part) == identity), None)
@@ -314,14 +318,20 @@ class Transcript(ScrollView, can_focus=True):
             self.post_message(self.CopyWanted(reply))
 
     def on_click(self, event: Click) -> None:
-        """Select the token that was clicked on; not at the end of a selection of text."""
-        if self.text_selection is None:
-            self._tell(self._cursor.at(int(event.y) + self.scroll_offset.y, int(event.x)))
+        """Select the token that was clicked on, or unfold a stretch; not at the end of a selection of text."""
+        line, column = int(event.y) + self.scroll_offset.y, int(event.x)
+        if self.text_selection is not None:
+            return
+        if self._stack.unfold(line, column):
+            self.update()
+            self._catch_up()
+        else:
+            self._tell(self._cursor.at(line, column))
 
     def notify_style_update(self) -> None:
         """Another theme: resolve the styles and draw everything again."""
         super().notify_style_update()
-        self._text_styles = None
+        self._maker.forget_styles()
         for block in self._stack.blocks:
             block.forget()
         if self.markdown:
@@ -345,56 +355,26 @@ class Transcript(ScrollView, can_focus=True):
         if shown:
             self.vertical_scrollbar.position = self.scroll_y
 
-    def watch_show_rejected(self) -> None:
-        """Wrap again with, or without, what is no part of the text."""
-        self._rebuild()
-
-    def watch_markdown(self) -> None:
-        """Show the other view."""
-        self._rebuild()
-
-    def watch_by_round(self) -> None:
-        """Lay the tokens out the other way."""
-        self._rebuild()
-
     @property
     def _width(self) -> int:
         return min((self.scrollable_content_region.width or 80) - 1, LINE_WIDTH)
 
     def _rebuild(self) -> None:
         """Make all blocks anew; what was at the top of the screen stays there."""
-        stack, top = self._stack, self.scroll_offset.y
+        place = None if self._end.following else self._places.place
         if self._end.following:
             self._hidden = self._last_parts()
-        block = min(bisect_right(stack.tops, top), len(stack.blocks)) - 1
-        below = top - stack.tops[block]
-        stack.clear()
+        self._stack.clear()
         self.update()
         self.refresh()
         self._catch_up()
-        if not self._end.following and 0 <= block < len(stack.blocks):
-            line = stack.tops[block] + min(below, stack.blocks[block].height - 1)
-            self.scroll_to(y=line, animate=False, immediate=True, force=True)
+        if place is not None:
+            self._places.go_to(place)
 
     def _block(self, part: TurnOrReply) -> Block:
-        if isinstance(part, Turn):
-            return PromptBlock(part, self._width)
-        render = self._render_markdown if self.markdown else None
-        block = ReplyBlock(part, self._width, show_rejected=self.show_rejected, markdown=render, by_round=self.by_round)
-        if self.spot is not None and part is self.spot.reply:
-            block.select(self.spot.token)
-        return block
-
-    def _render_markdown(self, text: str, width: int) -> list[Strip]:
-        from specchat.app.ui.widgets.markdown import markdown_strips
-
-        dark = self.app.current_theme.dark
-        return markdown_strips(self.app.console, text, width, self._drawing_styles(), dark=dark)
-
-    def _drawing_styles(self) -> TranscriptStyles:
-        if self._text_styles is None:
-            self._text_styles = styles_of(self.rich_style, self.get_component_rich_style)
-        return self._text_styles
+        return self._maker.make(
+            part, self._width, self.spot, rejected=self.rejected, markdown=self.markdown, by_round=self.by_round
+        )
 
     def _tell(self, spot: Spot | None) -> None:
         if spot is not None:

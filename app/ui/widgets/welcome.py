@@ -9,11 +9,14 @@ from rich.text import Text
 from textual.widget import Widget
 
 from specchat.app.sanitize import escape_controls
+from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.widgets.figures import FATES, meter
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
 from specchat.engine import Fate, Loading
 
 BAR = 36
+SHOWS = 14
+"""Cells of what stands before an explanation, or a prompt."""
 NAME = (("spec", Fate.ACCEPTED), ("ulate", Fate.REJECTED), ("chat", Fate.CORRECTION))
 MOTTO = "a small guess, a sharp check, the same answer sooner"
 
@@ -30,6 +33,8 @@ class Welcome(Widget):
         super().__init__(**options)
         self._state: Loading | str = Loading("import", "starting", None, 0.0)
         self._failed = False
+        self.offering = True
+        """Whether prompts are offered: not in a replay."""
 
     def show(self, state: Loading | str, *, failed: bool = False) -> None:
         """Show progress, or a sentence."""
@@ -39,12 +44,15 @@ class Welcome(Widget):
     def render(self) -> Text:
         """The block is centred by its style; its lines begin below each other."""
         lines = [self._wordmark(), Text(MOTTO, self._style("welcome--quiet")), Text()]
-        explained = [self._explained(fate, meaning) for fate, meaning in FATES.items()]
-        width = max(line.cell_len for line in explained)
-        if self.size.height >= len(lines) + len(explained) + 4 and width <= self.size.width:
-            lines += [*explained, Text()]
-        lines += self._progress()
-        return Text("\n").join(lines)
+        ending, offers, explained = self._progress(), self._offers(), self._explanations()
+        room, width = self.size.height - len(lines) - len(ending), max(line.cell_len for line in explained)
+        if room < len(offers):
+            offers = []
+        if room >= len(explained) + len(offers) and width <= self.size.width:
+            lines += explained
+        for line in offers:
+            line.truncate(self.size.width, overflow="ellipsis")
+        return Text("\n").join([*lines, *ending, *offers])
 
     def _wordmark(self) -> Text:
         name = Text()
@@ -52,11 +60,30 @@ class Welcome(Widget):
             name.append(part, self._style(f"token--{fate.value}") + Style(bold=True))
         return name
 
+    def _explanations(self) -> list[Text]:
+        """What became of a token, by its colour."""
+        return [*(self._explained(fate, meaning) for fate, meaning in FATES.items()), Text()]
+
     def _explained(self, fate: Fate, meaning: str) -> Text:
         style = self._style(f"token--{fate.value}")
         line = Text.assemble(("■ ", Style(color=style.color)), (fate.value, style))
-        line.pad_right(14 - line.cell_len)
+        line.pad_right(SHOWS - line.cell_len)
         return line.append(meaning, self._style("welcome--quiet"))
+
+    def _offers(self) -> list[Text]:
+        """Prompts that a click puts into the composer, and how to get at them without a mouse."""
+        if not self.offering or self._failed:
+            return []
+        quiet, strong = self._style("welcome--quiet"), self._style("welcome--full")
+        lines = [Text()]
+        for place, prompt in enumerate(FIRST_PROMPTS):
+            click = Style(meta={"@click": f"screen.offer({place})"})
+            lines.append(Text.assemble((prompt.shows.ljust(SHOWS), strong + click), (prompt.text, quiet + click)))
+        tour = Style(meta={"@click": "app.tour"})
+        return [
+            *lines,
+            Text.assemble(("tab tries one · ", quiet), ("/tour", strong + tour), (" explains it all", quiet)),
+        ]
 
     def _progress(self) -> list[Text]:
         if isinstance(self._state, str):

@@ -17,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from specchat.app.errors import SettingsError
-from specchat.app.settings.settings import Settings, load_settings, save_settings
+from specchat.app.settings.settings import REJECTED, Settings, load_settings, save_settings
 from specchat.app.storage.toml_file import update_toml
 
 
@@ -57,8 +57,7 @@ def test_options_win_over_variables_over_the_file_over_defaults(written: Path, m
         ("seed", "-5", -5),
         ("top_p", "0.9", 0.9),
         ("top_p", "1", 1.0),
-        ("show_rejected", "false", False),
-        ("show_rejected", "1", True),
+        ("rejected", "show", "show"),
         ("theme", "", ""),
         ("gamma", "", None),
         ("gamma", "auto", None),
@@ -79,7 +78,7 @@ def test_variables_are_read_by_type(
         ("gamma", "many", "SPECCHAT_GAMMA is 'many': it must be a whole number"),
         ("seed", "1.5", "SPECCHAT_SEED is '1.5': it must be a whole number"),
         ("top_p", "high", "SPECCHAT_TOP_P is 'high': it must be a number"),
-        ("show_rejected", "maybe", "SPECCHAT_SHOW_REJECTED is 'maybe': it must be true or false"),
+        ("rejected", "maybe", "rejected 'maybe' is not known: choose one of fold, show, hide"),
         ("gamma", "-1", "gamma is -1: it must be from 0"),
         ("temperature", "nan", "temperature is nan"),
     ],
@@ -122,7 +121,7 @@ def test_an_option_out_of_range_is_refused_by_name_and_the_file_stays(written: P
         b"gamma = 'four'\n",
         b"gamma = true\n",
         b"gamma = 4.0\n",
-        b"show_rejected = 1\n",
+        b"rejected = 1\n",
         b"temperature = 1" + b"0" * 400 + b"\n",
         b"drafter = 'oracle'\n",
         b"theme = ['a']\n",
@@ -183,8 +182,15 @@ def test_saving_changes_the_named_values_and_nothing_else(written: Path) -> None
 
 
 def test_saving_without_names_writes_what_is_not_the_default(path: Path) -> None:
-    save_settings(path, Settings(gamma=2, show_rejected=False))
-    assert path.read_text() == "gamma = 2\nshow_rejected = false\n"
+    save_settings(path, Settings(gamma=2, rejected="hide"))
+    assert path.read_text() == 'gamma = 2\nrejected = "hide"\n'
+
+
+@pytest.mark.parametrize(("stored", "rejected"), [("false", "hide"), ("true", "show")])
+def test_what_an_earlier_version_called_otherwise_still_counts(path: Path, stored: str, rejected: str) -> None:
+    path.parent.mkdir()
+    path.write_text(f"show_rejected = {stored}\n")
+    assert load_settings(path) == (Settings(rejected=rejected), None)
 
 
 def test_new_keys_go_above_the_tables(path: Path) -> None:
@@ -256,7 +262,7 @@ valid = st.builds(
     seed=st.none() | st.integers(-(1 << 62), 1 << 62),
     max_tokens=st.integers(1, 1 << 20),
     theme=st.text(st.characters(codec="utf-8")),
-    show_rejected=st.booleans(),
+    rejected=st.sampled_from(REJECTED),
 )
 
 

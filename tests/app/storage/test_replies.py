@@ -64,10 +64,13 @@ def test_only_prompts_without_replies_are_taken_back(store: Store) -> None:
 
 
 def test_the_draft(store: Store) -> None:
-    assert store.unsent() == ""
-    for text in ("half a", "half a thought \ud800", ""):
-        store.keep_unsent(text)
-        assert store.unsent() == text.replace("\ud800", "\ufffd")
+    assert store.unsent() == {}
+    for text in ("half a", "half a thought \ud800"):
+        store.keep_unsent(0, text)
+        store.keep_unsent(7, "of another chat")
+        assert store.unsent() == {0: text.replace("\ud800", "\ufffd"), 7: "of another chat"}
+    store.keep_unsent(0, "")
+    assert store.unsent() == {7: "of another chat"}
 
 
 def test_a_file_of_the_first_version_is_carried_over(tmp_path: Path) -> None:

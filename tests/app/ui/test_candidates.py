@@ -116,6 +116,25 @@ async def test_leaving_the_grid_lets_them_go_on(stage: Stage) -> None:
         assert len(stage.engine.cancelled) == 1
 
 
+async def test_who_leaves_them_sees_the_way_back(stage: Stage) -> None:
+    async with stage.app.run_test(size=(80, 24)) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 10, text=ASK)
+        await stage.press(pilot, "escape")
+        assert said(stage)[-1] == "reply 1 of 3 goes on · /candidates shows them again"
+        await stage.press(pilot, "home")
+        assert any(line.endswith("1 of 3 · /candidates") for line in lines_of(stage))
+
+
+@pytest.mark.parametrize(("width", "columns"), [(140, 3), (120, 3), (119, 2), (100, 2), (59, 1)])
+async def test_three_of_them_are_three_columns_where_they_fit(stage: Stage, width: int, columns: int) -> None:
+    async with stage.app.run_test(size=(width, 40)) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 10, text=ASK)
+        frames = stage.app.screen.query(".candidate")
+        assert len({frame.region.x for frame in frames}) == columns
+
+
 async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.ready(pilot)
@@ -161,7 +180,7 @@ async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> No
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "escape")
-        assert stage.app.chat_screen.unsent == ASK
+        assert stage.app.chat_screen.unsent.of(stage.app.chat_screen.conversation) == ASK
         assert not stage.engine.submitted
         await stage.press(pilot, "enter", "2")
         assert [request.sampling.temperature for request in stage.engine.submitted] == [0.0]

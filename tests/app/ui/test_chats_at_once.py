@@ -72,7 +72,7 @@ async def test_the_list_says_how_each_stands(stage: Stage) -> None:
         await stage.settle(pilot)
         assert listed(stage)[0].startswith("◆ ")
         await stage.press(pilot, "ctrl+b", "home", "enter")
-        assert listed(stage)[0].startswith("before the models")
+        assert listed(stage)[0].startswith("  before the model")
 
 
 async def test_the_newest_chat_is_opened_at_once(stage: Stage) -> None:
@@ -137,7 +137,7 @@ async def test_prompts_taken_back_leave_nothing_behind(stage: Stage) -> None:
         assert [chat.title for chat in stage.store.chats()] == ["too early", "Regex for dates"]
         await stage.press(pilot, "escape")
         assert [chat.title for chat in stage.store.chats()] == ["Regex for dates"]
-        assert stage.app.chat_screen.unsent == "too early"
+        assert stage.app.chat_screen.unsent.of(stage.app.chat_screen.conversation) == "too early"
 
 
 async def test_what_was_typed_and_not_sent_is_there_again(stage: Stage, tmp_path: Path) -> None:
@@ -152,7 +152,26 @@ async def test_what_was_typed_and_not_sent_is_there_again(stage: Stage, tmp_path
     last = Stage(tmp_path)
     async with last.app.run_test(size=SIZE) as pilot:
         await last.ready(pilot)
-        assert last.app.chat_screen.unsent == ""
+        assert last.app.chat_screen.unsent.of(last.app.chat_screen.conversation) == ""
+
+
+async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, *"new", "ctrl+b", "home", "enter")
+        composer = stage.app.chat_screen.query_one(Composer)
+        assert composer.text == ""
+        await stage.press(pilot, *"old", "ctrl+n")
+        assert composer.text == "new"
+        await stage.press(pilot, "ctrl+b", "home", "enter")
+        assert composer.text == "old"
+        stage.app.chats.write()
+    again = Stage(tmp_path)
+    async with again.app.run_test(size=SIZE) as pilot:
+        await again.ready(pilot)
+        assert again.app.chat_screen.query_one(Composer).text == "new"
+        await again.press(pilot, "ctrl+b", "home", "enter")
+        assert again.app.chat_screen.query_one(Composer).text == "old"
 
 
 KILLED = """
@@ -183,7 +202,7 @@ def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> None:
     with Store(tmp_path / "specchat.db") as store:
         (chat,) = store.chats()
         assert [(m.role, m.content) for m in store.messages(chat.id)] == [("user", "sent while the model loads")]
-        assert store.unsent() == "and typed"
+        assert store.unsent() == {chat.id: "and typed"}
 
 
 @pytest.mark.model

@@ -51,9 +51,9 @@ def composer(stage: Stage) -> Composer:
 @pytest.mark.parametrize(
     ("line", "name", "value", "sentence"),
     [
-        ("/gamma 6", "gamma", 6, "γ 6 · from the next reply on"),
-        ("/gamma auto", "gamma", None, "γ auto · from the next reply on"),
-        ("/drafter none", "drafter", "none", "drafter none · from the next reply on"),
+        ("/gamma 6", "gamma", 6, "γ 6 · from the next round on"),
+        ("/gamma auto", "gamma", None, "γ auto · from the next round on"),
+        ("/drafter none", "drafter", "none", "drafter none · from the next round on"),
         ("/temp 0.7", "temperature", 0.7, "temperature 0.7 · from the next reply on"),
         ("/temperature 0", "temperature", 0.0, "temperature 0 greedy · from the next reply on"),
         ("/top-k 40", "top_k", 40, "top-k 40 · from the next reply on"),
@@ -98,7 +98,7 @@ async def test_a_control(stage: Stage, line: str, name: str, value: object, sent
         ("/preset fast", "preset 'fast' is not known: none is saved yet, /save NAME makes one"),
         ("/save ../up", "'../up' is no name for a preset: use letters, digits, and - . + _ between them"),
         ("/help me", "/help takes nothing behind it, and got 'me'"),
-        ("/export pdf", "/export pdf is not understood: it takes md, json, svg"),
+        ("/export pdf", "/export pdf is not understood: it takes md, json, svg, html"),
         ("/candidates 9 x", "/candidates takes a number from 2 to 8 and a prompt behind it"),
         ("/candidates 4", "/candidates takes a number from 2 to 8 and a prompt behind it"),
     ],
@@ -231,7 +231,7 @@ async def test_tab_completes(stage: Stage) -> None:
         assert composer(stage).text == "/gamma "
         await stage.press(pilot, "a", "tab")
         assert composer(stage).text == "/gamma auto"
-        composer(stage).load_text("/to")
+        composer(stage).load_text("/top")
         await stage.press(pilot, "tab")
         assert composer(stage).text == "/top-"
         seen = []

@@ -7,26 +7,27 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from specchat.app.ui.widgets.panel import AcceptanceCard, Speed
+from specchat.app.ui.widgets.panel import AcceptanceCard, SetUpCard, Speed
 from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.stage import Stage
 from tests.app.views import WIDE, Replay
 
 
 def line_figures(stage: Stage) -> tuple[str, ...] | None:
-    """τ and the number of tokens as the line below the reply has them."""
+    """τ and the acceptance rate as the line below the reply has them."""
     transcript = stage.app.screen.query_one(Transcript)
     text = "\n".join(transcript.render_line(y).text for y in range(transcript.size.height))
-    found = re.search(r"τ ([\d.]+).* · (\d+) tokens", text)
+    found = re.search(r"([\d.]+) tokens a step \(τ\) · (\d+ %)", text)
     return found and found.groups()
 
 
 def panel_figures(stage: Stage) -> tuple[str, ...]:
     """The same as the panel has them."""
     text = "\n".join(row.plain for row in stage.app.screen.query_one(AcceptanceCard)._shown)
-    tau, tokens = re.search(r"τ ([\d.]+)", text), re.search(r"(\d+) tokens in", text)
-    assert tau and tokens
-    return tau.group(1), tokens.group(1)
+    tau, acceptance = re.search(r"([\d.]+) tokens per", text), re.search(r"(\d+ %) accepted", text)
+    assert tau
+    assert acceptance
+    return tau.group(1), acceptance.group(1)
 
 
 async def test_line_and_panel_agree_in_every_frame(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ async def test_line_and_panel_agree_in_every_frame(tmp_path: Path) -> None:
             if line is not None:
                 assert line == panel_figures(stage)
                 seen.add(line)
-        assert len(seen) > 3
+        assert len(seen) > 2
 
 
 async def test_the_speed_of_now_is_empty_when_nothing_runs(tmp_path: Path) -> None:
@@ -79,3 +80,18 @@ async def frame(stage: Stage, pilot: Pilot[None]) -> None:
     await pilot.pause()
     stage.app.pump.run()
     await pilot.pause()
+
+
+async def test_the_set_up_says_what_was_asked_for(tmp_path: Path) -> None:
+    """γ adapts: the records have each round's own."""
+    stage = Stage(tmp_path)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 40)
+        card = stage.app.screen.query_one(SetUpCard)
+        assert card._shown[0].plain.endswith("· γ auto")
+        stage.app.screen.query_one("TextArea").load_text("/gamma 6")  # type: ignore[attr-defined]
+        await stage.press(pilot, "enter")
+        stage.engine.give(8)
+        await stage.settle(pilot)
+        assert card._shown[0].plain.endswith("· γ 6")

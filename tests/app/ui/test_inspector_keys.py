@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.inspector import ChancesCard, Inspector, VerdictCard
 from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Fate
+from specchat.engine import Admitted, Candidate, Detail, Fate, Finished, FinishReason
 from tests.app.stage import Stage
 from tests.app.views import WIDE, answered, reply_of, screen_of, spot_of, text_of
 
@@ -134,7 +135,33 @@ async def test_what_is_not_recorded_is_said_to_be_so(stage: Stage) -> None:
         stage.engine.give()
         await stage.settle(pilot)
         await stage.press(pilot, "ctrl+left")
-        assert "not recorded for this reply" in text_of(screen.query_one(ChancesCard)).replace("\n", " ")
+        assert "being computed" in text_of(screen.query_one(ChancesCard))
+
+
+async def test_what_was_not_recorded_is_computed_when_the_reply_has_ended(stage: Stage) -> None:
+    """The inspector opens on the last tested token; its lists come from a pass of their own, and are marked."""
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot, None)
+        await stage.press(pilot, "f6")
+        spot = screen.query_one(Transcript).spot
+        assert spot is not None
+        record, token = spot.reply.token(spot.token)
+        assert token.fate in (Fate.ACCEPTED, Fate.REJECTED)
+        assert all(not r.tested for r in spot.reply.rounds[record.number + 1 :])
+        request, behind = stage.engine.examined[-1]
+        before = [each for r in spot.reply.rounds[: record.number] for each in r.emitted]
+        assert list(behind) == [*before, *record.drafted[: token.place]]
+        detail = Detail((Candidate(token.id, token.text, 0.75),), (), (), 0.5, 0.0)
+        name, admitted = request.request_id, spot.reply.rounds[0].position + len(behind)
+        stage.engine.tell(
+            Admitted(name, admitted, 0, 0.0, 0.0),
+            replace(spot.reply.rounds[0], request_id=name, detail=(detail,)),
+            Finished(name, FinishReason.LENGTH, "", "", 0.0),
+        )
+        await stage.settle(pilot)
+        shown = text_of(screen.query_one(ChancesCard))
+        assert "computed afterwards" in shown
+        assert ".75" in shown
 
 
 async def test_the_inspector_of_a_stored_chat(stage: Stage) -> None:

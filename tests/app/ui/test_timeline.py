@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from specchat.app.chat.reply import Reply, ran_together
-from specchat.app.ui.timeline_layout import LEAST, TimelineLayout
+from specchat.app.ui.timeline_layout import MOST, PAUSE, SCALES_MS, USUAL, TimelineLayout
 from specchat.engine import Request, Round
 from tests.app.recorded import trace
 
@@ -37,8 +37,7 @@ def test_slots_do_not_touch_and_have_the_length_of_their_time() -> None:
         assert after.left > before.right
     for slot in lanes.slots:
         cells = (slot.end - slot.start) * 1000 / lanes.ms
-        assert slot.right - slot.left >= LEAST
-        assert abs(slot.right - slot.left - cells) <= 1 or cells < LEAST
+        assert abs(slot.right - slot.left - cells) <= 1 or (slot.cut and cells > slot.right - slot.left == MOST)
 
 
 def test_growing_gives_the_same_as_starting_anew() -> None:
@@ -59,7 +58,51 @@ def test_a_pause_is_cut_short() -> None:
     paused.add(first)
     paused.add(replace(second, at=second.at + 3600))
     lanes = TimelineLayout([paused])
-    assert lanes.slots[1].left - lanes.slots[0].right == 2
+    assert lanes.slots[1].left - lanes.slots[0].right == PAUSE
+    assert lanes.slots[1].late
+    assert not lanes.slots[0].late
+
+
+def test_slow_first_rounds_do_not_make_all_bars_alike() -> None:
+    """The first rounds take 500 ms, the others 56: the scale follows, and the slow ones are as much longer."""
+    (whole,) = replies_of("detail")
+    growing, lanes, now = Reply(), None, 0.0
+    for number, record in enumerate(whole.rounds[:20]):
+        seconds = 0.5 if number < 3 else 0.056
+        now += seconds
+        growing.add(replace(record, at=now, draft_s=0.0, verify_s=seconds, rest_s=0.0, number=number))
+        lanes = lanes or TimelineLayout([growing])
+        lanes.update()
+    assert lanes is not None
+    slow, fast = (slot.right - slot.left for slot in (lanes.slots[0], lanes.slots[-1]))
+    assert lanes.ms in SCALES_MS
+    assert abs(fast - USUAL) <= 2
+    assert slow > 6 * fast
+
+
+def test_a_bar_that_is_too_long_is_cut_and_marked() -> None:
+    (reply,) = replies_of("detail")
+    long = Reply()
+    for record in reply.rounds[:6]:
+        long.add(record)
+    last = reply.rounds[6]
+    long.add(replace(last, at=last.at + 60, verify_s=60.0))
+    slot = TimelineLayout([long]).slots[-1]
+    assert slot.cut
+    assert slot.right - slot.left == MOST
+
+
+def test_lanes_of_other_chats_end_with_mine() -> None:
+    mine, other, _ = replies_of("lanes")
+    cut = Reply("mine")
+    for record in mine.rounds[:5]:
+        cut.add(record)
+    running = TimelineLayout([cut, other], own=1)
+    assert running.count(1) == len(other.rounds)
+    cut.fail("ended")
+    ended = TimelineLayout([cut, other], own=1)
+    assert 0 < ended.count(1) < len(other.rounds)
+    assert all(record.at - record.seconds < cut.rounds[-1].at for record in other.rounds[: ended.count(1)])
 
 
 def test_what_is_in_sight() -> None:

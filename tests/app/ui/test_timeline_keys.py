@@ -19,13 +19,13 @@ async def test_a_round_picked_selects_its_tokens_and_a_token_its_round(stage: St
         assert timeline.has_focus
         await stage.press(pilot, "left", "left")
         assert spot_of(screen)[0] == rounds[-2].number
-        assert f"round {rounds[-2].number}:" in str(timeline.border_subtitle)
+        assert f"round {rounds[-2].number + 1}:" in str(timeline.border_subtitle)
         await stage.press(pilot, "home")
         assert spot_of(screen)[0] == 0
         await stage.press(pilot, "end")
         assert spot_of(screen)[0] == rounds[-1].number
         await stage.press(pilot, "f6", "ctrl+left")
-        assert f"round {rounds[-2].number}:" in str(timeline.border_subtitle)
+        assert f"round {rounds[-2].number + 1}:" in str(timeline.border_subtitle)
 
 
 async def test_the_timeline_folds(stage: Stage) -> None:

@@ -11,9 +11,9 @@ from textual.geometry import Region
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Fate, Round
+from specchat.engine import Fate, Finished, FinishReason, Round
 from tests.app.recorded import trace
-from tests.app.stage import Stage
+from tests.app.stage import Stage, lines_of
 
 
 def round_of(*pieces: str, accepted: int, tested: int, last: str, fate: Fate, number: int = 0) -> Round:
@@ -137,6 +137,65 @@ async def test_selected_text_is_copied(stage: Stage) -> None:
         assert stage.app.screen.get_selected_text() in ("some", "some ")
         await stage.press(pilot, "ctrl+c")
         assert stage.app.clipboard.startswith("some")
+
+
+def some_rounds() -> list[Round]:
+    """Three rounds with a rejection in the first and in the third."""
+    return [
+        round_of(" yes", " no", " never", accepted=1, tested=2, last=" instead", fate=Fate.CORRECTION),
+        round_of(" all", accepted=1, tested=1, last=" more", fate=Fate.BONUS, number=1),
+        round_of(" wrong", accepted=0, tested=1, last=" right", fate=Fate.CORRECTION, number=2),
+    ]
+
+
+FOLDED, IN_PLACE = "     yes┊ instead all more┊ right", "     yes no never instead all more wrong right"
+
+
+async def test_a_finished_reply_folds_what_was_rejected(stage: Stage) -> None:
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        _transcript, reply = shown(stage, *some_rounds())
+        await stage.settle(pilot)
+        assert IN_PLACE + "▌" in lines_of(stage)  # while it streams
+        reply.add(Finished("r", FinishReason.EOS, "", "", 1.0))
+        await stage.settle(pilot)
+        assert FOLDED in lines_of(stage)
+        for shows in (IN_PLACE, "     yes instead all more right", FOLDED):
+            await stage.press(pilot, "ctrl+r")
+            assert shows in lines_of(stage)
+
+
+async def test_a_click_unfolds_one_stretch_and_the_inspector_all(stage: Stage) -> None:
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        transcript, reply = shown(stage, *some_rounds())
+        reply.add(Finished("r", FinishReason.EOS, "", "", 1.0))
+        await stage.settle(pilot)
+        line = lines_of(stage).index(FOLDED)
+        await pilot.click(transcript, offset=(FOLDED.index("┊"), line))
+        await stage.settle(pilot)
+        assert lines_of(stage)[line] == "     yes no never instead all more┊ right"
+        assert transcript.spot is None  # a mark is no token to look at
+        await stage.press(pilot, "f6")
+        assert lines_of(stage)[line] == IN_PLACE
+        await stage.press(pilot, "f6")
+        assert lines_of(stage)[line] == "     yes no never instead all more┊ right"
+
+
+async def test_what_is_read_stays_in_place_when_a_reply_folds(stage: Stage) -> None:
+    async with stage.app.run_test(size=(100, 30)) as pilot:
+        await stage.ready(pilot)
+        transcript, reply = shown(stage, *(r for r in trace() if isinstance(r, Round)))
+        await stage.settle(pilot)
+        transcript.scroll_to(y=transcript.max_scroll_y // 2, animate=False, immediate=True)
+        await stage.settle(pilot)
+        first = transcript._cursor.at(transcript.scroll_offset.y, 0, nearest=True)
+        reply.add(Finished("r", FinishReason.EOS, "", "", 1.0))
+        await stage.settle(pilot)
+        again = transcript._cursor.at(transcript.scroll_offset.y, 0, nearest=True)
+        assert first is not None
+        assert again is not None
+        assert again.token <= first.token < again.token + 40  # its line begins with the words before it
 
 
 async def test_a_new_width_wraps_again(stage: Stage) -> None:

@@ -1,0 +1,110 @@
+"""The lessons of the tour: two rounds of a recorded reply, told one part after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.reply import Reply
+from specchat.app.sources.stepper import Part
+from specchat.engine import Record, Request, Round
+
+FIRST = 4
+"""The round that is told in the trace of `app.paths.TOUR`; it has a rejection, and the one behind it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One screen of the tour."""
+
+    name: str
+    sentence: str
+    """The lesson in a few words."""
+    text: str
+    conversation: Conversation
+    """As far as it has got."""
+    whole: Reply
+    """The same reply up to the end of the last lesson's round, for what is known of a token."""
+    token: int | None
+    """The token that is looked at, by the numbers of `Reply.starts`; None for none."""
+
+    @property
+    def reply(self) -> Reply:
+        """What is shown of the reply."""
+        reply = self.conversation.turns[-1].reply
+        assert reply is not None
+        return reply
+
+
+def lessons(records: Iterable[Record]) -> list[Lesson]:
+    """All of them, from the records of one reply."""
+    records = list(records)
+    request = next(record for record in records if isinstance(record, Request))
+    prompt = request.messages[-1].content
+    rounds = [record for record in records if isinstance(record, Round)]
+    rounds[:FIRST] = map(_as_read, rounds[:FIRST])
+    told = rounds[FIRST]
+    whole = _reply(rounds[: FIRST + 2])
+    start, bonus = whole.starts[FIRST], whole.tokens - 1
+    places = {"accept": start, "reject": start + told.accepted, "correct": start + len(told.drafted), "bonus": bonus}
+    kept, refused, instead = (whole.token(places[name])[1].text.strip() for name in ("accept", "reject", "correct"))
+    guess = "".join(told.pieces).strip()
+
+    def lesson(name: str, sentence: str, text: str, done: int, part: Part | None = None) -> Lesson:
+        reply = _reply(rounds[:done])
+        reply.stepping = None if part is None else (told, part)
+        return Lesson(name, sentence, text, Conversation(turns=[Turn(prompt, reply)]), whole, places.get(name))
+
+    return [
+        lesson(
+            "draft", "A quick guesser writes ahead.",
+            f"It has proposed {len(told.drafted)} tokens, “{guess}”. They may be nonsense: nothing is decided yet.",
+            FIRST, Part.DRAFTED,
+        ),
+        lesson(
+            "verify", "The big model reads all of them at once.",
+            f"One step of it takes about as long for {len(told.drafted)} tokens as for one. That is the whole trick: "
+            "to check is cheaper than to write. Its step says how likely each of the tokens is to it (p), and that is "
+            "held against how likely it was to the guesser (q).",
+            FIRST, Part.DRAFTED,
+        ),
+        lesson(
+            "accept", f"“{kept}” is kept.",
+            "What the big model likes at least as much as the guesser did is kept for certain. For anything else a die "
+            "is thrown (u), and the odds are p / q: kept means that ◆ lies on the coloured part of the line.",
+            FIRST, Part.JUDGED,
+        ),
+        lesson(
+            "reject", f"“{refused}” is refused.",
+            "And with it all that was guessed behind it, unread, since each guess builds on the one before.",
+            FIRST, Part.JUDGED,
+        ),
+        lesson(
+            "correct", f"The big model writes “{instead}” in its place.",
+            "It is drawn from what the guesser thought of too little, so that in the end each token comes as often as "
+            "if the big model had written alone: the reply is the same, only sooner. The next round begins behind it.",
+            FIRST + 1,
+        ),
+        lesson(
+            "bonus", "When all are kept, there is one more.",
+            f"The step that checked {len(rounds[FIRST + 1].drafted)} guesses also says what comes behind them. Here "
+            f"one step of the big model gave {len(rounds[FIRST + 1].emitted)} tokens; how many it gives on average is "
+            "τ, and what it gains is “measured” in the panel. f12 explains every figure.",
+            FIRST + 2,
+        ),
+    ]  # fmt: skip
+
+
+def _as_read(record: Round) -> Round:
+    """A round without what it refused: a first look has one draft to look at."""
+    kept = record.accepted
+    parts = {name: getattr(record, name)[:kept] for name in ("drafted", "pieces", "p", "q", "u", "beta")}
+    return replace(record, **parts, detail=())
+
+
+def _reply(rounds: Iterable[Round]) -> Reply:
+    reply = Reply()
+    for record in rounds:
+        reply.add(record)
+    return reply

@@ -1,0 +1,20 @@
+"""Prompts for a first minute: they show speculation at its best, at its worst, and in between."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class FirstPrompt(NamedTuple):
+    """A prompt, and what it shows."""
+
+    shows: str
+    text: str
+
+
+FIRST_PROMPTS = (
+    FirstPrompt("at its best", "Write the numbers from 1 to 40, separated by commas."),
+    FirstPrompt("in between", "Write a Python class Stack with push, pop, peek and size."),
+    FirstPrompt("at its worst", "Explain in three sentences why the sky is blue."),
+)
+"""With the default model τ is about 7.6, 1.6 and 1.1: what repeats is easy to guess, what is new is not."""

@@ -1,0 +1,183 @@
+"""What the paper predicts, drawn: for the reply on screen with its measured points, and as in the paper's figures.
+
+Leviathan et al. 2023: equation 1 and Figure 2 (tokens), Theorem 3.8 (speedup), section 3.5 and Figure 3 (the best γ),
+Theorem 3.11, Figure 4 and Table 1 (operations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import ClassVar
+
+from rich.table import Table
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.color import Color
+from textual.containers import Container, Horizontal
+from textual.screen import ModalScreen
+from textual.widgets import Static, TabbedContent, TabPane
+from textual_plotext import PlotextPlot
+
+from specchat.app.chat.reply import Reply
+from specchat.app.ui.widgets.figures import rate, times
+from specchat.engine import MAX_GAMMA, expected_tokens, operations, optimal_gamma, speedup
+
+EXAMPLE = 0.8, 0.05
+"""α and c of the curves while nothing has been measured."""
+_ALPHAS = [step / 50 for step in range(50)]
+_GAMMAS = list(range(MAX_GAMMA + 1))
+_FAR = 64
+"""Largest γ that Figure 3 looks at."""
+_TABLE_1 = (0.6, 2), (0.7, 3), (0.8, 2), (0.8, 5), (0.9, 2), (0.9, 10)
+"""α and γ of the rows of Table 1."""
+_LIVE_S = 1.0
+_CURVES = ("fate-accepted", "fate-bonus", "fate-correction", "fate-rejected", "primary", "fate-plain")
+"""Colours of curves, by the names of the theme's variables."""
+
+
+class TheoryScreen(ModalScreen[None]):
+    """The theory, for what is measured now; closes with escape.
+
+    Args:
+        reply: whose α, c and rounds are drawn.
+    """
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-column"), (110, "-columns")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,t,q", "dismiss", "close", key_display="esc")]
+
+    def __init__(self, reply: Reply | None) -> None:
+        super().__init__()
+        self._reply = reply
+
+    def compose(self) -> ComposeResult:
+        """One page for the reply, one for each figure of the paper."""
+        with Container(id="theory") as frame:
+            frame.border_title = "theory"
+            frame.border_subtitle = "← → pages · esc closes"
+            with TabbedContent():
+                with TabPane("this reply", id="theory-now"):
+                    with Horizontal():
+                        yield PlotextPlot(id="theory-tokens")
+                        yield PlotextPlot(id="theory-speedup")
+                    yield Static(id="theory-caption")
+                for number in (2, 3, 4):
+                    with TabPane(f"figure {number}", id=f"theory-{number}"):
+                        yield PlotextPlot(id=f"theory-figure-{number}")
+                with TabPane("table 1", id="theory-table"):
+                    yield Static(_table_1(), id="theory-rows")
+
+    def on_mount(self) -> None:
+        """Draw everything; the reply again while it runs."""
+        self._draw_reply()
+        self._draw_tokens_by_alpha()
+        self._draw_optimal_gamma()
+        self._draw_trade()
+        self.set_interval(_LIVE_S, self._draw_running)
+
+    def _draw_running(self) -> None:
+        if self._reply is not None and self._reply.running:
+            self._draw_reply()
+
+    def _draw_reply(self) -> None:
+        """Tokens and speedup against γ, with the points that were measured, and the best γ."""
+        alpha = None if self._reply is None else self._reply.figures.metrics.alpha
+        gain = None if self._reply is None else self._reply.figures.gain
+        a, c = EXAMPLE if alpha is None else (min(alpha, 1.0), EXAMPLE[1] if gain is None else gain.c)
+        best = optimal_gamma(a, c, MAX_GAMMA)
+        lengths, means = _emitted_by_length(self._reply)
+        self._plot(
+            "theory-tokens",
+            "tokens per pass, by γ",
+            [("equation 1", _GAMMAS, [expected_tokens(a, gamma) for gamma in _GAMMAS])],
+            points=(lengths, means),
+        )
+        point = ([self._mean_length()], [gain.measured]) if gain is not None else ((), ())
+        curve = [speedup(a, gamma, c) for gamma in _GAMMAS]
+        self._plot("theory-speedup", "speedup, by γ", [("Theorem 3.8", _GAMMAS, curve)], points=point, mark=best)
+        values = f"α {a:.2f} · c {c:.3f} · best γ {best}: {times(speedup(a, best, c))}"
+        if alpha is None:
+            text = f"{values}: an example, as nothing has been drafted yet"
+        elif gain is None:
+            text = f"{values}, with an example's c, as this reply's is not measured yet"
+        else:
+            rounds = f"predicted for the rounds that were run {times(gain.predicted)}"
+            text = f"{values} · measured {times(gain.measured)}, {rounds}"
+        self.query_one("#theory-caption", Static).update(Text(text))
+
+    def _draw_tokens_by_alpha(self) -> None:
+        curves = [(f"γ {gamma}", _ALPHAS, [expected_tokens(a, gamma) for a in _ALPHAS]) for gamma in (1, 3, 5, 7, 10)]
+        self._plot("theory-figure-2", "Figure 2: tokens per pass, by α", curves)
+
+    def _draw_optimal_gamma(self) -> None:
+        shown = [alpha for alpha in _ALPHAS if 0.2 <= alpha <= 0.94]
+        curves = [
+            (f"c {c:g}", shown, [float(optimal_gamma(a, c, _FAR)) for a in shown]) for c in (0.01, 0.02, 0.05, 0.1)
+        ]
+        self._plot("theory-figure-3", "Figure 3: the best γ, by α", curves)
+
+    def _draw_trade(self) -> None:
+        curves = []
+        for gamma in (3, 5, 10):
+            curves.append((f"speedup, γ {gamma}", _ALPHAS, [speedup(a, gamma, 0.0) for a in _ALPHAS]))
+            shown = [alpha for alpha in _ALPHAS if operations(alpha, gamma) <= gamma + 1]
+            curves.append((f"operations, γ {gamma}", shown, [operations(a, gamma) for a in shown]))
+        self._plot("theory-figure-4", "Figure 4: speedup and operations, by α (c = ĉ = 0)", curves)
+
+    def _plot(
+        self,
+        name: str,
+        title: str,
+        curves: Sequence[tuple[str, Sequence[float], Sequence[float]]],
+        points: tuple[Sequence[float], Sequence[float]] = ((), ()),
+        mark: int | None = None,
+    ) -> None:
+        """Draw curves, what was measured, and a line where the best γ is."""
+        widget = self.query_one(f"#{name}", PlotextPlot)
+        plot, colours = widget.plt, self._colours()
+        plot.clear_data()
+        plot.title(title)
+        if mark:
+            plot.vline(mark, colours["quiet"])
+        for (label, x, y), colour in zip(curves, cycle(_CURVES), strict=False):
+            plot.plot(list(x), list(y), label=label, marker="braille", color=colours[colour])
+        if points[0]:
+            plot.scatter(list(points[0]), list(points[1]), label="measured", marker="●", color=colours["warning"])
+        widget.refresh()
+
+    def _colours(self) -> dict[str, tuple[int, int, int]]:
+        names = (
+            "fate-accepted",
+            "fate-bonus",
+            "fate-correction",
+            "fate-rejected",
+            "primary",
+            "fate-plain",
+            "quiet",
+            "warning",
+        )
+        variables = self.app.get_css_variables()
+        return {name: Color.parse(variables[name]).rgb for name in names}
+
+    def _mean_length(self) -> float:
+        rounds = [] if self._reply is None else self._reply.own_rounds
+        return sum(record.steps for record in rounds) / max(len(rounds), 1)
+
+
+def _emitted_by_length(reply: Reply | None) -> tuple[list[float], list[float]]:
+    """Draft lengths that were run, and the mean of tokens that their rounds emitted."""
+    counts: dict[int, list[int]] = {}
+    for record in () if reply is None else reply.own_rounds:
+        counts.setdefault(record.steps, []).append(len(record.emitted))
+    lengths = sorted(counts)
+    return [float(n) for n in lengths], [sum(counts[n]) / len(counts[n]) for n in lengths]
+
+
+def _table_1() -> Table:
+    table = Table(title="Table 1: operations and speed over plain decoding, for c = ĉ = 0", box=None, padding=(0, 3))
+    for name in ("α", "γ", "operations", "speed"):
+        table.add_column(name, justify="right")
+    for alpha, gamma in _TABLE_1:
+        table.add_row(rate(alpha), str(gamma), times(operations(alpha, gamma)), times(speedup(alpha, gamma, 0.0)))
+    return table

@@ -1,0 +1,91 @@
+"""A first look at speculative decoding: a recorded round, one part a screen, in the widgets of the chat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Static
+
+from specchat.app.chat.lessons import Lesson
+from specchat.app.sanitize import escape_controls
+from specchat.app.settings.settings import SHOW
+from specchat.app.ui.widgets.inspector import Inspector
+from specchat.app.ui.widgets.key_bar import KeyBar
+from specchat.app.ui.widgets.legend import Legend
+from specchat.app.ui.widgets.token_cursor import Spot
+from specchat.app.ui.widgets.too_small import TooSmall
+from specchat.app.ui.widgets.transcript import Transcript
+
+
+class TourScreen(Screen[None]):
+    """Shows one lesson after the other; dismissed at its end, or at any time."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (24, "-tall")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("right,enter,space,n", "turn(1)", "next", key_display="→"),
+        Binding("left,backspace,b", "turn(-1)", "back", key_display="←"),
+        Binding("escape,q", "dismiss", "to the chat", key_display="esc"),
+        Binding("f12,d", "app.definitions", "figures", key_display="f12"),
+    ]
+
+    def __init__(self, lessons: Sequence[Lesson]) -> None:
+        super().__init__()
+        self._lessons = lessons
+        self._at = 0
+        self._transcript = Transcript(lessons[0].conversation, id="tour-reply")
+        self._transcript.set_reactive(Transcript.rejected, SHOW)
+        self._transcript.can_focus = False  # its arrow keys would move between tokens
+        self._inspector = Inspector(replaying=True, id="tour-token")
+
+    def compose(self) -> ComposeResult:
+        """The reply above what is said of it, beside what is known of a token."""
+        yield Static(id="tour-head")
+        with Horizontal(id="tour-body"):
+            with Vertical(id="tour-told"):
+                yield self._transcript
+                with Vertical(id="tour-text") as frame:
+                    frame.border_title = "tour"
+                    yield Static(id="tour-said")
+            yield self._inspector
+        yield Legend(id="tour-legend")
+        yield KeyBar(compact=True, show_command_palette=False)
+        yield TooSmall(id="too-small")
+
+    def on_mount(self) -> None:
+        """Begin."""
+        self._show()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """No way back from the first lesson."""
+        return self._at > 0 if (action, parameters) == ("turn", (-1,)) else super().check_action(action, parameters)
+
+    def action_turn(self, by: int) -> None:
+        """The next lesson, or the one before; behind the last one is the chat."""
+        self._at = max(self._at + by, 0)
+        if self._at == len(self._lessons):
+            self.dismiss()
+        else:
+            self._show()
+
+    def _show(self) -> None:
+        lesson = self._lessons[self._at]
+        names = [(f" {other.name} ", "reverse bold" if other is lesson else "dim") for other in self._lessons]
+        self.query_one("#tour-head", Static).update(Content.assemble(*names))
+        said = Content.assemble((escape_controls(lesson.sentence), "bold"), "\n", escape_controls(lesson.text))
+        self.query_one("#tour-said", Static).update(said)
+        self.query_one("#tour-text").border_subtitle = f"{self._at + 1} of {len(self._lessons)} · → next · esc leaves"
+        self._transcript.show(lesson.conversation)
+        known = lesson.token is not None
+        self.set_class(known, "-known")
+        if lesson.token is not None:
+            self._inspector.show(Spot(lesson.whole, lesson.token))
+            if lesson.reply.stepping is None:
+                self._transcript.look_at(Spot(lesson.reply, lesson.token))
+        self.refresh_bindings()

@@ -1,0 +1,111 @@
+"""What the engine computes of a finished reply is what it would have recorded."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.session import Session
+from specchat.app.settings.settings import Settings
+from specchat.engine import Candidate, Detail, Engine, Fate
+from tests.engine.tiny import VOCABULARY, tiny_engine, tiny_model
+
+NEAR = 2e-3
+
+
+def answered(requests: RequestManager, prompt: str) -> tuple[Conversation, Reply]:
+    conversation = Conversation()
+    requests.send(conversation, prompt)
+    wait_for(requests, lambda: conversation.running is None)
+    reply = conversation.turns[-1].reply
+    assert reply is not None
+    return conversation, reply
+
+
+def wait_for(requests: RequestManager, done: object) -> None:
+    until = time.monotonic() + 60
+    while not done():  # type: ignore[operator]
+        list(requests.drain())
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def manager(engine: Engine, **settings: object) -> RequestManager:
+    requests = RequestManager()
+    requests.connect(Session(_Started(engine), Settings(max_tokens=40, **settings)), None)  # type: ignore[arg-type]
+    requests.ready()
+    return requests
+
+
+class _Started:
+    """An engine that runs already, as a source."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def start(self) -> None:
+        """It has been."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"temperature": 1.0, "seed": 4}, {"drafter": "ngram", "temperature": 1.0, "seed": 4}],
+    ids=["greedy", "sampled", "n-gram"],
+)
+def test_what_is_computed_is_what_would_have_been_recorded(
+    settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specchat.app.chat.examination.WIDE", VOCABULARY)  # the tiny model is sure of nothing
+    with tiny_engine(draft=tiny_model(1, layers=1)) as engine:
+        requests = manager(engine, gamma=3, **settings)
+        requests.detail = 8
+        conversation, reply = answered(requests, "abcabcabcabc")
+        recorded = {n: _recorded(reply, n) for n in range(reply.tokens)}
+        reply.rounds[:] = [replace(r, detail=()) for r in reply.rounds]
+        judged = [n for n in range(reply.tokens) if reply.token(n)[1].fate is not Fate.DISCARDED]
+        assert {reply.token(n)[1].fate for n in judged} >= {Fate.REJECTED, Fate.CORRECTION}
+        for number in judged:
+            requests.examine(conversation, reply, number, 8)
+        wait_for(requests, lambda: len(reply.computed) == len(judged))
+        for number in judged:
+            expected, computed = recorded[number], reply.computed[number]
+            assert computed.note == ""
+            assert computed.detail is not None
+            assert expected is not None
+            assert computed.detail.target_entropy == pytest.approx(expected.target_entropy, abs=NEAR)
+            for mine, theirs in ((computed.detail.target, expected.target), (computed.detail.draft, expected.draft)):
+                assert _same(mine, theirs)
+            if reply.token(number)[1].fate is Fate.CORRECTION:
+                assert _same(computed.detail.residual[:3], expected.residual[:8])
+
+
+def test_a_reply_of_another_prompt_is_not_explained() -> None:
+    with tiny_engine() as engine:
+        requests = manager(engine)
+        conversation, reply = answered(requests, "abcabc")
+        conversation.turns[-1].prompt = "something else"
+        requests.examine(conversation, reply, 0, 8)
+        wait_for(requests, lambda: reply.computed)
+        assert reply.computed[0].detail is None
+        assert "cannot be computed" in reply.computed[0].note
+
+
+def _recorded(reply: Reply, number: int) -> Detail | None:
+    record, token = reply.token(number)
+    if token.place < record.tested:
+        return record.detail[token.place]
+    return record.detail[-1] if token.place == len(record.drafted) else None
+
+
+def _same(mine: tuple[Candidate, ...], theirs: tuple[Candidate, ...]) -> bool:
+    """Whether every listed token has the other list's probability, where that list has it."""
+    known = {c.id: c.probability for c in theirs}
+    return bool(mine) == bool(theirs) and all(abs(known.get(c.id, c.probability) - c.probability) < NEAR for c in mine)

@@ -1,0 +1,145 @@
+"""What is said in passing, and the lines around the conversation: nothing covers, jumps or is cut."""
+
+from __future__ import annotations
+
+import pytest
+from textual.geometry import Region
+from textual.widgets import Static
+
+from specchat.app.chat.marks import Marks
+from specchat.app.ui.notices import say
+from specchat.app.ui.screens.chat import COUNT_S
+from specchat.app.ui.widgets.chat_list import ChatList
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.key_bar import KeyBar
+from specchat.app.ui.widgets.notice_line import NoticeLine
+from specchat.app.ui.widgets.prompt_frame import PromptFrame, room_text
+from specchat.app.ui.widgets.too_small import TooSmall
+from tests.app.stage import Stage, lines_of
+
+NARROW = (80, 24)
+
+
+def notice(stage: Stage) -> str:
+    """The line below the composer; empty if there is none."""
+    line = stage.app.screen.query_one(NoticeLine)
+    return str(line.content) if line.display else ""
+
+
+def footer(stage: Stage) -> list[str]:
+    return [key.description for key in stage.app.screen.query_one(KeyBar).query("FooterKey")]  # type: ignore[attr-defined]
+
+
+async def test_the_newest_notice_replaces_the_older_and_covers_nothing(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 40)
+        for sentence, severity in (("one thing", "information"), ("another one", "error")):
+            say(stage.app, sentence, severity)  # type: ignore[arg-type]
+            await stage.settle(pilot)
+        assert notice(stage) == "✗ another one"
+        line = stage.app.screen.query_one(NoticeLine)
+        assert line.region.height == 1
+        assert line.region.y == stage.app.screen.query_one(PromptFrame).region.bottom
+        assert not any(line.region.overlaps(other.region) for other in stage.app.screen.query("#middle, KeyBar"))
+        await pilot.click(NoticeLine)
+        assert notice(stage) == ""
+
+
+async def test_an_error_of_the_controls_stands_below_their_field(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+o", "enter", *"99", "enter")
+        assert "gamma is 99" in notice(stage)
+        field = stage.app.screen.query_one("#control-field")
+        assert stage.app.screen.query_one(NoticeLine).region.y == field.region.bottom
+
+
+async def test_ctrl_c_says_what_stops_a_reply(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 40)
+        await stage.press(pilot, "ctrl+c")
+        assert notice(stage) == "· esc stops the reply · ^q quits"
+        stage.engine.give()
+        await stage.settle(pilot)
+        await stage.press(pilot, "ctrl+c")
+        assert notice(stage) == "· ^q quits"
+
+
+async def test_stopping_is_said_until_it_has_stopped(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 40)
+        stage.engine.slow_to_stop = True
+        await stage.press(pilot, "escape")
+        assert stage.app.screen.query_one(PromptFrame).border_subtitle == "stopping…"
+        assert any("◌ stopping…" in line for line in lines_of(stage))
+        stage.engine.slow_to_stop = False
+        stage.engine.cancel(stage.engine.cancelled[-1])
+        await stage.settle(pilot)
+        assert any("■ stopped" in line for line in lines_of(stage))
+
+
+@pytest.mark.parametrize(("size", "said"), [((40, 10), "40 × 10"), ((140, 9), "140 × 9")])
+async def test_too_small_a_terminal_says_so_and_takes_what_is_typed(
+    stage: Stage, size: tuple[int, int], said: str
+) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+g")  # the composer is behind a tab
+        await pilot.resize_terminal(*size)
+        await stage.settle(pilot)
+        text = str(stage.app.screen.query_one(TooSmall).content)
+        assert "48 × 12" in text
+        assert said in text
+        await stage.press(pilot, *"hello")
+        assert stage.app.screen.query_one(Composer).text == "hello"
+        assert stage.app.screen.query_one(Composer).region.height == 1
+        assert stage.app.screen.region.contains_region(stage.app.screen.query_one(Composer).region)
+
+
+@pytest.mark.parametrize("size", [(140, 40), (100, 30), (80, 24), (60, 16), (48, 12)])
+async def test_the_footer_keeps_the_list_and_the_end(stage: Stage, size: tuple[int, int]) -> None:
+    async with stage.app.run_test(size=size) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 40)
+        assert {"quit", "chats", "stop"} <= set(footer(stage))
+        bar = stage.app.screen.query_one(KeyBar).region
+        assert all(bar.contains_region(Region(*key.region)) for key in stage.app.screen.query("FooterKey"))
+
+
+async def test_titles_do_not_move_when_a_sign_comes(stage: Stage) -> None:
+    stage.chats("Regex for dates")
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        chats = stage.app.screen.query_one(ChatList)
+        before = chats._line(chats.chats[0]).plain
+        chats._marks = Marks(answering=frozenset({chats.chats[0].id}))
+        after = chats._line(chats.chats[0]).plain
+        assert after == before.replace("  Regex", "● Regex")
+
+
+async def test_nothing_of_the_models_is_cut_at_80_columns(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, *"/drafter ngram", "enter")
+        models, machine = (stage.app.screen.query_one(part, Static) for part in ("#models", "#machine"))
+        assert "γ auto" in str(models.content)
+        assert models.content_region.width >= len(str(models.content))
+        assert not machine.display or machine.region.x >= models.region.right
+
+
+async def test_the_composer_says_how_much_room_is_left(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        frame = stage.app.screen.query_one(PromptFrame)
+        await stage.press(pilot, *"three short words")
+        await pilot.pause(2 * COUNT_S)
+        await stage.settle(pilot)
+        assert str(frame.border_subtitle) == "3 tokens · room for 4 093"
+        await stage.press(pilot, "enter")
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert str(frame.border_subtitle) == ""
+        assert room_text(4100, 4096) == "4 100 tokens · 4 too many"

@@ -1,0 +1,61 @@
+"""The theory, drawn: for the reply on screen, and as in the paper's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from specchat.app.ui.screens.theory import TheoryScreen
+from specchat.engine import MAX_GAMMA, optimal_gamma
+from tests.app.stage import Stage, run
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+async def of_reply(stage: Stage, pilot: Pilot[None]) -> None:
+    await stage.ready(pilot)
+    await stage.answer(pilot)
+    await stage.press(pilot, "f12", "t")
+
+
+@pytest.mark.parametrize("size", [(140, 40), (80, 24)], ids=["wide", "narrow"])
+def test_of_a_reply(snap_compare: Callable[..., bool], stage: Stage, size: tuple[int, int]) -> None:
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, of_reply))
+
+
+def test_figure_4(snap_compare: Callable[..., bool], stage: Stage) -> None:
+    async def before(stage: Stage, pilot: Pilot[None]) -> None:
+        await of_reply(stage, pilot)
+        await stage.press(pilot, "right", "right", "right")
+
+    assert snap_compare(stage.app, terminal_size=(110, 30), run_before=run(stage, before))
+
+
+async def test_its_figures_are_the_reply_s(stage: Stage) -> None:
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await of_reply(stage, pilot)
+        figures = stage.app.chat_screen.reply.figures
+        assert figures.metrics.alpha is not None
+        assert figures.gain is not None
+        best = optimal_gamma(figures.metrics.alpha, figures.gain.c, MAX_GAMMA)
+        caption = str(stage.app.screen.query_one("#theory-caption", Static).render())
+        assert f"α {figures.metrics.alpha:.2f} · c {figures.gain.c:.3f} · best γ {best}" in caption
+        assert f"measured {figures.gain.measured:.2f}×" in caption
+
+
+async def test_without_a_draft_the_curves_are_an_example(stage: Stage) -> None:
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, *"/theory", "enter")
+        assert isinstance(stage.app.screen, TheoryScreen)
+        caption = str(stage.app.screen.query_one("#theory-caption", Static).render())
+        assert "an example, as nothing has been drafted yet" in caption
+        await stage.press(pilot, "escape")
+        assert stage.app.screen is stage.app.chat_screen

@@ -1,0 +1,76 @@
+"""The tour shows the parts of a recorded round, and is reached in every way that it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from textual.pilot import Pilot
+
+from specchat.app.chat.lessons import lessons
+from specchat.app.paths import TOUR
+from specchat.app.ui.first_prompts import FIRST_PROMPTS
+from specchat.app.ui.screens.chat import ChatScreen
+from specchat.app.ui.screens.tour import TourScreen
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.welcome import Welcome
+from specchat.engine import Fate, read_trace
+from tests.app.stage import Stage, run
+
+WIDE, NARROW = (140, 40), (80, 24)
+NAMES = ["draft", "verify", "accept", "reject", "correct", "bonus"]
+
+
+def test_each_lesson_is_about_what_it_says() -> None:
+    told = lessons(read_trace(TOUR))
+    assert [lesson.name for lesson in told] == NAMES
+    fates = [lesson.whole.token(lesson.token)[1].fate for lesson in told if lesson.token is not None]
+    assert fates == [Fate.ACCEPTED, Fate.REJECTED, Fate.CORRECTION, Fate.BONUS]
+
+
+async def test_every_part_has_a_screen_and_the_end_is_the_chat(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, *"/tour", "enter")
+        seen = []
+        while isinstance(stage.app.screen, TourScreen):
+            seen.append(stage.app.screen._lessons[stage.app.screen._at].name)
+            await stage.press(pilot, "enter")
+        assert seen == NAMES
+        assert isinstance(stage.app.screen, ChatScreen)
+        assert not stage.engine.submitted
+        assert {"Tour"} <= {command.title for command in stage.app.get_system_commands(stage.app.screen)}
+
+
+async def test_an_empty_chat_offers_prompts(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        composer = stage.app.screen.query_one(Composer)
+        seen = []
+        for _ in range(4):
+            await stage.press(pilot, "tab")
+            seen.append(composer.text)
+        assert seen == [*(prompt.text for prompt in FIRST_PROMPTS), ""]
+        welcome = stage.app.screen.query_one(Welcome).render()
+        shown = [line.plain for line in welcome.split()]
+        place = next(y for y, line in enumerate(shown) if line.startswith("at its worst"))
+        assert "/tour" in welcome.plain
+        top = (stage.app.screen.query_one(Welcome).size.height - len(shown)) // 2
+        await pilot.click(Welcome, offset=(40, top + place))
+        assert composer.text == FIRST_PROMPTS[2].text
+        await stage.press(pilot, "enter")
+        assert stage.engine.submitted[0].messages[-1].content == FIRST_PROMPTS[2].text
+        await stage.press(pilot, "tab")
+        assert composer.text == ""
+
+
+async def tour(stage: Stage, pilot: Pilot[None]) -> None:
+    await stage.ready(pilot)
+    stage.app.action_tour()
+    await stage.settle(pilot)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("turns", [0, 3, 5], ids=["draft", "reject", "bonus"])
+def test_looks(snap_compare: Callable[..., bool], stage: Stage, size: tuple[int, int], turns: int) -> None:
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, tour, *["right"] * turns))
