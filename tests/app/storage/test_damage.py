@@ -207,7 +207,7 @@ def test_a_full_disk_keeps_what_was_stored(store: Store) -> None:
 def test_damage_behind_what_a_start_checks_is_found_by_the_next_one(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "CHECK_S", 0.0)
+    monkeypatch.setattr(database, "CHECKED_BYTES", 0)
     with Store(path, Clock()) as store:
         chat = store.create_chat("large")
         for _ in range(200):
