@@ -25,7 +25,7 @@ class Player:
         self.position = 0.0
         """Seconds into the trace."""
         self._records = list(records)
-        self._times = _schedule(self._records)
+        self._times = schedule(self._records)
         self._clock = clock
         self._speed = SPEEDS.index(1.0)
         self._given = 0
@@ -156,7 +156,7 @@ class Player:
         self._now = now
 
 
-def _schedule(records: list[Record]) -> list[float]:
+def schedule(records: Sequence[Record]) -> list[float]:
     """When each record is due. Gaps in which no request was open are cut to `IDLE_S`."""
     submitted = {r.request_id: r.at - r.queued_s for r in records if isinstance(r, Admitted)}
     times: list[float] = []

@@ -13,7 +13,6 @@ import torch
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import pick_device
-from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.vocabulary import check_vocabularies
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
@@ -56,11 +55,20 @@ class Assembly:
     exact: BatchInvarianceCheck | None = None
     """What passes of fixed shape give here; None where they were not asked for."""
 
+    @property
+    def rounds_by_width(self) -> bool:
+        """Whether a token's last bits depend on the width of the pass, by more than greedy decoding forgives."""
+        return self.model.format in ("bfloat16", "float16") and not (self.exact and self.exact.equal)
+
 
 _LEAST_CONTEXT = 512
 INEXACT = (
     "exact mode cannot be given here: on this device the same token gets other bits at another place of a pass, so "
     "greedy texts may differ where two tokens are close; --dtype float32 makes that rare"
+)
+UNREPEATABLE = (
+    "in {dtype} a greedy reply may differ from run to run: gamma adapts to measured times, and a pass of another width "
+    "rounds otherwise; a fixed --gamma or --dtype float32 repeats"
 )
 
 Assemble = Callable[[EngineConfig, Progress], Assembly]
@@ -116,9 +124,7 @@ def put_together(
     if head is not None:
         drafter = HeadDrafter(head.head, head.vocabulary, target, penalties, branches=target.branches)
         with_head = [CombinedDrafter(drafter, suffix, target.device), drafter]
-        # A pass of the quantised kernels takes little more than a head's steps: there a head drafts if it is asked for.
-        asked_for = config.draft is not None or not isinstance(model, PackedModel)
-        drafters = [*with_head, *drafters] if asked_for else [*of_text, *with_head, NoDrafter()]
+        drafters = [*with_head, *drafters]
         cache_bytes += drafter.bytes
         score_bytes = drafter.score_bytes
     if cached is not None:

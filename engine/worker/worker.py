@@ -29,7 +29,7 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.speculation.round import Timing, run_round
 from specchat.engine.speculation.verify.outcome import Outcome
-from specchat.engine.worker.assembly import Assemble, Assembly, hindrances, warm_up
+from specchat.engine.worker.assembly import UNREPEATABLE, Assemble, Assembly, hindrances, warm_up
 from specchat.engine.worker.commit import commit, record
 from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes
 
@@ -143,9 +143,12 @@ class Worker:
     def _tell_hindrances(self) -> None:
         """Say what keeps passes from being fast, once each: a shape may be met late."""
         for text in hindrances(self._made):
-            if text not in self._told:
-                self._told.add(text)
-                self._outbox.put(Notice(None, text, self._clock()))
+            self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._outbox.put(Notice(None, text, self._clock()))
 
     def _say_loading(self, stage: str, text: str, fraction: float | None) -> None:
         self._outbox.put(Loading(stage, text, fraction, self._clock()))
@@ -263,6 +266,8 @@ class Worker:
         pieces = row.text.begin(given)
         self._scheduler.admit(row)
         self._planner.admit(row)
+        if row.adaptive and request.sampling.greedy and self._made.rounds_by_width:
+            self._tell(UNREPEATABLE.format(dtype=self._model.format))
         row.outbox.put(
             Admitted(
                 request.request_id,

@@ -15,6 +15,7 @@ from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, st
 from specchat.engine.sequence.scheduler import common_prefix
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
+from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft
 
 _LEAD = 2
@@ -69,7 +70,12 @@ class ModelDrafter(Drafter):
         self._model.cache.exchange(one, other, length)
         content[one], content[other] = content[other], content[one]
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
+    def propose(
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
+    ) -> Draft:
         """`max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
         lead = min(_LEAD, *(len(row.tokens) for row in rows))
         self._catch_up(rows, lead)

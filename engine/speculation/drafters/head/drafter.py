@@ -9,6 +9,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from specchat.engine.kernels.quantized_linear import QuantizedLinear
+from specchat.engine.request import DEFAULT_GAMMA
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, chain, tree_of
@@ -17,15 +20,19 @@ from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, standardise
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
-from specchat.engine.speculation.drafters.head.kv_window import HeadMemory
+from specchat.engine.speculation.drafters.head.drawer import Drawer
+from specchat.engine.speculation.drafters.head.growth import EXPECTED, GRADES, Growth, Node, going_on, nominal_rate
+from specchat.engine.speculation.drafters.head.layer import HeadLayer
+from specchat.engine.speculation.drafters.head.memory import HeadMemory
 from specchat.engine.speculation.drafters.head.network import DraftHead
+from specchat.engine.speculation.drafters.head.packed_layer import PackedLayer, Place, can_be_packed
+from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 from specchat.engine.speculation.drafters.head.weights import score_layer
+from specchat.engine.speculation.gamma.budget import Budget, repeatable
 from specchat.engine.speculation.proposal import Draft, Offers, Support, join
 
 _STEADY = tree_of(2).first(4)
 """On the CPU, where a γ of its own was not asked for and may not be learnt: about what adapting comes to there."""
-WINDOW = 256
-"""Places a draft looks back: as far as the head has been trained on."""
 
 
 class HeadDrafter(Drafter):
@@ -45,9 +52,9 @@ class HeadDrafter(Drafter):
     """
 
     name = "head"
-    buckets = range(2 * BRANCHES)
-    """First choice to last for the first position, then for any later one."""
-    later = tuple(bucket for bucket in buckets if bucket % BRANCHES)
+    buckets: Sequence[int] = range(2 * BRANCHES)
+    """Of trees of fixed shape: first choice to last for the first position, then for any later one."""
+    later: Sequence[int] = tuple(bucket for bucket in buckets if bucket % BRANCHES)
 
     def __init__(
         self,
@@ -58,22 +65,25 @@ class HeadDrafter(Drafter):
         *,
         branches: bool = True,
     ) -> None:
-        self._head = head
         self._branches = branches
         self._vocabulary = vocabulary
-        self._embed, self._device = target.embedding_rows, target.device
-        self._scores, self.score_bytes = score_layer(head, target.output_rows(vocabulary))
+        self._device = target.device
+        self._layer, self.score_bytes = _layer_of(head, vocabulary, target)
         self._size = target.vocabulary
         self._support = Support.of(vocabulary, target.vocabulary)
         self._penalties = penalties
         if self._device.type == "cpu":
             self.steady = _STEADY.depth
-        self._memory = HeadMemory(head, target.cache.slots, target.cache.columns)
+        self._memory = HeadMemory(self._layer, target.cache.slots)
+        if isinstance(self._layer, PackedLayer):
+            self._known = vocabulary.tolist()
+            self.buckets, self.later, self.expected = range(2 * GRADES), (), EXPECTED
+            self.steady = DEFAULT_GAMMA
 
     @property
     def bytes(self) -> int:
         """Memory beyond the head's weights."""
-        return self._memory.bytes + self.score_bytes
+        return self._layer.bytes + self.score_bytes
 
     def admit(self, row: SequenceState) -> None:
         """Find what is known of the prompt; the target reads again what is not."""
@@ -87,42 +97,115 @@ class HeadDrafter(Drafter):
         """In the head's memory as well."""
         self._memory.exchange(one, other)
 
-    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor) -> None:
+    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor, lengths: Sequence[int] | None = None) -> None:
         """Keep the states of what the target has read."""
-        self._memory.absorb(rows, tapped)
+        self._memory.absorb(rows, tapped, lengths)
 
     def release(self, row: SequenceState) -> None:
         """Leave the slot's memory to the next turn."""
         self._memory.release(row)
 
-    def offers(self, row: SequenceState) -> Offers:
-        """A tree of fixed shape, or a chain."""
+    def offers(self, row: SequenceState) -> Offers | None:
+        """A tree of fixed shape, or a chain; what grows is not known before."""
+        if self.grows(row):
+            return None
         return lambda gamma: _offer(self._tree_for(row, gamma) or chain(gamma))
 
+    def grows(self, row: SequenceState) -> bool:
+        """On the quantised kernels, where every verified token costs; not where logits or acceptance are special."""
+        return isinstance(self._layer, PackedLayer) and self._may_branch(row)
+
     @torch.inference_mode()
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
+    def propose(
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
+    ) -> Draft:
         """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly."""
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
             return Draft([[] for _ in rows], [0] * len(rows), None, [[] for _ in rows])
-        alike: dict[tuple[Tree | None, bool], list[int]] = {}
+        alike: dict[tuple[Tree | None, bool, bool], list[int]] = {}
         for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True)):
-            tree = self._tree_for(row, gamma)
-            alike.setdefault((tree, tree is not None and row.request.sampling.greedy), []).append(i)
-        parts = [
-            (mine, self._tree([rows[i] for i in mine], tree))
-            if tree
-            else (mine, self._chain([rows[i] for i in mine], [gammas[i] for i in mine]))
-            for (tree, _), mine in alike.items()
-        ]
+            grows = self.grows(row)
+            tree = None if grows else self._tree_for(row, gamma)
+            alike.setdefault((tree, tree is not None and row.request.sampling.greedy, grows), []).append(i)
+        parts: list[tuple[list[int], Draft]] = []
+        for (tree, _, grows), mine in alike.items():
+            some, lengths = [rows[i] for i in mine], [gammas[i] for i in mine]
+            if grows:
+                draft = self._grow(some, lengths, [budgets[i] if budgets else None for i in mine])
+            else:
+                draft = self._tree(some, tree) if tree else self._chain(some, lengths)
+            parts.append((mine, draft))
         return parts[0][1] if len(parts) == 1 else join(parts, len(rows), self._device)
+
+    def _may_branch(self, row: SequenceState) -> bool:
+        sampling = row.request.sampling
+        return self._branches and sampling.lossless and not sampling.adjusts
 
     def _tree_for(self, row: SequenceState, gamma: int) -> Tree | None:
         """What a row is offered; None for a chain: where it is long, or the row's logits or acceptance are special."""
-        sampling = row.request.sampling
-        if not (self._branches and 0 < gamma <= LONGEST and sampling.lossless and not sampling.adjusts):
+        if not (self._may_branch(row) and 0 < gamma <= LONGEST):
             return None
         free = row.request.gamma is None and not row.adaptive
         return _STEADY if free and gamma == self.steady == _STEADY.depth else tree_of(gamma)
+
+    def _grow(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]) -> Draft:
+        """Trees that grow step by step, as long as that pays (`engine.speculation.drafters.head.growth`)."""
+        layer, device = self._layer, self._device
+        assert isinstance(layer, PackedLayer)
+        drawers = [None if row.request.sampling.greedy else Drawer(row, device) for row in rows]
+        growths = [
+            Growth(
+                budget or repeatable(nominal_rate, line=0 if row.request.gamma is None else gamma),
+                min(gamma, LONGEST),
+                drawn=drawer is not None,
+            )
+            for row, gamma, budget, drawer in zip(rows, gammas, budgets, drawers, strict=True)
+        ]
+        scores, steps = self._memory.read(rows), 0
+        nodes = [[Node(0, 1.0, i)] for i in range(len(rows))]
+        while any(nodes):
+            steps += 1
+            assert scores.best is not None
+            assert scores.shares is not None
+            best, shares = scores.best.tolist(), scores.shares.tolist()
+            promises = []
+            for growth, drawer, mine in zip(growths, drawers, nodes, strict=True):
+                added = growth.offers(mine, shares)
+                if drawer is None:
+                    for each in added:
+                        growth.add(each, self._known[best[each.node.source][each.rank]])
+                else:
+                    added = drawer.draw(growth, added, scores.logits, self._known)
+                promises.append(growth.promising(added))
+            nodes = [[] for _ in rows]
+            places: list[Place] = []
+            for i in going_on(growths, [gain for _, gain in promises]):
+                for place, each in promises[i][0]:
+                    path, token, column = each.node.path, growths[i].tokens[place - 1], growths[i].next_column()
+                    nodes[i].append(Node(place, each.chance, len(places), (*path, column)))
+                    places.append(Place(rows[i], token, column, path, each.node.source))
+            if places:
+                scores = layer.go_on(places)
+        whole = [growth.tree() for growth in growths]
+        q = None if all(drawer is None for drawer in drawers) else self._distributions(drawers, whole)
+        tokens = [each for each, _, _ in whole]
+        return Draft(
+            tokens,
+            [len(each) for each in tokens],
+            buckets=[buckets for _, buckets, _ in whole],
+            trees=[tree for _, _, tree in whole],
+            tree_q=q,
+            support=self._support,
+            steps=steps,
+        )
+
+    def _distributions(self, drawers: Sequence[Drawer | None], whole: Sequence[tuple[object, object, Tree]]) -> Tensor:
+        """[B, I, V'], what was drawn from behind each of the first I nodes; 0 for greedy rows."""
+        q = torch.zeros(len(drawers), max(tree.inner for _, _, tree in whole), len(self._known))
+        for part, drawer in zip(q, drawers, strict=True):
+            for place, distribution in drawer.distributions.items() if drawer else ():
+                part[place] = distribution
+        return q
 
     def _tree(self, rows: Sequence[SequenceState], tree: Tree) -> Draft:
         """The same tree for rows that are all greedy, or all not: a draft step for each of its levels."""
@@ -131,17 +214,15 @@ class HeadDrafter(Drafter):
         u = self._uniforms(rows, len(tree))
         tokens = torch.zeros(len(rows), len(tree), dtype=torch.long, device=device)
         q = None if settings.all_greedy else torch.zeros(len(rows), tree.inner, len(self._vocabulary), device=device)
-        state = self._memory.read(rows, self._embed, WINDOW)
+        scores = self._memory.read(rows)
         for depth, level in enumerate(_levels(tree, device)):
             if depth:
-                embedded = self._embed(tokens[:, level.tokens - 1])
-                state = self._head.again(state[:, level.parents])
-                state = self._memory.extend(rows, tree, tree.levels[depth], state, embedded, WINDOW)
-            logits = self._scores(state)
+                drafted = tokens[:, level.tokens - 1]
+                scores = self._layer.extend(rows, tree, tree.levels[depth], level.parents, drafted)
             if q is None:
-                places = logits.topk(level.draws.shape[1], -1).indices
+                places = scores.likeliest(level.draws.shape[1])
             else:
-                q[:, level.tokens] = drawn_from = standardise(logits, settings)
+                q[:, level.tokens] = drawn_from = standardise(scores.logits, settings)
                 places = _draw_different(drawn_from, u[:, level.draws])
             tokens[:, level.children - 1] = self._vocabulary[places.flatten(1)[:, level.offered]]
         buckets, count = list(_offer(tree)[0]), len(rows)
@@ -153,16 +234,13 @@ class HeadDrafter(Drafter):
         settings = SamplingRows.of([row.request.sampling for row in rows], device)
         adjustment = self._penalties.of(rows)
         u = self._uniforms(rows, steps)
-        drafted = self._memory.read(rows, self._embed, WINDOW)
+        scores = self._memory.read(rows)
         tokens = torch.empty(len(rows), 0, dtype=torch.long, device=device)
         distributions: list[Tensor] = []
         for step in range(steps):
             if step:
-                embedded = self._embed(tokens[:, -1:])
-                state = self._head.again(drafted)
-                drafted = self._memory.extend(rows, chain(steps), (step,), state, embedded, WINDOW)
-            logits = self._scores(drafted)
-            token, q = self._choose(logits, tokens, step, settings, adjustment, u)
+                scores = self._layer.extend(rows, chain(steps), (step,), (0,), tokens[:, -1:])
+            token, q = self._choose(scores.logits, tokens, step, settings, adjustment, u)
             if q is not None:
                 distributions.append(q)
             tokens = torch.cat([tokens, token[:, None]], dim=1)
@@ -202,6 +280,15 @@ class HeadDrafter(Drafter):
         return whole
 
 
+def _layer_of(head: DraftHead, vocabulary: Tensor, target: Runner) -> tuple[HeadLayer, int]:
+    """The head beside a target, and the bytes of what scores its vocabulary."""
+    scores, size = score_layer(head, target.output_rows(vocabulary))
+    slots, columns = target.cache.slots, target.cache.columns
+    if isinstance(target, QuantizedRunner) and isinstance(scores, QuantizedLinear) and can_be_packed(head):
+        return PackedLayer(head, scores.matrix, target.embedding, slots, columns), size
+    return TorchLayer(head, scores, target.embedding_rows, slots, columns), size
+
+
 @lru_cache
 def _offer(tree: Tree) -> tuple[Sequence[int], Tree]:
     """A tree with its buckets: a token's rank among those offered for its position, apart for the first position."""
@@ -215,7 +302,7 @@ class _Level:
 
     tokens: Tensor
     """[P], tokens of the pass that something is offered behind."""
-    parents: Tensor
+    parents: list[int]
     """[P], where each one's parent is among those of the level before."""
     children: Tensor
     """[C], what is offered behind them, tokens of the pass."""
@@ -234,14 +321,11 @@ def _levels(tree: Tree, device: torch.device) -> list[_Level]:
         offered = [tree.children[token] for token in level]
         most = max(map(len, offered))
         draws = [[child - 1 for child in each] + [0] * (most - len(each)) for each in offered]
-        indices = (
-            level,
-            [before.index(tree.parents[token - 1]) if token else 0 for token in level],
-            [child for each in offered for child in each],
-            [place * most + rank for place, each in enumerate(offered) for rank in range(len(each))],
-            draws,
-        )
-        levels.append(_Level(*(to_device(index, device) for index in indices)))
+        parents = [before.index(tree.parents[token - 1]) if token else 0 for token in level]
+        children = [child for each in offered for child in each]
+        ranks = [place * most + rank for place, each in enumerate(offered) for rank in range(len(each))]
+        tokens, *others = (to_device(index, device) for index in (level, children, ranks, draws))
+        levels.append(_Level(tokens, parents, *others))
         before = level
     return levels
 
