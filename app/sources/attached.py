@@ -20,6 +20,7 @@ from specchat.engine import (
     Finished,
     FinishReason,
     Loading,
+    Message,
     Notice,
     Outbox,
     Prefilled,
@@ -107,6 +108,9 @@ class AttachedEngine:
 
     def set_detail(self, request_id: str, detail: int) -> None:
         """Does nothing: a reply at a server has the detail it was asked for."""
+
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """Does nothing: the tokenizer is at the server."""
 
     def pause(self) -> None:
         """Hold back what comes; the server goes on."""
