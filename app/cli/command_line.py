@@ -84,6 +84,7 @@ def chat(
         str | None, typer.Option("--order", metavar="ORDER", help="interleaved or sequential, side by side.")
     ] = None,
     exact: Exact = False,
+    attach: options.Attach = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Without a command: chat. The commands' own options go behind them."""
@@ -117,7 +118,8 @@ def chat(
         from specchat.app.cli.commands.chat import open_chat
 
         options.check(given)
-        raise typer.Exit(open_chat(given, _side(side_by_side, left, right, order, exact)))
+        options.check_attached(attach, given)
+        raise typer.Exit(open_chat(given, _side(side_by_side, left, right, order, exact), attach))
     else:
         given |= {
             "side_by_side": side_by_side or None,
@@ -125,6 +127,7 @@ def chat(
             "right": right,
             "order": order,
             "exact": exact or None,
+            "attach": attach,
         }
         misplaced = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
         if misplaced:
@@ -184,6 +187,7 @@ def ask(
     ] = None,
     save: Annotated[bool, typer.Option("--save", help="Keep question and reply as a new chat.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
+    attach: options.Attach = None,
     trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Record every round in FILE.")] = None,
 ) -> None:
     """Ask one question and print the reply as it comes."""
@@ -210,6 +214,7 @@ def ask(
     from specchat.app.cli.commands.ask import Question, answer
 
     options.check(given)
+    options.check_attached(attach, given)
     asked = Question(
         question,
         system,
@@ -222,7 +227,7 @@ def ask(
         go_on=go_on,
         save=save,
     )
-    interrupted = answer(asked, given, as_json=as_json, trace=trace)
+    interrupted = answer(asked, given, as_json=as_json, trace=trace, attach=attach)
     if interrupted:
         raise typer.Exit(130)
 

@@ -381,7 +381,8 @@ class SpecChat(App[None]):
         """What ^c does in most programs, and does not do here while no text is selected."""
         screen = self.screen
         busy = isinstance(screen, ChatScreen | SideScreen) and screen.check_action("stop", ())
-        say(self, "esc stops the reply · ^q quits" if busy else "^q quits")
+        stops = "esc stops the reply · " if busy else "^x stops all · " if isinstance(screen, CandidatesScreen) else ""
+        say(self, f"{stops}^q quits")
 
     def action_side_by_side(self) -> None:
         """The same prompt with and without drafts, each on a clock of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specchat.app.cli.kept_reply import KeptReply, found_chat
 from specchat.app.cli.printers import JsonPrinter, Printer, text_printer
@@ -36,6 +38,9 @@ from specchat.engine import (
     TraceWriter,
     models_folder,
 )
+
+if TYPE_CHECKING:
+    from specchat.app.sources.attached import AttachedEngine
 
 LONGEST_INPUT = 16 << 20
 """Bytes of stdin that are read: far more than any context holds."""
@@ -123,8 +128,10 @@ def named_file(path: Path) -> str:
     return f"{path.name}:\n{fence}\n{text}\n{fence}"
 
 
-def answer(question: Question, options: Mapping[str, object], *, as_json: bool, trace: Path | None) -> bool:
-    """Load the model, ask, print. Returns whether ctrl+c ended the reply.
+def answer(
+    question: Question, options: Mapping[str, object], *, as_json: bool, trace: Path | None, attach: str | None = None
+) -> bool:
+    """Load the model (or attach to the server of this address), ask, print. Returns whether ctrl+c ended the reply.
 
     Raises:
         AppError, EngineError: a sentence for the user; nothing more is printed then.
@@ -141,7 +148,7 @@ def answer(question: Question, options: Mapping[str, object], *, as_json: bool, 
     request = settings.request("ask", messages, tuple(clean_prompt(text) for text in question.stop))
     request = replace(request, sampling=replace(request.sampling, logit_bias=question.logit_bias))
     with TraceWriter(trace) if trace else nullcontext() as writer:
-        engine = Engine(settings.engine_config(models_folder()))
+        engine = attached(attach) if attach else Engine(settings.engine_config(models_folder()))
         try:
             ready = load(engine)
         except BaseException:
@@ -169,7 +176,18 @@ def _piped() -> str:
     return data.decode("utf-8", "replace")
 
 
-def load(engine: Engine) -> Ready:
+def attached(url: str) -> AttachedEngine:
+    """The server of this address as the engine.
+
+    Raises:
+        EngineError: it is no address.
+    """
+    from specchat.app.sources.attached import AttachedEngine
+
+    return AttachedEngine(url, os.environ.get("SPECCHAT_API_KEY"))
+
+
+def load(engine: Engine | AttachedEngine) -> Ready:
     """Start the engine and wait until it is loaded, with a line on a terminal that says how far it is."""
     engine.start()
     with StatusLine(sys.stderr) as line:
@@ -184,7 +202,11 @@ def load(engine: Engine) -> Ready:
 
 
 def _stream(
-    engine: Engine, request: Request, printer: Printer, writer: TraceWriter | None, kept: KeptReply | None
+    engine: Engine | AttachedEngine,
+    request: Request,
+    printer: Printer,
+    writer: TraceWriter | None,
+    kept: KeptReply | None,
 ) -> bool:
     outbox = Outbox()
     if kept is not None:

@@ -143,6 +143,8 @@ class ReplyBlock(Block):
         self._tokens = TokenLines(width - INDENT, rejected=rejected)
         self._wrapped_as: tuple[str, int] | None = None
         """`_wrapping` as of the last update."""
+        self._touched = False
+        """Whether a token was selected, or a stretch unfolded, since then."""
         self._render = markdown
         self._by_round = by_round
         self._rounds = 0
@@ -161,10 +163,12 @@ class ReplyBlock(Block):
         reply = self.reply
         stage, figures = (reply.stage, reply.prefilled[0], reply.stopping), reply.figures
         same_notes = stage == self._stage and figures is self._figures
+        same_rounds = len(reply.rounds) == self._rounds and reply.stepping == self._stepping
+        if same_notes and same_rounds and not self._touched:
+            return None
+        self._touched = False
         if self._wrapping != self._wrapped_as:
             self._wrap_anew()
-        elif len(reply.rounds) == self._rounds and same_notes and reply.stepping == self._stepping:
-            return None
         if self._before_step is not None:
             self._tokens.back_to(self._before_step)
             self._before_step = None
@@ -204,7 +208,7 @@ class ReplyBlock(Block):
 
         With the next update, everything is unfolded while a token is selected.
         """
-        self._cursor = token
+        self._cursor, self._touched = token, True
         self.forget()
 
     def unfold(self, y: int, column: int) -> bool:
@@ -213,6 +217,7 @@ class ReplyBlock(Block):
         folded = token is not None and any(p.token == token and p.fate == FOLDED for p in self._tokens.lines[y])
         if token is not None and folded:
             self._unfolded.add(token)
+            self._touched = True
         return folded
 
     def line_of(self, token: int) -> int | None:
