@@ -121,6 +121,7 @@ class PromptBlock(Block):
                 Segment("‹ ", styles.link + back),
                 Segment(f"{place} / {of}", styles.figures + count),
                 Segment(" ›", styles.link + forth),
+                *([Segment(" · ", styles.figures), Segment("/candidates", styles.link + count)] if of_reply else ()),
             ]
         room = self.width - sum(len(part.text) for part in parts) - 1
         return Strip([Segment(" " * max(room, 0), styles.base), *parts]) if parts else Strip([])

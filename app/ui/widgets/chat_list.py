@@ -20,7 +20,7 @@ from specchat.app.storage.store import Chat
 PIN = "▴ "
 """Before the title of a pinned chat."""
 PAGE, MARGIN = 200, 20
-"""Lines that are added to the list at once, when one comes as close to its end as this: thousands would take a second."""
+"""Lines that are added to the list at once, when one comes as close to its end as this. Thousands take a second."""
 PADDING = 2
 """Cells beside each line, as the style sheet has it."""
 MINUTE, HOUR, DAY, WEEK, YEAR = 60, 3600, 86400, 7 * 86400, 365 * 86400

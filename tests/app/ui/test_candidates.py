@@ -123,7 +123,7 @@ async def test_who_leaves_them_sees_the_way_back(stage: Stage) -> None:
         await stage.press(pilot, "escape")
         assert said(stage)[-1] == "reply 1 of 3 goes on · /candidates shows them again"
         await stage.press(pilot, "home")
-        assert any(line.endswith("1 of 3 · /candidates") for line in lines_of(stage))
+        assert any(line.endswith("‹ 1 / 3 › · /candidates") for line in lines_of(stage))
 
 
 @pytest.mark.parametrize(("width", "columns"), [(140, 3), (120, 3), (119, 2), (100, 2), (59, 1)])
