@@ -19,6 +19,8 @@ _UNFIT = re.compile(r"[^\w]+")
 def as_markdown(conversation: Conversation, model: str) -> str:
     """Prompts and the replies the chat went on with."""
     parts = [f"# {' '.join(conversation.title.split())}"]
+    if conversation.system:
+        parts += ["## System", conversation.system.strip()]
     for turn in conversation.turns:
         parts += ["## You", turn.prompt.strip()]
         if turn.reply is not None:
@@ -33,6 +35,7 @@ def as_json(conversation: Conversation, model: str) -> str:
         "version": VERSION,
         "title": conversation.title,
         "model": model or None,
+        "system": conversation.system or None,
         "turns": [
             {
                 "prompt": turn.prompt,

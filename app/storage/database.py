@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 
 from specchat.engine import create_text, make_private
@@ -13,6 +14,11 @@ from specchat.engine import create_text, make_private
 _MAGIC = b"SQLite format 3\x00"
 COMPANIONS = ("-wal", "-shm")
 """SQLite's log files. Left beside a new database, an old log would be replayed into it."""
+
+CHECK_S = 0.1
+"""How long a file is checked for damage at a start: all of a small one, the beginning of a large one."""
+FOUND_DAMAGED = ".damaged"
+"""Suffix of an empty file that is left where damage was met further on: the next start then checks all of it."""
 
 BUSY_S = 5.0
 """How long a statement waits for another program's lock."""
@@ -45,12 +51,24 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         " AND r.role = 'assistant' ORDER BY r.chosen DESC, CASE WHEN r.chosen THEN -r.id ELSE r.id END LIMIT 1),"
         " parent) WHERE role = 'user' AND parent IS NOT NULL",
     ),
+    (
+        "ALTER TABLE chats ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE chats ADD COLUMN system TEXT NOT NULL DEFAULT ''",
+        # Messages have their own row ids in the index, titles the negative ones of their chats.
+        "CREATE VIRTUAL TABLE search USING fts5 (text, tokenize = 'unicode61 remove_diacritics 2', prefix = '1 2 3')",
+        "ALTER TABLE messages ADD COLUMN indexed INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE chats ADD COLUMN indexed INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX messages_to_index ON messages (id) WHERE indexed = 0",
+        "CREATE INDEX chats_to_index ON chats (id) WHERE indexed = 0",
+        "CREATE INDEX prompts ON messages (id) WHERE role = 'user'",
+    ),
 )
 """Statements that lead from one version of the schema to the next. Released ones never change; new ones follow."""
 
 _COLUMNS = (
-    "id, title, updated_at, deleted_at FROM chats",
-    "id, chat_id, role, content, created_at, finish_reason, parent, chosen FROM messages",
+    "id, title, updated_at, deleted_at, pinned, system, indexed FROM chats",
+    "id, chat_id, role, content, created_at, finish_reason, parent, chosen, indexed FROM messages",
+    "text FROM search",
     "id, message_id, line FROM events",
     "id, text FROM drafts",
 )
@@ -93,7 +111,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     db.text_factory = lambda stored: stored.decode("utf-8", "replace")  # one flipped bit must not hide a chat
     try:
         with _damage():
-            _check(db)
+            _check(db, path)
             _use_write_ahead_log(db)
         # The log is synced at checkpoints only: a killed program loses nothing, a power cut at most the last seconds.
         db.execute("PRAGMA synchronous = NORMAL")
@@ -143,7 +161,7 @@ def _check_start(path: Path) -> None:
         raise UnreadableError("cannot be read as a database of chats")
 
 
-def _check(db: sqlite3.Connection) -> None:
+def _check(db: sqlite3.Connection, path: Path) -> None:
     """Reads only, so that a file which is not ours is left as it was."""
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if not tables:
@@ -152,8 +170,25 @@ def _check(db: sqlite3.Connection) -> None:
         raise UnreadableError("belongs to another program")
     if _version(db) > len(_MIGRATIONS):
         raise UnreadableError("was written by a newer specchat")
-    if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+    met = Path(f"{path}{FOUND_DAMAGED}")
+    sound = _sound(db, inf if met.exists() else CHECK_S)
+    met.unlink(missing_ok=True)
+    if not sound:
         raise UnreadableError("is damaged")
+
+
+def _sound(db: sqlite3.Connection, seconds: float) -> bool:
+    """Whether no damage is found within this time."""
+    until = time.monotonic() + seconds
+    db.set_progress_handler(lambda: time.monotonic() > until, 1000)
+    try:
+        return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return True
+    finally:
+        db.set_progress_handler(None, 0)
 
 
 def _use_write_ahead_log(db: sqlite3.Connection) -> None:

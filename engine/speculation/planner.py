@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.request import AUTO
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
@@ -56,6 +57,8 @@ class Planner:
     ) -> None:
         self.drafters = drafters
         self._context = target.context
+        self._ragged = isinstance(target, QuantizedRunner)
+        """Whether a pass costs what its tokens do, however they are spread over the rows."""
         self._on_fault = on_fault
         self._latency = LatencyModel(target.width)
         self._controller = GammaController(self._latency)
@@ -168,7 +171,9 @@ class Planner:
         rest_s: float,
     ) -> None:
         """What the round has shown about costs and acceptance. Times are seconds."""
-        width = plan.proposal.tokens.shape[1] + 1
+        lengths = plan.proposal.lengths
+        longest = plan.proposal.tokens.shape[1]
+        width = 1 + (round(sum(lengths) / len(lengths)) if self._ragged else longest)
         # A row's first draft may have read the whole prompt: that says nothing about a draft step.
         drafter = None if any(row.rounds == 0 for row in rows) else plan.drafter
         self._latency.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s, rest_s)

@@ -13,7 +13,6 @@ import torch
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import pick_device
-from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.vocabulary import check_vocabularies
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
@@ -125,9 +124,7 @@ def put_together(
     if head is not None:
         drafter = HeadDrafter(head.head, head.vocabulary, target, penalties, branches=target.branches)
         with_head = [CombinedDrafter(drafter, suffix, target.device), drafter]
-        # A pass of the quantised kernels takes little more than a head's steps: there a head drafts if it is asked for.
-        asked_for = config.draft is not None or not isinstance(model, PackedModel)
-        drafters = [*with_head, *drafters] if asked_for else [*of_text, *with_head, NoDrafter()]
+        drafters = [*with_head, *drafters]
         cache_bytes += drafter.bytes
         score_bytes = drafter.score_bytes
     if cached is not None:

@@ -16,7 +16,6 @@ from specchat.app.sanitize import escape_controls
 
 if TYPE_CHECKING:
     from specchat.app.chat.conversation import Conversation
-    from specchat.app.storage.store import Chat
 
 WIDTH = 100
 PERFETTO = "perfetto"
@@ -45,6 +44,7 @@ def export(
 ) -> None:
     """Write a stored chat as Markdown, JSON (with every round), an SVG picture or a page that replays it."""
     from specchat.app.chat.stored_conversation import stored_conversation
+    from specchat.app.cli.kept_reply import found_chat
     from specchat.app.storage.store import Store
 
     flags = [name for name, given in (("html", page), (PERFETTO, perfetto)) if given]
@@ -63,10 +63,9 @@ def export(
             for entry in store.chats():
                 print(escape_controls(" ".join(entry.title.split())))
             return
-        chats = store.chats()
-        if not chats and store.notice:
+        if not store.chats() and store.notice:
             raise StoreError(store.notice)
-        entry = _found(chats, chat)
+        entry = found_chat(store, chat)
         conversation = stored_conversation(entry, store.messages(entry.id))
     if out is not None:
         refuse_existing(out)
@@ -102,17 +101,6 @@ def _format(form: str | None, out: Path | None, default: str) -> str:
         named = f"--format {form}" if form else f"the ending of {out}"
         raise UsageError(f"{named} is not understood: choose --format {', '.join(FORMATS)}")
     return chosen
-
-
-def _found(chats: list[Chat], wanted: str | None) -> Chat:
-    """The newest chat with this in its title; one whose whole title it is comes first."""
-    if not chats:
-        raise UsageError("there are no chats yet: specchat begins one")
-    matching = [c for c in chats if wanted is None or wanted.casefold() in c.title.casefold()]
-    if not matching:
-        raise UsageError(f"no chat has {wanted!r} in its title: specchat export --list shows all titles")
-    exact = [c for c in matching if wanted is not None and c.title.casefold() == wanted.casefold()]
-    return (exact or matching)[0]
 
 
 def _text(conversation: Conversation, form: str, theme: str | None) -> str:

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.timer import Timer
 
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.marks import Marks
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
@@ -92,7 +92,11 @@ class ChatScreen(Screen[None]):
         self.status = ChatStatus(widgets, self._inspection, lambda: self.conversation, ready)
         """What is shown of the engine."""
         self._updates = 0
+        self._asked: list[str] = []
+        """Prompts of all chats as of the start."""
         self._panel_state: tuple[object, ...] | None = None
+        self._editing: tuple[Turn, str] | None = None
+        """The turn of which another version is being written, and what stood in the composer before."""
 
     @property
     def conversation(self) -> Conversation:
@@ -128,11 +132,12 @@ class ChatScreen(Screen[None]):
 
     def show(self, conversation: Conversation) -> None:
         """Show another conversation."""
+        self.action_cancel_edit()
         unsent = self.unsent
         self._transcript.show(conversation)
         self._inspection.forget()
         if self._replay is None:
-            self._widgets.composer.remember([turn.prompt for turn in conversation.turns])
+            self._remember()
             self._widgets.composer.put(unsent.of(conversation))
         self._panes.go_home()
         self._panes.select("chat")
@@ -184,6 +189,19 @@ class ChatScreen(Screen[None]):
         """Fold, show or hide rejected and discarded tokens."""
         self._transcript.rejected = how
 
+    def show_title(self) -> None:
+        """The title or the system prompt has changed."""
+        self._widgets.frame.show(self.conversation)
+
+    def remember_prompts(self, prompts: list[str]) -> None:
+        """What was asked in all chats, oldest first: the composer brings it back behind what was asked in this one."""
+        self._asked = prompts
+        self._remember()
+
+    def _remember(self) -> None:
+        own = [turn.prompt for turn in self.conversation.turns]
+        self._widgets.composer.remember([*(prompt for prompt in self._asked if prompt not in own), *own])
+
     def leave(self, chat: Chat) -> None:
         """A chat is gone; who deleted it in the list stays there, where it can be undone."""
         if self.conversation.chat and self.conversation.chat.id == chat.id:
@@ -208,6 +226,8 @@ class ChatScreen(Screen[None]):
         if action in ("hold", "step"):
             return self._stepping.stepper is not None
         elsewhere = self._panes.elsewhere or self._inspection.active
+        if action == "cancel_edit":
+            return self._editing is not None and not elsewhere
         if action == "back":
             return elsewhere
         if action == "stop":
@@ -219,6 +239,13 @@ class ChatScreen(Screen[None]):
         """Ask the model; a line behind one slash is for the app."""
         if slash.is_command(event.text):
             self.post_message(self.CommandEntered(event.text))
+        elif self._editing is not None:
+            turn, before = self._editing
+            self._end_edit(before)
+            if turn in self.conversation.turns:
+                self._requests.edit(self.conversation, turn, slash.unescaped(event.text))
+                self.path_changed()
+                self.follow()
         else:
             self.ask(slash.unescaped(event.text))
 
@@ -245,6 +272,52 @@ class ChatScreen(Screen[None]):
         """A click on the line of the replay."""
         if self._replay is not None:
             self._replay.seek(event.position)
+
+    def begin_edit(self, turn: Turn) -> None:
+        """Let the user write another version of a prompt."""
+        if self._editing is None:
+            self._editing = turn, self.typed
+        else:
+            self._editing = turn, self._editing[1]
+        self._widgets.frame.editing = f"another version of message {self.conversation.turns.index(turn) + 1}"
+        self._widgets.frame.show(self.conversation)
+        self.put(f"/{turn.prompt}" if slash.is_command(turn.prompt) else turn.prompt)
+        self.action_back()
+        self.go_to(turn)
+        self.refresh_bindings()
+
+    def action_cancel_edit(self) -> None:
+        """Write no other version; what stood in the composer before comes back."""
+        if self._editing is not None:
+            self._end_edit(self._editing[1])
+
+    def _end_edit(self, unsent: str) -> None:
+        self._editing = None
+        self._widgets.frame.editing = ""
+        self._widgets.frame.show(self.conversation)
+        self.put(unsent)
+        self.refresh_bindings()
+
+    def path_changed(self) -> None:
+        """Another version is shown from some place on."""
+        self._inspection.close()
+        self._panel_state = None
+        self.update()
+
+    def follow(self) -> None:
+        """Show the end of the conversation."""
+        self._panes.select("chat")
+        self._transcript.follow()
+
+    def go_to(self, turn: Turn) -> None:
+        """Bring a message to the top of the screen."""
+        self._panes.select("chat")
+        self._transcript.go_to(turn)
+
+    @property
+    def typed(self) -> str:
+        """What stands in the composer."""
+        return self._widgets.composer.text
 
     @property
     def unsent(self) -> UnsentTexts:

@@ -100,6 +100,7 @@ class SideScreen(Screen[Conversation | None]):
     def on_composer_sent(self, event: Composer.Sent) -> None:
         """Ask both lanes."""
         self.duet.send(event.text)
+        self._composer.offering = False
         for column in self.columns:
             column.transcript.follow()
         self.pump.run()

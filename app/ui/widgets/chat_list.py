@@ -17,6 +17,8 @@ from specchat.app.chat.marks import Marks
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
 
+PIN = "▴ "
+"""Before the title of a pinned chat."""
 PADDING = 2
 """Cells beside each line, as the style sheet has it."""
 MINUTE, HOUR, DAY, WEEK, YEAR = 60, 3600, 86400, 7 * 86400, 365 * 86400
@@ -25,12 +27,13 @@ AGES = ((HOUR, MINUTE, "m"), (DAY, HOUR, "h"), (WEEK, DAY, "d"), (YEAR, WEEK, "w
 
 
 class ChatList(OptionList):
-    """The chats, newest first. ● answers, ◌ waits, ◆ has an unread answer; the open one is bold."""
+    """The chats, newest first. ● answers, ◌ waits, ◆ has an unread answer, ▴ is pinned; the open one is bold."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"chat-list--age", "chat-list--open", "chat-list--busy", "chat-list--news"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r,f2", "rename", "rename", key_display="r"),
         Binding("d,delete", "delete", "delete", key_display="d"),
+        Binding("p", "pin", "pin"),
         Binding("u", "undo", "undo"),
     ]
 
@@ -49,6 +52,12 @@ class ChatList(OptionList):
     @dataclass
     class DeleteWanted(Message):
         """Take this chat off the list."""
+
+        chat: Chat
+
+    @dataclass
+    class PinWanted(Message):
+        """Let this chat stand above the others, or among them again."""
 
         chat: Chat
 
@@ -97,6 +106,11 @@ class ChatList(OptionList):
         if self.highlighted is not None and self.chats:
             self.post_message(self.DeleteWanted(self.chats[self.highlighted]))
 
+    def action_pin(self) -> None:
+        """Pin the highlighted chat, or unpin it."""
+        if self.highlighted is not None and self.chats:
+            self.post_message(self.PinWanted(self.chats[self.highlighted]))
+
     def action_undo(self) -> None:
         """Bring the last deleted chat back."""
         self.post_message(self.UndoWanted())
@@ -111,6 +125,7 @@ class ChatList(OptionList):
         age = age_of(self._now - chat.updated_at)
         title = " ".join(escape_controls(chat.title).split()) or "untitled"
         sign, part = self._marks.sign(chat.id)
+        sign = f"{PIN}{sign}" if chat.pinned else sign
         width = max(self.scrollable_content_region.width - PADDING - cell_len(age) - len(sign) - 1, 4)
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(sign, self._style(part))

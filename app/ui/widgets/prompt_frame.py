@@ -11,6 +11,8 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.sanitize import escape_controls
 from specchat.engine import Loading
 
+SYSTEM_LENGTH = 30
+"""Characters of the system prompt that are shown."""
 ENGINE_STOPPED = "the engine has stopped"
 STOPPING = "stopping…"
 
@@ -21,6 +23,8 @@ class PromptFrame(Vertical):
     def __init__(self, trace: str | None = None, **options: Any) -> None:
         super().__init__(**options)
         self._trace = trace
+        self.editing = ""
+        """What is being written, if it is no new prompt."""
         self._state: Loading | str = Loading("import", "starting", None, 0.0)
         self._failed = False
         self.context = 0
@@ -37,8 +41,14 @@ class PromptFrame(Vertical):
         if self._trace is not None:
             self.border_title = Content(escape_controls(self._trace))  # text, not markup
             return
+        if self.editing:
+            self.border_title, self.border_subtitle = self.editing, "enter sends · esc cancels"
+            return
         title = escape_controls(conversation.title)
-        self.border_title = Content(title[:60] if title.strip() else "new chat")
+        named = title[:60] if title.strip() else "new chat"
+        system = " ".join(escape_controls(conversation.system or "").split())
+        short = system if len(system) <= SYSTEM_LENGTH else system[: SYSTEM_LENGTH - 1] + "…"
+        self.border_title = Content(f"{named} · system: {short}" if short else named)
         parts = [self._engine_state(conversation), room_text(self.tokens, self.context)]
         self.border_subtitle = Content(" · ".join(part for part in parts if part))
 

@@ -17,12 +17,12 @@ from textual.scrollbar import ScrollBar
 from textual.selection import Selection
 from textual.strip import Strip
 
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import FOLD, REJECTED
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.widgets.block_maker import BlockMaker
-from specchat.app.ui.widgets.block_stack import BlockStack, TurnOrReply, all_parts
+from specchat.app.ui.widgets.block_stack import TOP, BlockStack, TurnOrReply, all_parts
 from specchat.app.ui.widgets.blocks import Block, legend_strip
 from specchat.app.ui.widgets.drawn_lines import DrawnLines
 from specchat.app.ui.widgets.end_follower import EndFollower
@@ -32,6 +32,10 @@ from specchat.app.ui.widgets.scroll_bar import VerticalBar
 from specchat.app.ui.widgets.token_cursor import TOKEN_KEYS, Spot, TokenCursor
 from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES
 
+FIRST_CHARACTERS = 12_000
+"""A chat is opened with its last prompts and replies of this length."""
+NEAR = 3
+"""What is above is laid out with each frame once one has scrolled to within so many screens of it."""
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
 PartsOf = Callable[[Conversation], list[TurnOrReply]]
@@ -61,6 +65,20 @@ class Transcript(ScrollView, can_focus=True):
 
         spot: Spot
 
+    @dataclass
+    class ForkWanted(Message):
+        """Take another way at this token."""
+
+        spot: Spot
+
+    @dataclass
+    class VersionWanted(Message):
+        """Show another version of a prompt, or another reply to it."""
+
+        turn: Turn
+        of_reply: bool
+        step: int
+
     rejected = reactive(FOLD, init=False)
     """What becomes of rejected tokens, of `app.settings.settings.REJECTED`."""
     markdown = reactive(False, init=False)
@@ -89,6 +107,8 @@ class Transcript(ScrollView, can_focus=True):
         self._updates = 0
         self._behind = False
         """Whether the end has moved on since it was last brought into sight."""
+        self._hidden = 0
+        """Prompts and replies at the beginning that are not laid out yet."""
 
     @property
     def spot(self) -> Spot | None:
@@ -116,6 +136,21 @@ class Transcript(ScrollView, can_focus=True):
         self._end.following = True
         self._rebuild()
 
+    def _last_parts(self) -> int:
+        """How many prompts and replies come before the last ones that fill a few screens."""
+        parts, room = self._parts_of(self.conversation), FIRST_CHARACTERS
+        while parts and room > 0:
+            part = parts.pop()
+            room -= 200 + len(part.prompt if isinstance(part, Turn) else part.text)
+        return len(parts)
+
+    @property
+    def _parts(self) -> list[TurnOrReply]:
+        """What is laid out, or about to be."""
+        parts = self._parts_of(self.conversation)
+        self._hidden = min(self._hidden, max(len(parts) - 2, 0))
+        return parts[self._hidden :]
+
     def look_at(self, spot: Spot | None) -> None:
         """Select a token and bring it into sight; while one is selected, the view stays. None selects none."""
         self._cursor.select(spot)
@@ -139,10 +174,26 @@ class Transcript(ScrollView, can_focus=True):
         self._end.following = True
         self._end.keep_end()
 
+    def go_to(self, turn: Turn) -> None:
+        """Bring a prompt to the top of the screen."""
+        parts = self._parts_of(self.conversation)
+        if turn in parts[: self._hidden]:
+            self._hidden = parts.index(turn)
+        self.update()
+        line = self._stack.top_of(turn)
+        if line is not None:
+            self._end.following = False
+            self._catch_up()
+            self.scroll_to(y=line, animate=False, immediate=True, force=True)
+            self._end.following = self.is_vertical_scroll_end
+
     def update(self) -> None:
         """Draw what has changed in the conversation since the last call."""
         before, place = self._stack.height, None if self._end.following else self._places.place
-        changed = self._stack.update(self._parts_of(self.conversation), self._block)
+        if self._hidden and before > TOP and self.scroll_offset.y < NEAR * self.size.height:
+            self._hidden -= 1
+            place = None if place is None else place._replace(block=place.block + 1)
+        changed = self._stack.update(self._parts, self._block)
         if changed is not None:
             self._refresh_seen(*changed)
             self._behind = self._behind or self._stack.height != before
@@ -204,6 +255,8 @@ class Transcript(ScrollView, can_focus=True):
 
     def all_lines(self) -> tuple[list[Strip], int]:
         """Every line, on screen or not, with what the colours mean below them; and the width of all of them."""
+        self._hidden = 0
+        self.update()
         styles, width = self._maker.styles, max(self.size.width, 2)
         lines = [self._stack.strip(y, styles) for y in range(self._stack.height)]
         lines.append(legend_strip(styles))
@@ -219,7 +272,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Arrows move between tokens while one is selected; else they scroll."""
-        if action in ("move", "move_line", "move_round"):
+        if action in ("move", "move_line", "move_round", "fork"):
             return self.spot is not None
         return super().check_action(action, parameters)
 
@@ -234,6 +287,17 @@ class Transcript(ScrollView, can_focus=True):
     def action_move_line(self, step: int) -> None:
         """To the nearest token on the line above or below."""
         self._tell(self._cursor.vertical(step))
+
+    def action_fork(self) -> None:
+        """Take another way at the selected token."""
+        if self.spot is not None:
+            self.post_message(self.ForkWanted(self.spot))
+
+    def action_version(self, identity: int, of_reply: bool, step: int) -> None:
+        """A click on the marks of the versions."""
+        turn = next((part for part in self._stack.parts if id(part) == identity), None)
+        if isinstance(turn, Turn):
+            self.post_message(self.VersionWanted(turn, of_reply, step))
 
     def action_select_lines(self, by: int) -> None:
         """Begin to select with the last line in sight (the first one, going down), then line by line; ^c copies."""
@@ -298,6 +362,8 @@ class Transcript(ScrollView, can_focus=True):
     def _rebuild(self) -> None:
         """Make all blocks anew; what was at the top of the screen stays there."""
         place = None if self._end.following else self._places.place
+        if self._end.following:
+            self._hidden = self._last_parts()
         self._stack.clear()
         self.update()
         self.refresh()

@@ -26,7 +26,7 @@ _STRENGTH = 4.0
 """How many tokens' worth of experience an expected rate stands for."""
 _STALE = 8
 """Rounds after which a belief that nothing has tested takes in that the text may have changed."""
-_FORGET = 1 / 8
+_FORGET = 1 / 12
 """Weight of one draft in what a row's drafts have been worth."""
 POSITIONS = 2
 """Buckets of a drafter that does not say how sure it is: its first token, and any later one."""
@@ -99,13 +99,16 @@ class AcceptanceModel:
         offers: Offers | None = None,
         *,
         growing: bool = False,
+        worth: float = 0.0,
     ) -> None:
         self.drafter = drafter
         self.offers = offers
         self.growing = growing
         """Whether the drafter decides while it drafts, by these rates and by prices."""
-        self.worth = 1.0
-        """Of a growing draft: tokens gained beyond its price of late; at first it is worth trying."""
+        self.worth = worth
+        """Of growing drafts: tokens gained beyond their price of late."""
+        self.price: float | None = None
+        """Tokens that the growing draft of this round has to gain; None where there is none."""
         self.by_position = by_position
         """The drafter gives no buckets; a token's bucket is its place in the draft."""
         self._priors = priors
@@ -118,10 +121,6 @@ class AcceptanceModel:
     def rate(self, bucket: int) -> float:
         """The chance that a token of this bucket is accepted where the one before it was."""
         return self._mean_power(bucket, 1)
-
-    def learn_worth(self, worth: float) -> None:
-        """A growing draft was worth so many tokens beyond its price."""
-        self.worth += _FORGET * (worth - self.worth)
 
     def survival(self, buckets: Sequence[int], tree: Tree | None = None) -> list[float]:
         """For each of these tokens the probability that it is accepted: so are all that it follows.
@@ -152,6 +151,10 @@ class AcceptanceModel:
     def observe(self, judged: VerifiedDraft) -> None:
         """Bayes' rule over the tested tokens; what lies behind a rejection, or beyond the draft, tells nothing."""
         self._round += 1
+        if self.price is not None:
+            # What one round that was held up seems to cost must not outweigh all others.
+            self.worth += _FORGET * (max(judged.accepted - self.price, -1.0) - self.worth)
+            self.price = None
         hits, misses = judged.tested(self.keys(judged.buckets))
         share = _SHARE if self.by_position else 0.0
         for bucket in self._beliefs if self.by_position else dict.fromkeys((*hits, *misses)):

@@ -42,6 +42,8 @@ _PROBE = 0.01
 """Share of the time that may be lost on rounds that are run to learn something."""
 _MOST_SAVED = 2.0
 """Plain rounds that may be lost at once, at the start or after a long time without a loss."""
+_CURIOSITY = 0.2
+"""What a row's growing drafts are thought to be worth at first, beyond what those of other rows have been."""
 _TRIAL = 1.5
 """How much of a draft that has not paid must have been saved for it to be tried again, in its price."""
 _LEAST_LOSS = 0.1
@@ -59,6 +61,8 @@ class GammaController:
         self._latency = latency
         self._limit = min(limit, LIMIT)
         self._priors: dict[str, dict[int, Prior]] = {}
+        self._worths: dict[str, float] = {}
+        """What growing drafts of each drafter have been worth of late, whatever the row."""
         self._speedup = 1.0
         """λ: tokens per row and plain round of time, of late."""
         self._saved = _MOST_SAVED
@@ -90,7 +94,8 @@ class GammaController:
             keys = buckets or range(POSITIONS)
             bases = dict.fromkeys(later, LOW) | {key: around(rate) for key, rate in expected.items()}
             self._priors[drafter] = {key: Prior(bases.get(key, EVEN)) for key in keys}
-        return AcceptanceModel(drafter, self._priors[drafter], not buckets, offers, growing=growing)
+        worth = self._worths.setdefault(drafter, 0.0) + _CURIOSITY
+        return AcceptanceModel(drafter, self._priors[drafter], not buckets, offers, growing=growing, worth=worth)
 
     def budget(self, acceptance: AcceptanceModel, rows: int) -> Budget:
         """What a growing draft may cost. In plain rounds of time a token is worth 1 / λ."""
@@ -202,12 +207,11 @@ class GammaController:
             steps[acceptance.drafter] = max(gamma, steps.get(acceptance.drafter, 0))
         drafting = {drafter: self._drafting(drafter, n, rows) for drafter, n in steps.items()}
         self._round = 1 + sum(drafting.values()) + passes[max(kept, default=0)] - passes[0]
-        price = max(1.0, self._speedup)
         for (acceptance, buckets, tree), count in zip(offers, asked, strict=True):
-            if acceptance.growing and count:
-                gained = sum(acceptance.survival(buckets, tree)) if tree else 0.0
-                cost = passes[len(buckets) if tree else 0] - passes[0] + drafting[acceptance.drafter]
-                acceptance.learn_worth(max(gained - price * cost, -1.0))
+            if acceptance.growing:
+                verifying = passes[len(buckets) if tree else 0] - passes[0]
+                cost = verifying + drafting[acceptance.drafter]
+                acceptance.price = self._speedup * cost if count else None
         return kept
 
     def observe(self, acceptances: Sequence[AcceptanceModel], judged: Sequence[VerifiedDraft]) -> None:
@@ -216,6 +220,9 @@ class GammaController:
             return
         for acceptance, each in zip(acceptances, judged, strict=True):
             acceptance.observe(each)
+            if acceptance.growing:
+                known = self._worths.get(acceptance.drafter, 0.0)
+                self._worths[acceptance.drafter] = known + _MEMORY / 4 * (acceptance.worth - known)
         tokens = 1 + sum(each.accepted for each in judged) / len(judged)
         self._speedup += _MEMORY * (tokens / self._round - self._speedup)
         # A probe that succeeds earns the next one: only what is lost in the end counts as lost.

@@ -74,7 +74,7 @@ async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str
         assert isinstance(stage.app.screen, ChatScreen)
         assert turn(stage).place == 2
         assert [chosen for _, _, chosen in stored(stage)] == [True, False, True, False]
-        assert any("2 of 3" in line for line in lines_of(stage))
+        assert any("2 / 3" in line for line in lines_of(stage))
         text = turn(stage).replies[1].text
         await stage.send(pilot, "and then?")
         assert stage.engine.submitted[-1].messages[1].content == text
@@ -144,9 +144,9 @@ async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
         await stage.press(pilot, "home")
         transcript.scroll_home(animate=False, immediate=True)
         await stage.settle(pilot)
-        y = next(y for y, line in enumerate(lines_of(stage)) if "2 of 3" in line)
+        y = next(y for y, line in enumerate(lines_of(stage)) if "2 / 3" in line)
         left, top = transcript.content_region.offset
-        await pilot.click(offset=(left + lines_of(stage)[y].index("2 of 3"), top + y))
+        await pilot.click(offset=(left + lines_of(stage)[y].index("2 / 3"), top + y))
         await stage.settle(pilot)
         assert isinstance(stage.app.screen, CandidatesScreen)
 

@@ -181,9 +181,9 @@ class HeadDrafter(Drafter):
             places: list[Place] = []
             for i in going_on(growths, [gain for _, gain in promises]):
                 for place, each in promises[i][0]:
-                    path = each.node.path
-                    nodes[i].append(Node(place, each.chance, len(places), (*path, place)))
-                    places.append(Place(rows[i], growths[i].tokens[place - 1], place, path, each.node.source))
+                    path, token, column = each.node.path, growths[i].tokens[place - 1], growths[i].next_column()
+                    nodes[i].append(Node(place, each.chance, len(places), (*path, column)))
+                    places.append(Place(rows[i], token, column, path, each.node.source))
             if places:
                 scores = layer.go_on(places)
         whole = [growth.tree() for growth in growths]

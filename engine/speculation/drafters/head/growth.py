@@ -27,6 +27,8 @@ _RATES = (0.01, 0.03, 0.07, 0.14, 0.3, 0.5, 0.6, 0.77, 0.8, 0.95, 0.98)
 GRADES = len(_RATES)
 EXPECTED = {grade + drawn * GRADES: rate for drawn in (0, 1) for grade, rate in enumerate(_RATES)}
 """The rate first thought of, by bucket: grades of greedy tokens, then those of drawn ones."""
+_LEAST = 0.02
+"""Least price of a token: where passes cost nothing the places in them are what is short."""
 _HOPE = 0.6
 """Chance of the likeliest token behind one that was accepted, on average: what going on behind a token may bring."""
 
@@ -66,12 +68,16 @@ class Growth:
 
     def __init__(self, budget: Budget, depth: int, *, drawn: bool) -> None:
         self.budget, self._depth, self._drawn = budget, depth, drawn
+        self._final = drawn or budget.line > 0
+        """Whether what is offered stays; else the best of it is kept in the end."""
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.buckets: list[int] = []
         self.inner: list[int] = []
         """Nodes that tokens are offered behind."""
         self._chances: list[float] = []
+        self.scored = 0
+        """Tokens that have been gone on from: each has a column of the head's memory."""
         self._line = 0
         """The last token of those that are drafted for whatever they cost."""
         self._level = 0
@@ -89,7 +95,8 @@ class Growth:
         kept: list[Offered] = []
         for each in found:
             on_line = self._level <= self.budget.line and each.rank == 0 and each.node.place == self._line
-            if len(self.tokens) + len(kept) < MAX_GAMMA and (on_line or each.chance > self._price(len(kept))):
+            room = not self._final or len(self.tokens) + len(kept) < MAX_GAMMA
+            if room and (on_line or each.chance > self._price(len(kept))):
                 kept.append(each)
         return sorted(kept, key=lambda each: (each.node.place, each.rank))
 
@@ -105,10 +112,11 @@ class Growth:
     def promising(self, added: Sequence[Offered]) -> tuple[list[tuple[int, Offered]], float]:
         """The tokens of a level, the last ones added, that are worth going on from, and what that may gain."""
         first = len(self.tokens) - len(added) + 1
-        if self._level >= self._depth or len(self.tokens) >= MAX_GAMMA:
+        full = self._final and len(self.tokens) >= MAX_GAMMA
+        if self._level >= self._depth or full:
             return [], 0.0
-        price, gain = self._price(0), 0.0
-        found = []
+        price = self._price(0)
+        found: list[tuple[float, int, Offered]] = []
         line, self._line = self._line, 0
         for place, each in enumerate(added, first):
             worth = each.chance * _HOPE - price
@@ -116,17 +124,23 @@ class Growth:
             if on_line:
                 self._line, worth = place, max(worth, 0.0) + self.budget.step
             if worth > 0:
-                gain += worth
-                found.append((place, each))
-        return found, gain
+                found.append((worth, place, each))
+        found = sorted(found, key=lambda one: -one[0])[: MAX_GAMMA - self.scored]
+        gain = sum(worth for worth, _, _ in found)
+        return sorted(((place, each) for _, place, each in found), key=lambda one: one[0]), gain
+
+    def next_column(self) -> int:
+        """Where the head's memory takes the next token that is gone on from."""
+        self.scored += 1
+        return self.scored
 
     def tree(self) -> tuple[list[int], list[int], Tree]:
         """Tokens, buckets and tree; of greedy tokens those that pay best together."""
-        if self._drawn or self.budget.line:
+        if self._final:
             return self.tokens, self.buckets, Tree(tuple(self.parents))
         order = sorted(range(len(self.tokens)), key=lambda i: (-self._chances[i], i))
         worth = [0.0]
-        for count, gained in enumerate(accumulate(self._chances[i] for i in order), 1):
+        for count, gained in enumerate(accumulate(self._chances[i] for i in order[:MAX_GAMMA]), 1):
             worth.append(gained - self.budget.passes[count])
         kept = sorted(order[: worth.index(max(worth))])
         places = {0: 0, **{i + 1: place for place, i in enumerate(kept, 1)}}
@@ -147,8 +161,8 @@ class Growth:
 
     def _price(self, more: int) -> float:
         """Of one token beside those there are and `more`."""
-        count = len(self.tokens) + more
-        return self.budget.passes[count + 1] - self.budget.passes[count]
+        count = min(len(self.tokens) + more, MAX_GAMMA - 1)
+        return max(self.budget.passes[count + 1] - self.budget.passes[count], _LEAST)
 
 
 def nominal_rate(bucket: int) -> float:
