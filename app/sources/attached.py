@@ -109,14 +109,6 @@ class AttachedEngine:
     def set_detail(self, request_id: str, detail: int) -> None:
         """Does nothing: a reply at a server has the detail it was asked for."""
 
-    def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
-        """Refuse: the protocol has no words for it.
-
-        Raises:
-            EngineError: always.
-        """
-        raise EngineError("a server cannot be asked what it thought at a token: it takes a model of your own")
-
     def count(self, messages: tuple[Message, ...]) -> None:
         """Does nothing: the tokenizer is the server's."""
 
