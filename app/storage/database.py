@@ -6,7 +6,6 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from math import inf
 from pathlib import Path
 
 from specchat.engine import create_text, make_private
@@ -15,8 +14,8 @@ _MAGIC = b"SQLite format 3\x00"
 COMPANIONS = ("-wal", "-shm")
 """SQLite's log files. Left beside a new database, an old log would be replayed into it."""
 
-CHECK_S = 0.1
-"""How long a file is checked for damage at a start: all of a small one, the beginning of a large one."""
+CHECKED_BYTES = 32 << 20
+"""A file up to this size is checked for damage as a whole at each start; of a larger one, the list of chats is."""
 FOUND_DAMAGED = ".damaged"
 """Suffix of an empty file that is left where damage was met further on: the next start then checks all of it."""
 
@@ -171,24 +170,12 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
     if _version(db) > len(_MIGRATIONS):
         raise UnreadableError("was written by a newer specchat")
     met = Path(f"{path}{FOUND_DAMAGED}")
-    sound = _sound(db, inf if met.exists() else CHECK_S)
+    whole = met.exists() or path.stat().st_size <= CHECKED_BYTES
+    checks = ("quick_check(1)",) if whole else ("quick_check(chats)", "quick_check(drafts)")
+    sound = all(db.execute(f"PRAGMA {check}").fetchone()[0] == "ok" for check in checks)
     met.unlink(missing_ok=True)
     if not sound:
         raise UnreadableError("is damaged")
-
-
-def _sound(db: sqlite3.Connection, seconds: float) -> bool:
-    """Whether no damage is found within this time."""
-    until = time.monotonic() + seconds
-    db.set_progress_handler(lambda: time.monotonic() > until, 1000)
-    try:
-        return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
-            raise
-        return True
-    finally:
-        db.set_progress_handler(None, 0)
 
 
 def _use_write_ahead_log(db: sqlite3.Connection) -> None:

@@ -94,4 +94,5 @@ class SearchScreen(ModalScreen[Hit | None]):
         if hit.message_id is not None:
             title = " ".join(escape_controls(hit.title).split())
             line.append(f"  {title}", self.get_component_rich_style("search--title", partial=True))
+        line.truncate(max(self.query_one(OptionList).scrollable_content_region.width, 20), overflow="ellipsis")
         return line

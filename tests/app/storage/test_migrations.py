@@ -70,7 +70,7 @@ def test_what_version_2_stored_becomes_a_tree_of_the_same_turns(path: Path) -> N
         turns = stored_conversation(lisbon, store.messages(lisbon.id)).turns
         assert all(len(reply.rounds) == 4 for turn in turns[:3] for reply in turn.replies)
         assert turns[1].following.keys() == {turns[1].replies[1]}
-        assert store.unsent() == "half a question"
+        assert store.unsent() == {0: "half a question"}
         store.restore_chat(3)
         assert paths(store)["Deleted"] == [("Bye", 1, 1)]
 
@@ -102,4 +102,4 @@ def test_a_migration_that_is_killed_is_done_by_the_next_start(path: Path, statem
     assert ended.returncode == -9
     with Store(path) as store:
         assert [len(turns) for turns in paths(store).values()] == [2, 4]
-        assert store.unsent() == "half a question"
+        assert store.unsent() == {0: "half a question"}

@@ -98,6 +98,21 @@ async def test_a_chat_is_pinned_in_the_list_and_by_command(stage: Stage) -> None
         assert not stage.store.chats()[0].pinned
 
 
+async def test_a_list_of_hundreds_of_chats_grows_as_one_goes_down(stage: Stage) -> None:
+    with stage.store.one_transaction():
+        for number in range(450):
+            stage.store.create_chat(f"chat {number}")
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        listed = screen_of(stage).query_one(ChatList)
+        await stage.press(pilot, "ctrl+b")
+        for count in (400, 450, 450):
+            await stage.press(pilot, "end")
+            assert listed.option_count == count
+        assert listed.highlighted is not None
+        assert listed.chats[listed.highlighted].title == "chat 0"
+
+
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_looks(snap_compare: Any, tmp_path: Path, size: tuple[int, int]) -> None:
     stage = Stage(tmp_path)

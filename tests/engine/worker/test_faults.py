@@ -85,7 +85,7 @@ def test_a_drafter_that_raises_costs_the_draft_not_the_reply() -> None:
     engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
     engine.start()
     engine.wait_ready(60)
-    events = list(engine.stream(ask("abcabcabc", max_tokens=30)))
+    events = list(engine.stream(ask("abcabcabc", max_tokens=30, drafter="ngram")))
     plain = list(engine.stream(ask("abcabcabc", max_tokens=30, drafter="none")))
     engine.close()
     assert ids_of(events) == ids_of(plain)
@@ -311,7 +311,7 @@ def test_a_drafter_that_raises_anywhere_costs_the_draft_not_the_reply(where: str
     engine.start()
     plain = ids_of(list(engine.stream(ask("abcabcabc", max_tokens=30, drafter="none"))))
     for _ in range(2):
-        events = list(engine.stream(ask("abcabcabc", max_tokens=30)))
+        events = list(engine.stream(ask("abcabcabc", max_tokens=30, drafter="ngram")))
         assert ids_of(events) == plain
         assert any(isinstance(event, Notice) for event in events) == (where != "release")
     engine.close()

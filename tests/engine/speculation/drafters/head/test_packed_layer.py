@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from specchat.engine.kernels.library import missing
+from specchat.engine.kernels.library import library, missing
 from specchat.engine.models.packed.linear import quantize_network, quantized_linear
 from specchat.engine.runner.tree import chain, tree_of
 from specchat.engine.sequence.sequence import SequenceState
@@ -130,3 +131,20 @@ def test_what_is_copied_or_exchanged_is_as_if_it_had_been_read_there() -> None:
     memory.release(rows[1])
     assert memory.admit(again) == again.cached
     assert torch.equal(memory.read([again]).logits, wanted)
+
+
+def test_every_instruction_set_gives_the_same_bits() -> None:
+    pair = Pair()
+    found = []
+    try:
+        for variant in library().variants:
+            library().use(variant)
+            found.append(drafted(pair.packed, *pair.remembering(pair.packed)))
+    finally:
+        library().use(None)
+    for scores in found[1:]:
+        for one, other in zip(scores, found[0], strict=True):
+            assert torch.equal(one.logits, other.logits)
+            assert one.best is not None
+            assert np.array_equal(one.best, other.best)
+            assert np.array_equal(one.shares, other.shares)
