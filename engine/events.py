@@ -316,7 +316,9 @@ class Counted:
     """Tokens that a conversation takes as a prompt, asked for with `Engine.count`."""
 
     tokens: int
+    """Tokens of the prompt."""
     at: float
+    """Time of this event."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import httpx2
 
 from specchat.engine import (
     Admitted,
+    Counted,
     Died,
     EngineError,
     Event,
@@ -110,7 +111,8 @@ class AttachedEngine:
         """Does nothing: a reply at a server has the detail it was asked for."""
 
     def count(self, messages: tuple[Message, ...]) -> None:
-        """Does nothing: the tokenizer is at the server."""
+        """Ask how many tokens these messages take as a prompt; nothing is said if the server cannot tell."""
+        threading.Thread(target=self._count, args=(messages,), name="count", daemon=True).start()
 
     def pause(self) -> None:
         """Hold back what comes; the server goes on."""
@@ -164,6 +166,11 @@ class AttachedEngine:
         if not isinstance(record, Ready):
             raise EngineError(f"{self.url} does not say what becomes of drafts: attach to a specchat serve")
         return record
+
+    def _count(self, messages: tuple[Message, ...]) -> None:
+        with suppress(httpx2.HTTPError, ValueError, LookupError, TypeError, RuntimeError):
+            reply = self._http.post("/tokenize", json={"messages": _turns(messages)}, timeout=CONNECT_S)
+            self.outbox.put(Counted(int(reply.raise_for_status().json()["count"]), 0.0))
 
     def _read(self, stream: _Stream, path: str, body: dict[str, Any]) -> None:
         """Read one reply to its end, on a thread of its own."""
@@ -274,12 +281,16 @@ def _body(request: Request) -> dict[str, Any]:
     }
     top = min(request.detail, MOST_TOP)
     if request.messages:
-        body["messages"] = [{"role": turn.role, "content": turn.content} for turn in request.messages]
+        body["messages"] = _turns(request.messages)
         body |= {"logprobs": True, "top_logprobs": top} if top else {}
     else:
         body["prompt"] = request.prompt if request.prompt is not None else list(request.prompt_ids)
         body |= {"logprobs": top} if top else {}
     return body
+
+
+def _turns(messages: Sequence[Message]) -> list[dict[str, str]]:
+    return [{"role": turn.role, "content": turn.content} for turn in messages]
 
 
 def _base(url: str) -> str:

@@ -266,6 +266,16 @@ def test_only_health_needs_no_key(served: Served) -> None:
         assert http.get("/v1/chat/completions").status_code == 405
 
 
+def test_what_is_no_http_is_refused_in_the_same_shape(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
+        connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        reply = b""
+        while more := connection.recv(4096):
+            reply += more
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(reply.split(b"\r\n\r\n", 1)[1])["error"]["code"] == "invalid_http"
+
+
 def test_only_named_pages_may_ask(served: Served) -> None:
     with served.http(Origin="http://evil.example") as http:
         reply = http.post("/v1/chat/completions", json=chat(max_tokens=1))

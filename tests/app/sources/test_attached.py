@@ -13,6 +13,7 @@ import pytest
 from specchat.app.sources.attached import AttachedEngine
 from specchat.engine import (
     Admitted,
+    Counted,
     Died,
     Engine,
     EngineConfig,
@@ -29,7 +30,7 @@ from specchat.engine import (
     read_trace,
 )
 from tests.app.cli.commands.command import command
-from tests.app.server.served import Served
+from tests.app.server.served import Served, chat
 
 ASKED = (Message("user", "the quick brown fox"),)
 
@@ -118,6 +119,15 @@ def test_a_cancelled_reply_frees_its_slot(attached: AttachedEngine, served: Serv
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.CANCELLED
     served.wait_until_idle()
+
+
+def test_it_counts_the_tokens_of_a_prompt(attached: AttachedEngine, served: Served) -> None:
+    attached.count(ASKED)
+    counted = attached.outbox.get(60)
+    with served.http() as http:
+        made = http.post("/v1/chat/completions", json=chat(ASKED[0].content, max_tokens=1)).json()
+    assert isinstance(counted, Counted)
+    assert counted.tokens == made["usage"]["prompt_tokens"]
 
 
 def test_a_pause_holds_rounds_back(attached: AttachedEngine) -> None:
