@@ -26,7 +26,7 @@ import psutil
 
 PATIENCE_S = 60
 PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize")
-FIELDS = [
+FIELDS = (
     "model",
     "messages",
     "prompt",
@@ -57,7 +57,7 @@ FIELDS = [
     "suffix",
     "user",
     "unheard_of",
-]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,8 @@ def send(port: int, attempt: Attempt) -> int | None:
         with suppress(ConnectionResetError):
             while more := connection.recv(1 << 16):
                 data += more
+                if attempt.kind == "frame" and b"\r\n" in data:
+                    break  # such a request may leave the connection open
     found = re.match(rb"HTTP/1\.1 (\d{3}) ", data)
     return int(found[1]) if found else None
 
@@ -148,6 +150,9 @@ def _value(draw: random.Random, key: str | None) -> Attempt:
         values["prompt"] = "x"
     for _ in range(draw.choice((1, 1, 2, 4))):
         values[draw.choice(FIELDS)] = _junk(draw, 3)
+    for name in ("max_tokens", "max_completion_tokens", "n"):
+        if isinstance(values.get(name), int) and values[name] > 2:
+            values[name] = 1 << 40  # what is valid is to be short
     if draw.random() < 0.2:
         values["messages"] = [{"role": draw.choice(("user", "x", None)), "content": _junk(draw, 2)}]
     return _whole("value", path, json.dumps(values).encode(), key)

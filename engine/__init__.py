@@ -12,6 +12,7 @@ from specchat.engine.errors import EngineError
 from specchat.engine.events import (
     Admitted,
     Candidate,
+    Counted,
     Detail,
     Died,
     Event,
@@ -50,6 +51,7 @@ __all__ = [
     "Baseline",
     "Candidate",
     "Comparison",
+    "Counted",
     "Detail",
     "Died",
     "Engine",

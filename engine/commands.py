@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import Request
+from specchat.engine.request import Message, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,15 @@ class SetDetail:
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """Say how many tokens these messages take as a prompt (`events.Counted`)."""
+
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End the engine thread."""
 
 
-Command = Submit | Cancel | Adjust | Pause | Step | Resume | SetDetail | Close
+Command = Submit | Cancel | Adjust | Pause | Step | Resume | SetDetail | Count | Close

@@ -15,12 +15,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from specchat.engine.commands import Adjust, Cancel, Close, Command, Pause, Resume, SetDetail, Step, Submit
+from specchat.engine.commands import Adjust, Cancel, Close, Command, Count, Pause, Resume, SetDetail, Step, Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import AUTO, Request, check_gamma
+from specchat.engine.request import AUTO, Message, Request, check_gamma
 from specchat.engine.sequence.prompt import encode
 
 if TYPE_CHECKING:
@@ -170,6 +170,13 @@ class Engine:
         if detail < 0:
             raise EngineError(f"detail is {detail}: it must be 0 (off) or more")
         self._commands.put(SetDetail(request_id, detail))
+
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """Ask how many tokens these messages take as a prompt: `Counted` says it, between two rounds.
+
+        Nothing is said of a conversation that the model's chat template refuses.
+        """
+        self._commands.put(Count(messages))
 
     def drain(self) -> list[Event]:
         """Every event that has come to `self.outbox` since the last call; never waits."""

@@ -57,27 +57,35 @@ class Candidate(NamedTuple):
     """One entry of a top-k list: a token, its text, and its probability."""
 
     id: int
+    """Token id."""
     text: str
+    """Its text on its own."""
     probability: float
+    """Its probability in the list's distribution."""
 
 
 class Given(NamedTuple):
     """A token of a reply that came with its request (`Request.reply_ids`), and the text that is whole with it."""
 
     id: int
+    """Token id."""
     text: str
+    """The text that is whole with it."""
 
 
 class Refused(NamedTuple):
     """A further token of a tree that was tested for a position and rejected."""
 
     id: int
+    """Token id."""
     text: str
+    """Its text on its own."""
     p: float
     """p(x) at this token's turn: of the residual after the rejections before it."""
     q: float
     """q(x) at this token's turn."""
     u: float
+    """The uniform draw: it was rejected as u·q ≥ p."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +93,15 @@ class Detail:
     """Top-k lists and entropies (nats) of one tested position, for requests with `Request.detail` > 0."""
 
     target: tuple[Candidate, ...]
+    """The likeliest tokens of p; of a greedy reply, of the softmax at temperature 1."""
     draft: tuple[Candidate, ...]
     """Empty if nothing was drafted there."""
     residual: tuple[Candidate, ...]
     """norm(max(0, p - q)); only at a correction."""
     target_entropy: float
+    """Entropy of p, in nats."""
     draft_entropy: float
+    """Entropy of q, in nats; 0 if nothing was drafted there."""
     probability: float | None = None
     """Of the position's own token (the tested one, or `Round.last`) under the distribution that `target` lists; None in
     traces older than version 3."""
@@ -112,29 +123,41 @@ class Round:
     """
 
     request_id: str
+    """The request that this round was for."""
     number: int
     """0 for the request's first round."""
     position: int
     """Tokens of prompt and reply before this round."""
     drafter: str
+    """What proposed the tokens."""
     gamma: int
     """Draft length asked for; the drafter may have drafted fewer."""
     drafted: tuple[int, ...]
+    """Drafted token ids."""
     p: tuple[float, ...]
+    """p(x) of each tested token."""
     q: tuple[float, ...]
+    """q(x) of each tested token."""
     u: tuple[float, ...]
+    """The uniform draw of each tested token."""
     beta: tuple[float, ...]
+    """β = Σ min(p, q) at each tested position."""
     accepted: int
+    """How many drafted tokens were accepted."""
     last: int | None
     """The correction, bonus or plain token; None if the request ended inside the accepted tokens."""
     last_fate: Fate | None
+    """Fate of `last`; None without one."""
     pieces: tuple[str, ...]
     """Text per drafted token. Over a request, the emitted pieces and `Finished.tail` concatenate to the reply."""
     last_piece: str
+    """Text of `last`."""
     at: float
     """Time of the round's end."""
     draft_s: float
+    """Time of drafting."""
     verify_s: float
+    """Time of the target's pass and of acceptance."""
     rest_s: float
     """Time of the round outside draft and verification."""
     rows: int
@@ -203,11 +226,13 @@ class Loading:
     """Progress of loading. `stage` is one of import, fetch, convert, target, draft, warm-up."""
 
     stage: str
+    """What is being done: import, fetch, convert, target, draft, warm-up."""
     text: str
     """A short sentence for the user, without a trailing full stop."""
     fraction: float | None
     """0 to 1, or None where the length is unknown."""
     at: float
+    """Time of this event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,17 +242,25 @@ class Ready:
     target: str
     """Display name of the target model."""
     draft: str | None
+    """Display name of the draft model or head, if there is one."""
     drafters: tuple[str, ...]
     """Drafter names a request may ask for, best first."""
     device: str
+    """cpu or cuda."""
     device_name: str
+    """Name of the device."""
     dtype: str
+    """Format of the weights."""
     context: int
     """Tokens per slot, prompt and reply together."""
     slots: int
+    """Requests that run at once."""
     weight_bytes: int
+    """Memory of the weights."""
     cache_bytes: int
+    """Memory of the KV caches."""
     at: float
+    """Time of this event."""
     plain_s: tuple[float, ...] = ()
     """Times of the target's passes over one token of one row, measured while warming up."""
 
@@ -237,11 +270,15 @@ class Admitted:
     """A request has a slot. `reused_tokens` of its prompt were in the KV cache already."""
 
     request_id: str
+    """The request."""
     prompt_tokens: int
+    """Tokens of its prompt."""
     reused_tokens: int
+    """Tokens of the prompt that were in the KV cache already."""
     queued_s: float
     """Time between submission and this event."""
     at: float
+    """Time of this event."""
     given: tuple[Given, ...] = ()
     """Tokens that the reply begins with, as the request gave them; `prompt_tokens` counts them."""
 
@@ -251,10 +288,15 @@ class Prefilled:
     """One more chunk of the prompt is in the KV cache: `done` of `total` tokens."""
 
     request_id: str
+    """The request."""
     done: int
+    """Tokens of the prompt in the KV cache."""
     total: int
+    """Tokens of the prompt."""
     seconds: float
+    """Duration of this chunk."""
     at: float
+    """Time of this event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +304,21 @@ class Notice:
     """Information for the user that is not an error. `request_id` is None if it concerns the engine as a whole."""
 
     request_id: str | None
+    """The request that is meant; None for the engine as a whole."""
     text: str
+    """One sentence."""
     at: float
+    """Time of this event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Tokens that a conversation takes as a prompt, asked for with `Engine.count`."""
+
+    tokens: int
+    """Tokens of the prompt."""
+    at: float
+    """Time of this event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +326,15 @@ class Finished:
     """A request has ended; its last event. `message` is the sentence to show if `reason` is ERROR."""
 
     request_id: str
+    """The request."""
     reason: FinishReason
+    """Why it ended."""
     tail: str
     """Text still held back at the end (half a character, or the beginning of a stop string)."""
     message: str
+    """The sentence to show if `reason` is error."""
     at: float
+    """Time of this event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +342,9 @@ class Died:
     """The engine thread has ended on an error, and with it all open requests."""
 
     message: str
+    """Why, as a sentence."""
     at: float
+    """Time of this event."""
 
 
-Event = Loading | Ready | Admitted | Prefilled | Round | Notice | Finished | Died
+Event = Loading | Ready | Admitted | Prefilled | Round | Notice | Counted | Finished | Died

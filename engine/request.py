@@ -25,7 +25,9 @@ class Message:
     """
 
     role: str
+    """One of `ROLES`."""
     content: str
+    """Text of the turn."""
 
     def __post_init__(self) -> None:
         _check(self.role in ROLES, f"role {self.role!r} is not known: choose one of {', '.join(ROLES)}")
@@ -119,10 +121,15 @@ class Request:
     """
 
     request_id: str
+    """Name of the request; unique among those that have not ended."""
     messages: tuple[Message, ...] = ()
+    """A conversation, rendered by the chat template; empty if there is another kind of prompt."""
     prompt: str | None = None
+    """A prompt as plain text; None if there is another kind."""
     prompt_ids: tuple[int, ...] = ()
+    """A prompt as token ids; empty if there is another kind."""
     sampling: Sampling = field(default_factory=Sampling)
+    """How tokens are drawn."""
     drafter: str = AUTO
     """One of `Ready.drafters`; auto is the first, best one."""
     gamma: int | None = None
@@ -132,6 +139,7 @@ class Request:
     is the drafter's `steady` one, usually `DEFAULT_GAMMA`.
     """
     max_tokens: int = 1024
+    """Most tokens of the reply."""
     stop: tuple[str, ...] = ()
     """Stop strings: the reply ends before the first of them to appear."""
     reply_ids: tuple[int, ...] = ()

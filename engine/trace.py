@@ -28,7 +28,7 @@ from specchat.engine.private_files import create_text
 from specchat.engine.request import Request
 
 VERSION = 3
-_READABLE = (1, 2, VERSION)
+READABLE = (1, 2, VERSION)
 Record = Event | Request
 
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(Record)}
@@ -124,7 +124,7 @@ def read_trace(path: Path) -> Iterator[Record]:
 
 def _is_header(line: bytes) -> bool:
     try:
-        return any(json.loads(line) == {"record": "trace", "version": version} for version in _READABLE)
+        return any(json.loads(line) == {"record": "trace", "version": version} for version in READABLE)
     except (ValueError, RecursionError):
         return False
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.release import NEEDED, check, sdist, try_out
+from scripts.release import wheel as build_wheel
 from specchat.engine import models_folder
 
 ROOT = Path(__file__).parents[1]
@@ -79,3 +81,29 @@ def test_an_installation_answers_beside_another_app(wheel: Path, tmp_path: Path)
     where = [python, "-c", "import specchat.engine; print(specchat.engine.__file__)"]
     found = subprocess.run(where, cwd=project, env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.startswith(str(home))
+
+
+@pytest.mark.slow
+def test_a_release_is_complete_and_starts(wheel: Path, tmp_path: Path) -> None:
+    """What the release script does with a clean tree: an sdist, a wheel made from it, an installation of that."""
+    source = sdist(wheel.parent / "source", tmp_path)
+    made = build_wheel(source, tmp_path)
+    with zipfile.ZipFile(made) as one, zipfile.ZipFile(wheel) as other:
+        assert set(one.namelist()) == set(other.namelist())
+    try_out(made)
+
+
+def test_a_release_needs_its_version_everywhere() -> None:
+    said = " ".join(check("99.0.0"))
+    assert "set it to 99.0.0" in said
+    assert "CHANGELOG.md has no section 99.0.0" in said
+
+
+def test_the_image_gets_every_file_it_installs() -> None:
+    """What `setup.py` packs must pass `.dockerignore`, which lets in what it names alone."""
+    let_in = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = {"constraints.txt", "pyproject.toml", "setup.py", "README.md", "LICENSE", "scripts/specchat/__main__.py"}
+    copied |= {name for name in NEEDED if not name.startswith("assets/heads")} | {"assets/heads", "assets/traces"}
+    for name in copied:
+        assert any(name == place or name.startswith(f"{place}/") for place in let_in), name
+        assert (ROOT / name).exists(), name

@@ -12,10 +12,13 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import AppError
+from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat, Store
 from specchat.engine import Admitted, Finished, Record, Round, to_json
 
 T = TypeVar("T")
+PROMPTS = 500
+"""How many earlier prompts the composer knows."""
 RETRY_S = 1.0
 """A full disk is tried again after this."""
 
@@ -64,8 +67,16 @@ class Archive:
         return self._do(self._store.chats)
 
     def open(self, chat: Chat) -> Future[Conversation | None]:
-        """A chat as it was stored."""
-        return self._do(lambda: stored_conversation(chat, self._store.messages(chat.id)))
+        """A chat as it was stored; the rounds of a reply are read when they are first needed."""
+
+        def read(message_id: int) -> tuple[str, ...]:
+            try:
+                return self._store.events(message_id)
+            except AppError as error:
+                self._on_error(str(error))
+                return ()
+
+        return self._do(lambda: stored_conversation(chat, self._store.messages(chat.id, events=False), read))
 
     def prompt(self, conversation: Conversation, turn: Turn) -> Future[None]:
         """Store a prompt as soon as it is sent; the first one of a conversation makes its chat."""
@@ -73,7 +84,7 @@ class Archive:
 
         def write() -> None:
             with self._store.one_transaction():
-                chat = conversation.chat or self._store.create_chat(conversation.title)
+                chat = conversation.chat or self._store.create_chat(conversation.title, conversation.system or "")
                 prompt_id = self._store.add_message(chat.id, "user", turn.prompt, parent=_row_of(before))
             conversation.chat, turn.prompt_id = chat, prompt_id
 
@@ -137,12 +148,47 @@ class Archive:
 
         return self._do(write)
 
-    def fork(self, turns: Sequence[Turn], title: str) -> Future[Chat | None]:
+    def find(self, text: str) -> Future[list[Hit] | None]:
+        """Where all these words stand, in titles, prompts and replies."""
+
+        def read() -> list[Hit]:
+            self._store.search.update()
+            return self._store.search.find(text)
+
+        return self._do(read)
+
+    def index(self) -> Future[None]:
+        """Bring the search up to date, in small steps that let others in between."""
+
+        def step() -> None:
+            if self._store.search.update():
+                self.index()
+
+        return self._do(step)
+
+    def prompts(self) -> Future[list[str] | None]:
+        """The newest prompts of all chats."""
+        return self._do(lambda: self._store.prompts(PROMPTS))
+
+    def set_system(self, conversation: Conversation) -> Future[None]:
+        """Store the instructions to the model; those of a chat without a row are stored with its first prompt."""
+
+        def write() -> None:
+            if conversation.chat is not None:
+                self._store.set_system(conversation.chat.id, conversation.system or "")
+
+        return self._do(write)
+
+    def pin(self, chat: Chat, pinned: bool) -> Future[None]:
+        """Let a chat stand above the others, or among them again."""
+        return self._do(lambda: self._store.pin_chat(chat.id, pinned))
+
+    def fork(self, turns: Sequence[Turn], title: str, system: str) -> Future[Chat | None]:
         """A new chat with copies of these turns and of the replies that the path goes on with."""
 
         def write() -> Chat:
-            rows = [row for turn in turns for row in (turn.prompt_id, turn.reply and turn.reply.message_id)]
-            return self._store.fork_chat([row for row in rows if row is not None], title)
+            rows = [(turn.prompt_id, turn.reply.message_id if turn.reply else None) for turn in turns]
+            return self._store.fork_chat([row for pair in rows for row in pair if row is not None], title, system)
 
         return self._do(write)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from specchat.app.chat.reply import Reply
@@ -64,6 +64,8 @@ class Conversation:
     """The path, from the first prompt on. Waiting turns are its end."""
     set_up: str = ""
     """How a lane answers that is compared with another one, in words; empty in a chat."""
+    system: str | None = None
+    """Instructions to the model, before the first prompt; None for those of the settings."""
     every: list[Turn] = field(default_factory=list)
     """Every turn of the tree, in order of creation."""
 
@@ -100,11 +102,11 @@ class Conversation:
 
     def messages(self, upto: Turn) -> tuple[Message, ...]:
         """The messages that the model gets in order to answer `upto`."""
-        messages: list[Message] = []
-        for turn in self.turns[: self.turns.index(upto)]:
-            if turn.counts and turn.reply is not None:
-                messages += [Message("user", turn.prompt), Message("assistant", turn.reply.text)]
-        return (*messages, Message("user", upto.prompt))
+        return _messages(self.system, self.turns[: self.turns.index(upto)], upto.prompt)
+
+    def messages_with(self, prompt: str) -> tuple[Message, ...]:
+        """The messages that the model would get in order to answer a prompt behind the last turn."""
+        return _messages(self.system, self.turns, prompt)
 
     def before(self, turn: Turn) -> Turn | None:
         """The turn before this one on the path; None before the first."""
@@ -146,6 +148,36 @@ class Conversation:
         if (later := turn.following.pop(None, None)) is not None:
             turn.following[reply] = later
 
+    def reveal(self, message_id: int) -> tuple[Turn | None, list[Turn | Reply]]:
+        """Let the path lead through the message with this row: its turn, and what it now goes on with instead."""
+        rows = {turn.prompt_id: (turn, turn.reply) for turn in self.every}
+        rows |= {reply.message_id: (turn, reply) for turn in self.every for reply in turn.replies}
+        before = {
+            version: (turn, reply)
+            for turn in self.every
+            for reply, later in turn.following.items()
+            for version in later.versions
+        }
+        found: Turn | None = None
+        changed: list[Turn | Reply] = []
+        turn, reply = rows.get(message_id, (None, None))
+        while turn is not None:
+            found = found or turn
+            if turn.reply is not reply and reply is not None:
+                turn.reply = reply
+                changed.append(reply)
+            first, earlier = turn, before.get(turn)
+            if earlier is None:
+                if self.turns[0] is not first:
+                    changed.append(first)
+                self.turns = list(_path(first))
+                break
+            turn, reply = earlier
+            if turn.following[reply] is not first:
+                turn.following[reply] = first
+                changed.append(first)
+        return found, changed
+
     def remove(self, turn: Turn) -> None:
         """Forget a waiting turn; where it was a version of another prompt, go back to the last other one."""
         place = self.turns.index(turn)
@@ -169,6 +201,14 @@ def _path(turn: Turn | None) -> Iterator[Turn]:
     while turn is not None:
         yield turn
         turn = turn.following.get(turn.reply)
+
+
+def _messages(system: str | None, turns: Iterable[Turn], prompt: str) -> tuple[Message, ...]:
+    messages = [Message("system", system)] if system else []
+    for turn in turns:
+        if turn.counts and turn.reply is not None:
+            messages += [Message("user", turn.prompt), Message("assistant", turn.reply.text)]
+    return (*messages, Message("user", prompt))
 
 
 def title_of(prompt: str) -> str:

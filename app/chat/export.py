@@ -10,8 +10,8 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
 from specchat.engine import FinishReason, to_json
 
-FORMATS = ("md", "json", "svg")
-"""What a chat can be exported as: Markdown, JSON, a picture."""
+FORMATS = ("md", "json", "svg", "html")
+"""What a chat can be exported as: Markdown, JSON, a picture, a page that replays it."""
 FORMAT, VERSION = "specchat-chat", 1
 _UNFIT = re.compile(r"[^\w]+")
 
@@ -19,6 +19,8 @@ _UNFIT = re.compile(r"[^\w]+")
 def as_markdown(conversation: Conversation, model: str) -> str:
     """Prompts and the replies the chat went on with."""
     parts = [f"# {' '.join(conversation.title.split())}"]
+    if conversation.system:
+        parts += ["## System", conversation.system.strip()]
     for turn in conversation.turns:
         parts += ["## You", turn.prompt.strip()]
         if turn.reply is not None:
@@ -33,6 +35,7 @@ def as_json(conversation: Conversation, model: str) -> str:
         "version": VERSION,
         "title": conversation.title,
         "model": model or None,
+        "system": conversation.system or None,
         "turns": [
             {
                 "prompt": turn.prompt,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -74,8 +74,10 @@ class Reply:
         self.gamma = gamma
         """The γ that was asked for, or auto; empty where that is not known."""
         self.stage = Stage.WAITING
-        self.rounds: list[Round] = []
-        self.metrics = Metrics()
+        self._unread: tuple[str, Callable[[], Sequence[str]]] | None = None
+        """Text and trace lines of a stored reply whose rounds nobody has asked for yet."""
+        self._rounds: list[Round] = []
+        self._metrics = Metrics()
         self.speeds: list[float] = []
         """Tokens per second of the sliding window, one sample each `SAMPLE_S`."""
         self.prefilled = (0, 0)
@@ -89,10 +91,8 @@ class Reply:
         """The sentence that came with an error."""
         self.message_id: int | None = None
         """Its row in the store, once it has one."""
-        self.starts: list[int] = []
-        """Of each round: the number of its first token, counting every token that was drafted or emitted."""
-        self.tokens = 0
-        """How many of those there are."""
+        self._starts: list[int] = []
+        self._tokens = 0
         self.stepping: tuple[Round, Part] | None = None
         """The round that is being stepped through; it is not yet one of `rounds`."""
         self.given = 0
@@ -104,17 +104,55 @@ class Reply:
         self._sampled_at = 0.0
         self.computed: dict[int, Computed] = {}
         """What was not recorded of its tokens and was computed afterwards, by the numbers of `starts`."""
-        self.figures = self._figures()
+        self._figures = self._new_figures()
+
+    @property
+    def loaded(self) -> bool:
+        """Whether its rounds are there; those of a stored reply are read when they are asked for."""
+        return self._unread is None
+
+    @property
+    def rounds(self) -> list[Round]:
+        """Its rounds so far."""
+        self._load()
+        return self._rounds
+
+    @property
+    def starts(self) -> list[int]:
+        """Of each round: the number of its first token, counting every token that was drafted or emitted."""
+        self._load()
+        return self._starts
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens were drafted or emitted."""
+        self._load()
+        return self._tokens
+
+    @property
+    def metrics(self) -> Metrics:
+        """Figures of its own rounds."""
+        self._load()
+        return self._metrics
+
+    @property
+    def figures(self) -> ReplyFigures:
         """What is drawn of its figures: as they were when `take_figures` was called last."""
+        self._load()
+        return self._figures
 
     @property
     def text(self) -> str:
         """The reply so far."""
+        if self._unread is not None:
+            return self._unread[0]
         return "".join(r.text for r in self.rounds) + self.tail
 
     @property
     def has_text(self) -> bool:
         """Whether there is any text."""
+        if self._unread is not None:
+            return bool(self._unread[0])
         return bool(self.tail) or any(r.text for r in self.rounds)
 
     @property
@@ -135,7 +173,7 @@ class Reply:
     def take_figures(self) -> None:
         """Let what is drawn show the figures as they are now; done by itself when the reply ends."""
         if (self.metrics.rounds, self.running) != (self.figures.metrics.rounds, self.figures.running):
-            self.figures = self._figures()
+            self._figures = self._new_figures()
 
     def round_of(self, token: int) -> int:
         """The index in `rounds` of the round with this token, by the numbers of `starts`."""
@@ -171,18 +209,45 @@ class Reply:
                 self.tail += record.tail
                 self.take_figures()
 
+    def store(self, content: str, reason: str | None, read: Callable[[], Sequence[str]]) -> None:
+        """Be the stored reply with this text, this end and these trace lines."""
+        self._unread = content, read
+        self.stage = Stage.INTERRUPTED if reason is None else Stage.ENDED
+        self.reason = FinishReason(reason) if reason in set(FinishReason) else None
+        if self.reason is FinishReason.ERROR:
+            self._load()  # a line has the sentence
+
+    def _load(self) -> None:
+        """Read what is stored, if it has not been read."""
+        if self._unread is None:
+            return
+        (content, read), self._unread = self._unread, None
+        stage, reason = self.stage, self.reason
+        for line in read():
+            try:
+                self.add(from_json(line))
+            except ValueError:
+                continue
+        if self.text != content:
+            self._rounds, self._starts, self._tokens, self.given, self.carried = [], [], 0, 0, 0
+            self._metrics, self._gains, self.speeds = Metrics(), SpeedupTracker(self._baseline), []
+            self.tail = content
+        if self.stage is not Stage.ENDED:
+            self.stage, self.reason = stage, reason
+        self._figures = self._new_figures()
+
     def fail(self, message: str) -> None:
         """End with an error that did not come from the engine's events."""
         self.stage, self.reason, self.message = Stage.ENDED, FinishReason.ERROR, message
         self.take_figures()
 
-    def _figures(self) -> ReplyFigures:
+    def _new_figures(self) -> ReplyFigures:
         return ReplyFigures(
             metrics=self.metrics.copy(),
             gain=self._gains.gain(self.metrics.alpha),
             counted_rounds=self._gains.rounds,
             speeds=tuple(self.speeds[-LONGEST_COURSE:]),
-            gammas=tuple(record.gamma for record in self.rounds[-LONGEST_COURSE:]),
+            gammas=tuple(record.gamma for record in self.own_rounds[-LONGEST_COURSE:]),
             running=self.running,
         )
 
@@ -198,8 +263,8 @@ class Reply:
         Their times are moved to before the request's own, on whose clock the timeline is drawn.
         """
         rounds, self.carried = self.rounds, len(self.emitted)
-        self.rounds, self.starts, self.tokens = [], [], 0
-        self.metrics, self._gains, self.speeds = Metrics(), SpeedupTracker(self._baseline), []
+        self._rounds, self._starts, self._tokens = [], [], 0
+        self._metrics, self._gains, self.speeds = Metrics(), SpeedupTracker(self._baseline), []
         for record in rounds:
             self._append(replace(record, at=record.at + admitted.at - rounds[-1].at))
         first = admitted.prompt_tokens - len(admitted.given)
@@ -208,9 +273,9 @@ class Reply:
         self.given = len(self.rounds)
 
     def _append(self, record: Round) -> None:
-        self.rounds.append(record)
-        self.starts.append(self.tokens)
-        self.tokens += len(record.drafted) + (record.last is not None)
+        self._rounds.append(record)
+        self._starts.append(self._tokens)
+        self._tokens += len(record.drafted) + (record.last is not None)
 
     def _add_round(self, record: Round) -> None:
         self.stage, self.stepping = Stage.ANSWERING, None
@@ -289,23 +354,12 @@ def _chosen(record_id: str, token: Given, position: int, at: float) -> Round:
     )
 
 
-def stored_reply(content: str, reason: str | None, lines: tuple[str, ...]) -> Reply:
-    """The reply that was stored as this text and these trace lines.
+def stored_reply(content: str, reason: str | None, read: Callable[[], Sequence[str]]) -> Reply:
+    """The reply that was stored as this text and the trace lines that `read` gives once they are needed.
 
     Lines that cannot be read are left out; if the rounds then do not give the stored text, the text wins and is shown
     without colours.
     """
     reply = Reply()
-    for line in lines:
-        try:
-            reply.add(from_json(line))
-        except ValueError:
-            continue
-    if reply.text != content:
-        reply = Reply()
-        reply.tail = content
-    if reply.stage is not Stage.ENDED:
-        reply.stage = Stage.INTERRUPTED if reason is None else Stage.ENDED
-        reply.reason = FinishReason(reason) if reason in set(FinishReason) else None
-        reply.take_figures()
+    reply.store(content, reason, read)
     return reply

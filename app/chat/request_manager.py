@@ -83,7 +83,7 @@ class RequestManager:
         self._ready = False
         self._failure = ""
         self._conversations: list[Conversation] = []
-        self._looks: dict[str, Callable[[Round], None]] = {}
+        self._looks: dict[str, Callable[[Round | None], None]] = {}
         """Who waits for the likeliest tokens of one position, by request."""
         self._arrivals: deque[_Arrival] = deque()
         """What is being stored and not yet shown, oldest first."""
@@ -93,6 +93,7 @@ class RequestManager:
         self._session, self._archive, self.settings = session, archive, session.settings
         if archive is not None:
             for conversation in self._conversations:
+                conversation.system = self.system_of(conversation)
                 for turn in conversation.waiting:
                     archive.prompt(conversation, turn)
         session.source.start()
@@ -111,6 +112,11 @@ class RequestManager:
         news = {c.chat.id for c in self.unseen if c.chat}
         return Marks(frozenset(answering), frozenset(busy.keys() - answering), frozenset(news))
 
+    def count(self, conversation: Conversation, prompt: str) -> None:
+        """Ask how many tokens the conversation would take with this prompt; a `Counted` answers."""
+        if self._session is not None and self._ready and not self._failure:
+            self._session.source.count(conversation.messages_with(prompt))
+
     def set_detail(self, detail: int) -> None:
         """Record the top-k of this size for every reply, from its next round on; 0 records none."""
         self.detail = detail
@@ -128,6 +134,12 @@ class RequestManager:
         """Forget the running replies: a replay is played again from an earlier place."""
         self.replies.clear()
         self._baseline = Baseline()
+
+    def system_of(self, conversation: Conversation) -> str:
+        """A chat's instructions to the model: its own, or those of the settings."""
+        if conversation.system is not None:
+            return conversation.system
+        return self.settings.system if self.settings is not None else ""
 
     def seen(self, chat: Chat) -> None:
         """The user has opened this chat."""
@@ -181,11 +193,11 @@ class RequestManager:
         turn: Turn,
         rounds: Sequence[Round],
         detail: int,
-        then: Callable[[Round], None],
+        then: Callable[[Round | None], None],
     ) -> bool:
         """Ask the target for the likeliest tokens behind these rounds of a reply; whether there is an engine to ask.
 
-        `then` gets a round that was made for its `Round.detail`. A failure is no answer.
+        `then` gets a round that was made for its `Round.detail`, or None where there is no answer.
         """
         if self.settings is None or self._session is None or not self._ready or self._failure:
             return False
@@ -266,7 +278,7 @@ class RequestManager:
         history = [m for m in request.messages[:-1] if m.role in ("user", "assistant")]
         if not conversation.turns:
             for prompt, reply in zip(history[::2], history[1::2], strict=False):
-                conversation.append(Turn(prompt.content, stored_reply(reply.content, "eos", ())))
+                conversation.append(Turn(prompt.content, stored_reply(reply.content, "eos", tuple)))
         last = request.messages[-1].content if request.messages else request.prompt
         turn = Turn(last or f"{len(request.prompt_ids)} token ids", self._reply_to(request))
         conversation.append(turn)
@@ -348,11 +360,13 @@ class RequestManager:
         if isinstance(record, Round):
             self._looks[request_id](record)
         elif isinstance(record, Finished):
-            del self._looks[request_id]
+            self._looks.pop(request_id)(None)
 
     def _send(self, conversation: Conversation, turn: Turn) -> None:
         """Store a prompt that is new on the path, and ask as soon as that can be."""
         self._watch(conversation)
+        if self.settings is not None:
+            conversation.system = self.system_of(conversation)
         if self._archive is not None:
             wait([self._archive.prompt(conversation, turn)], PROMPT_WAIT_S)
             self.changes += 1
@@ -413,6 +427,7 @@ class RequestManager:
     ) -> None:
         if self._archive is not None:
             self._archive.begin(conversation, turn, replies)
+        assert self._session is not None  # who gets here has asked
         for request, reply in zip(requests, replies, strict=True):
             self.replies[request.request_id] = (conversation, turn)
             try:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply, Stage, stored_reply
 from specchat.app.storage.store import Chat, StoredMessage
 
 
-def stored_conversation(chat: Chat, messages: Sequence[StoredMessage]) -> Conversation:
-    """The conversation as it was stored. A prompt without a reply was interrupted before its first word.
+def stored_conversation(
+    chat: Chat, messages: Sequence[StoredMessage], read: Callable[[int], Sequence[str]] | None = None
+) -> Conversation:
+    """The conversation as it was stored; `read` gives the trace lines of a message that came without them.
+
+    A prompt without a reply was interrupted before its first word.
 
     A row that follows one which is not there follows the turn before it: what is left of a damaged chat is shown.
     """
@@ -23,14 +28,14 @@ def stored_conversation(chat: Chat, messages: Sequence[StoredMessage]) -> Conver
             turns[message.id] = Turn(message.content, prompt_id=message.id)
         elif turns:
             turn = turns.get(message.parent or 0) or list(turns.values())[-1]
-            of_reply[message.id] = turn, _add_reply(turn, message)
+            of_reply[message.id] = turn, _add_reply(turn, message, read)
     for turn in turns.values():
         turn.wanted = max(len(turn.replies), 1)
         if turn.reply is None:
             turn.reply = Reply()
             turn.reply.stage = Stage.INTERRUPTED
             turn.replies.append(turn.reply)
-    conversation = Conversation(chat, every=list(turns.values()))
+    conversation = Conversation(chat, system=chat.system, every=list(turns.values()))
     first: Turn | None = None
     before: Turn | None = None
     for message in messages:
@@ -55,8 +60,9 @@ def stored_conversation(chat: Chat, messages: Sequence[StoredMessage]) -> Conver
     return conversation
 
 
-def _add_reply(turn: Turn, message: StoredMessage) -> Reply:
-    reply = stored_reply(message.content, message.finish_reason, message.events)
+def _add_reply(turn: Turn, message: StoredMessage, read: Callable[[int], Sequence[str]] | None) -> Reply:
+    lines = (lambda: message.events) if read is None else partial(read, message.id)
+    reply = stored_reply(message.content, message.finish_reason, lines)
     reply.message_id = message.id
     turn.replies.append(reply)
     if turn.reply is None or message.chosen:

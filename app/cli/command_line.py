@@ -14,6 +14,7 @@ from specchat.app.cli.commands.compare import Exact, SetUpLeft, SetUpRight, comp
 from specchat.app.cli.commands.distill import distill
 from specchat.app.cli.commands.evaluate import evaluate
 from specchat.app.cli.commands.export import export
+from specchat.app.cli.commands.import_chats import import_chats
 from specchat.app.cli.commands.screenshot import screenshot
 from specchat.app.cli.commands.serve import serve
 from specchat.app.cli.commands.theory import theory
@@ -83,6 +84,7 @@ def chat(
         str | None, typer.Option("--order", metavar="ORDER", help="interleaved or sequential, side by side.")
     ] = None,
     exact: Exact = False,
+    attach: options.Attach = None,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Without a command: chat. The commands' own options go behind them."""
@@ -116,7 +118,8 @@ def chat(
         from specchat.app.cli.commands.chat import open_chat
 
         options.check(given)
-        raise typer.Exit(open_chat(given, _side(side_by_side, left, right, order, exact)))
+        options.check_attached(attach, given)
+        raise typer.Exit(open_chat(given, _side(side_by_side, left, right, order, exact), attach))
     else:
         given |= {
             "side_by_side": side_by_side or None,
@@ -124,6 +127,7 @@ def chat(
             "right": right,
             "order": order,
             "exact": exact or None,
+            "attach": attach,
         }
         misplaced = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
         if misplaced:
@@ -168,7 +172,22 @@ def ask(
         list[str] | None, typer.Option("--stop", metavar="TEXT", help="End the reply before TEXT; may be repeated.")
     ] = None,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="Instructions to the model.")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option("--file", metavar="FILE", help="A text behind the question; may be repeated.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option("--template", metavar="NAME", help="A saved prompt, before the question.")
+    ] = None,
+    var: Annotated[
+        list[str] | None, typer.Option("--var", metavar="NAME=VALUE", help="Fills in the template; may be repeated.")
+    ] = None,
+    go_on: Annotated[bool, typer.Option("--continue", help="Go on with the newest chat, and keep it there.")] = False,
+    chat: Annotated[
+        str | None, typer.Option("--chat", metavar="NAME", help="The same with the chat that has NAME in its title.")
+    ] = None,
+    save: Annotated[bool, typer.Option("--save", help="Keep question and reply as a new chat.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
+    attach: options.Attach = None,
     trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Record every round in FILE.")] = None,
 ) -> None:
     """Ask one question and print the reply as it comes."""
@@ -195,8 +214,20 @@ def ask(
     from specchat.app.cli.commands.ask import Question, answer
 
     options.check(given)
-    asked = Question(question, system, tuple(stop or ()), tuple(logit_bias or ()))
-    interrupted = answer(asked, given, as_json=as_json, trace=trace)
+    options.check_attached(attach, given)
+    asked = Question(
+        question,
+        system,
+        tuple(stop or ()),
+        tuple(logit_bias or ()),
+        files=tuple(file or ()),
+        template=template,
+        values=tuple(var or ()),
+        chat=chat,
+        go_on=go_on,
+        save=save,
+    )
+    interrupted = answer(asked, given, as_json=as_json, trace=trace, attach=attach)
     if interrupted:
         raise typer.Exit(130)
 
@@ -212,6 +243,7 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
 app.command()(serve)
 app.command()(screenshot)
 app.command()(export)
+app.command("import")(import_chats)
 app.command()(bench)
 app.command()(compare)
 app.command()(verify)

@@ -13,18 +13,22 @@ _BACK_AND_CLEAR = "\r\x1b[K"
 
 
 class StatusLine:
-    """Shows the newest text; writes nothing where the stream is no terminal.
+    """Shows the newest text; where the stream is no terminal it writes nothing, or each text on a line of its own.
 
     It draws when it is told something. (Rich's status draws twelve times a second from a thread of its own, which takes
     time from what is measured.)
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, as_lines: bool = False) -> None:
+        """Make it; with `as_lines`, texts are also written where the stream is no terminal."""
         self._stream = stream
+        self._as_lines = as_lines and not stream.isatty()
         self._shown = ""
 
     def say(self, text: str, suffix: str = "") -> None:
         """Replace the line; where it is too long, the text is cut and the suffix stays."""
+        if self._as_lines:
+            print(escape_controls(text) + suffix, file=self._stream, flush=True)
         if not self._stream.isatty():
             return
         columns = shutil.get_terminal_size().columns
@@ -41,7 +45,12 @@ class StatusLine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def clear(self) -> None:
+        """Remove the line, so that something can be printed."""
         if self._shown:
             self._stream.write(_BACK_AND_CLEAR)
             self._stream.flush()
+            self._shown = ""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.clear()

@@ -35,6 +35,7 @@ class Figures(Collector):
         )
         self._registry.register(self)
         self._slots = 0
+        self._round_s = 0.0
 
     @property
     def open(self) -> int:
@@ -50,6 +51,7 @@ class Figures(Collector):
         match event:
             case Round():
                 self._metrics.add(event)
+                self._round_s += event.seconds / event.rows
                 submitted = self._awaiting_first.pop(event.request_id, None)
                 if submitted is not None:
                     self._first.observe(event.at - submitted)
@@ -84,6 +86,7 @@ class Figures(Collector):
             ("rounds", "Rounds, each one draft and one verification of one request.", s.rounds),
             ("emitted_tokens", "Tokens of replies.", s.emitted),
             ("wasted_tokens", "Drafted tokens that are not part of a reply.", s.wasted),
+            ("round_seconds", "Time of rounds; one that many requests share counts once.", self._round_s),
             ("prompt_tokens", "Tokens of prompts.", s.prompt_tokens),
             ("reused_tokens", "Tokens of prompts that were in the cache already.", s.reused_tokens),
         ):

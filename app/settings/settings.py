@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class Settings:
     quantize: str = "auto"
     """On the CPU: auto runs GGUF weights as they are and others unquantised; q8 and q4 quantise; none expands."""
     device: str = "auto"
+    system: str = ""
+    """What a new chat tells the model before the first prompt."""
     theme: str = ""
     """A Textual theme; empty for the app's own."""
     exports: str = ""
@@ -79,6 +81,10 @@ class Settings:
             self.engine_config(Path())
         except EngineError as error:
             raise SettingsError(str(error)) from None
+
+    def with_system(self, system: str) -> Settings:
+        """The same with another system prompt for new chats."""
+        return replace(self, system=system)
 
     def sampling(self) -> Sampling:
         """How replies are sampled."""

@@ -52,6 +52,10 @@ class Duet:
         self._tallied = ["", ""]
         """The requests they are of."""
         self._asked_gap = False
+        self._counted = False
+        """Whether the last replies are among `runs`."""
+        self.runs: list[float] = []
+        """Measured speedup of each run of the last prompt."""
 
     def connect(self, archive: Archive | None) -> None:
         """Start the engine; both conversations are stored in `archive`."""
@@ -62,6 +66,13 @@ class Duet:
         """Ask both lanes the same, now or when they have answered."""
         self.waiting.append(prompt)
         self._next()
+
+    def again(self) -> None:
+        """Ask both lanes the last prompt once more, to see how far its figures spread; the replies before are kept."""
+        if self.done and not self.waiting and not self._lanes[0].asking:
+            self._begin()
+            for requests, conversation, settings in zip(self._managers, self.conversations, self._pair, strict=True):
+                requests.regenerate(conversation, conversation.turns[-1], settings)
 
     def stop(self) -> list[str]:
         """End both replies, keeping their texts, and take waiting prompts back."""
@@ -74,6 +85,10 @@ class Duet:
         for requests in self._managers:
             yield from requests.drain()
         self._next()
+        if self.done and not self._counted:
+            self._counted = True
+            measured = self.comparison.measured
+            self.runs += [measured] if measured is not None else []
         if self.done and not self._asked_gap and self.comparable and not self.comparison.identical:
             self._asked_gap = True
             self._lanes[0].ask_gap(self.comparison)
@@ -155,11 +170,15 @@ class Duet:
 
     def _next(self) -> None:
         if self.waiting and not self.running and not self._lanes[0].asking:
-            prompt = self.waiting.pop(0)
-            self._asked_gap = False
-            self._tallies, self._tallied = [LaneTally(), LaneTally()], ["", ""]
+            prompt, self.runs = self.waiting.pop(0), []
+            self._begin()
             for requests, conversation in zip(self._managers, self.conversations, strict=True):
                 requests.send(conversation, prompt)
+
+    def _begin(self) -> None:
+        """Count anew: both lanes are asked something."""
+        self._asked_gap = self._counted = False
+        self._tallies, self._tallied = [LaneTally(), LaneTally()], ["", ""]
 
     def _count(self, side: int, request_id: str, event: Event) -> None:
         """Count an event of a lane's reply; the first one of a request begins its tally."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from specchat.app.sources.source import Source
-from specchat.engine import Comparison, Finished, LaneEngine, Outbox, Record, Request
+from specchat.engine import Comparison, Finished, LaneEngine, Message, Outbox, Record, Request
 from specchat.engine.tools.compare import submit_probe, top2_gap
 
 
@@ -83,6 +83,9 @@ class LaneSource:
 
     def set_detail(self, request_id: str, detail: int) -> None:
         """Does nothing: recording detail takes time."""
+
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """Does nothing: both lanes are asked the same."""
 
     def pause(self) -> None:
         """Does nothing."""

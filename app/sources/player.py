@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from math import nextafter
 
-from specchat.engine import Admitted, EngineError, Event, Finished, Record, Request, Round
+from specchat.engine import Admitted, EngineError, Event, Finished, Message, Record, Request, Round
 
 SPEEDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 IDLE_S = 1.0
@@ -25,7 +25,7 @@ class Player:
         self.position = 0.0
         """Seconds into the trace."""
         self._records = list(records)
-        self._times = _schedule(self._records)
+        self._times = schedule(self._records)
         self._clock = clock
         self._speed = SPEEDS.index(1.0)
         self._given = 0
@@ -100,6 +100,9 @@ class Player:
     def set_detail(self, request_id: str, detail: int) -> None:
         """Does nothing: a trace has the detail it was recorded with."""
 
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """Does nothing: a trace has no tokenizer."""
+
     def faster(self, steps: int = 1) -> None:
         """Go up (or, with a negative number, down) the list of speeds."""
         self._advance()
@@ -153,7 +156,7 @@ class Player:
         self._now = now
 
 
-def _schedule(records: list[Record]) -> list[float]:
+def schedule(records: Sequence[Record]) -> list[float]:
     """When each record is due. Gaps in which no request was open are cut to `IDLE_S`."""
     submitted = {r.request_id: r.at - r.queued_s for r in records if isinstance(r, Admitted)}
     times: list[float] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from specchat.engine import Record, Request
+from specchat.engine import Message, Record, Request
 
 
 class Source(Protocol):
@@ -40,6 +40,9 @@ class Source(Protocol):
 
     def set_detail(self, request_id: str, detail: int) -> None:
         """Record the top-k of this size for each tested token of a request, from its next round on; 0 records none."""
+
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """Say with a `Counted` how many tokens these messages take as a prompt, where there is a tokenizer."""
 
     def pause(self) -> None:
         """Run no further round after the one under way."""

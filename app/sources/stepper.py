@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from specchat.app.sources.source import Source
-from specchat.engine import EngineError, Record, Request, Round
+from specchat.engine import EngineError, Message, Record, Request, Round
 
 
 class Part(IntEnum):
@@ -126,6 +126,10 @@ class Stepper:
     def set_detail(self, request_id: str, detail: int) -> None:
         """Ask the source for more, or less, about a reply."""
         self._source.set_detail(request_id, detail)
+
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """Ask the source."""
+        self._source.count(messages)
 
     def close(self) -> None:
         """Close the source; what is held is given at last."""

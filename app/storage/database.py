@@ -14,6 +14,11 @@ _MAGIC = b"SQLite format 3\x00"
 COMPANIONS = ("-wal", "-shm")
 """SQLite's log files. Left beside a new database, an old log would be replayed into it."""
 
+CHECKED_BYTES = 32 << 20
+"""A file up to this size is checked for damage as a whole at each start; of a larger one, the list of chats is."""
+FOUND_DAMAGED = ".damaged"
+"""Suffix of an empty file that is left where damage was met further on: the next start then checks all of it."""
+
 BUSY_S = 5.0
 """How long a statement waits for another program's lock."""
 
@@ -45,12 +50,24 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         " AND r.role = 'assistant' ORDER BY r.chosen DESC, CASE WHEN r.chosen THEN -r.id ELSE r.id END LIMIT 1),"
         " parent) WHERE role = 'user' AND parent IS NOT NULL",
     ),
+    (
+        "ALTER TABLE chats ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE chats ADD COLUMN system TEXT NOT NULL DEFAULT ''",
+        # Messages have their own row ids in the index, titles the negative ones of their chats.
+        "CREATE VIRTUAL TABLE search USING fts5 (text, tokenize = 'unicode61 remove_diacritics 2', prefix = '1 2 3')",
+        "ALTER TABLE messages ADD COLUMN indexed INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE chats ADD COLUMN indexed INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX messages_to_index ON messages (id) WHERE indexed = 0",
+        "CREATE INDEX chats_to_index ON chats (id) WHERE indexed = 0",
+        "CREATE INDEX prompts ON messages (id) WHERE role = 'user'",
+    ),
 )
 """Statements that lead from one version of the schema to the next. Released ones never change; new ones follow."""
 
 _COLUMNS = (
-    "id, title, updated_at, deleted_at FROM chats",
-    "id, chat_id, role, content, created_at, finish_reason, parent, chosen FROM messages",
+    "id, title, updated_at, deleted_at, pinned, system, indexed FROM chats",
+    "id, chat_id, role, content, created_at, finish_reason, parent, chosen, indexed FROM messages",
+    "text FROM search",
     "id, message_id, line FROM events",
     "id, text FROM drafts",
 )
@@ -93,7 +110,7 @@ def open_database(path: Path) -> sqlite3.Connection:
     db.text_factory = lambda stored: stored.decode("utf-8", "replace")  # one flipped bit must not hide a chat
     try:
         with _damage():
-            _check(db)
+            _check(db, path)
             _use_write_ahead_log(db)
         # The log is synced at checkpoints only: a killed program loses nothing, a power cut at most the last seconds.
         db.execute("PRAGMA synchronous = NORMAL")
@@ -143,7 +160,7 @@ def _check_start(path: Path) -> None:
         raise UnreadableError("cannot be read as a database of chats")
 
 
-def _check(db: sqlite3.Connection) -> None:
+def _check(db: sqlite3.Connection, path: Path) -> None:
     """Reads only, so that a file which is not ours is left as it was."""
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if not tables:
@@ -152,7 +169,12 @@ def _check(db: sqlite3.Connection) -> None:
         raise UnreadableError("belongs to another program")
     if _version(db) > len(_MIGRATIONS):
         raise UnreadableError("was written by a newer specchat")
-    if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+    met = Path(f"{path}{FOUND_DAMAGED}")
+    whole = met.exists() or path.stat().st_size <= CHECKED_BYTES
+    checks = ("quick_check(1)",) if whole else ("quick_check(chats)", "quick_check(drafts)")
+    sound = all(db.execute(f"PRAGMA {check}").fetchone()[0] == "ok" for check in checks)
+    met.unlink(missing_ok=True)
+    if not sound:
         raise UnreadableError("is damaged")
 
 

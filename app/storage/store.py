@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,9 @@ from typing import Any, Self
 
 from specchat.app.errors import StoreError
 from specchat.app.storage.aside import move_aside
-from specchat.app.storage.database import BUSY_S, COMPANIONS, UnreadableError, open_database
+from specchat.app.storage.database import BUSY_S, COMPANIONS, FOUND_DAMAGED, UnreadableError, open_database
+from specchat.app.storage.imported import ImportedChat
+from specchat.app.storage.search_index import SearchIndex
 from specchat.engine import make_folder, make_private
 
 
@@ -30,6 +32,10 @@ class Chat:
     id: int
     title: str
     updated_at: float
+    pinned: bool = False
+    """Whether it stands above those that are not."""
+    system: str = ""
+    """Instructions to the model, before the first prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ class Store:
         self.notice: str | None = None
         self._now = now
         self._lock = threading.RLock()
+        self.search = SearchIndex(self._read, self._write, now)
         with self._sentences():
             make_folder(path.parent)
             make_private(path.parent)
@@ -78,22 +85,43 @@ class Store:
                 self._db = open_database(path)
 
     def chats(self) -> list[Chat]:
-        """All chats that are not deleted, newest first."""
+        """All chats that are not deleted: the pinned ones, then the others, newest first."""
         rows = self._read(
-            "SELECT id, title, updated_at FROM chats WHERE deleted_at IS NULL ORDER BY updated_at DESC, id DESC"
+            "SELECT id, title, updated_at, pinned, system FROM chats WHERE deleted_at IS NULL"
+            " ORDER BY pinned DESC, updated_at DESC, id DESC"
         )
-        return [Chat(*row) for row in rows]
+        return [Chat(row_id, title, at, bool(pinned), system) for row_id, title, at, pinned, system in rows]
 
-    def create_chat(self, title: str = "") -> Chat:
+    def create_chat(self, title: str = "", system: str = "") -> Chat:
         """A new, empty chat."""
-        at, title = self._now(), _storable(title)
+        at, title, system = self._now(), _storable(title), _storable(system)
         with self._write() as db:
-            row = db.execute("INSERT INTO chats (title, updated_at) VALUES (?, ?)", (title, at))
-        return Chat(_row_id(row), title, at)
+            row = db.execute("INSERT INTO chats (title, updated_at, system) VALUES (?, ?, ?)", (title, at, system))
+        return Chat(_row_id(row), title, at, system=system)
+
+    def pin_chat(self, chat_id: int, pinned: bool) -> None:
+        """Let a chat stand above those that are not pinned, or among them again."""
+        self._change(f"chat {chat_id}", "UPDATE chats SET pinned = ? WHERE id = ?", (pinned, chat_id))
+
+    def set_system(self, chat_id: int, system: str) -> None:
+        """Change the instructions to the model."""
+        self._change(f"chat {chat_id}", "UPDATE chats SET system = ? WHERE id = ?", (_storable(system), chat_id))
+
+    def prompts(self, at_most: int) -> list[str]:
+        """The newest different prompts of all chats, oldest of them first."""
+        rows = self._read(
+            "SELECT content, max(id) AS newest FROM (SELECT m.id, m.content FROM messages m JOIN chats c"
+            " ON c.id = m.chat_id WHERE m.role = 'user' AND c.deleted_at IS NULL ORDER BY m.id DESC LIMIT ?)"
+            " GROUP BY content ORDER BY newest",
+            (at_most,),
+        )
+        return [content for content, _ in rows]
 
     def rename_chat(self, chat_id: int, title: str) -> None:
         """Change the title; the place in the list stays."""
-        self._change(f"chat {chat_id}", "UPDATE chats SET title = ? WHERE id = ?", (_storable(title), chat_id))
+        self._change(
+            f"chat {chat_id}", "UPDATE chats SET title = ?, indexed = 0 WHERE id = ?", (_storable(title), chat_id)
+        )
 
     def delete_chat(self, chat_id: int) -> None:
         """Take the chat off the list; `restore_chat` brings it back."""
@@ -103,24 +131,28 @@ class Store:
         """Undo `delete_chat`."""
         self._change(f"chat {chat_id}", "UPDATE chats SET deleted_at = NULL WHERE id = ?", (chat_id,))
 
-    def messages(self, chat_id: int) -> list[StoredMessage]:
-        """The turns of a chat, oldest first."""
+    def events(self, message_id: int) -> tuple[str, ...]:
+        """The trace lines of a reply, in order."""
+        return tuple(
+            line for (line,) in self._read("SELECT line FROM events WHERE message_id = ? ORDER BY id", (message_id,))
+        )
+
+    def messages(self, chat_id: int, *, events: bool = True) -> list[StoredMessage]:
+        """The messages of a chat, oldest first; without their trace lines where these are not wanted."""
         with self._lock:
             rows = self._read(
                 "SELECT id, role, content, created_at, finish_reason, parent, chosen FROM messages"
                 " WHERE chat_id = ? ORDER BY id",
                 (chat_id,),
             )
-            lines = self._read(
-                "SELECT message_id, line FROM events WHERE message_id IN (SELECT id FROM messages WHERE chat_id = ?)"
-                " ORDER BY id",
-                (chat_id,),
-            )
-        events: dict[int, list[str]] = {}
+            own = "SELECT id FROM messages WHERE chat_id = ?"
+            query = f"SELECT message_id, line FROM events WHERE message_id IN ({own}) ORDER BY id"
+            lines = self._read(query, (chat_id,)) if events else []
+        by_message: dict[int, list[str]] = {}
         for message_id, line in lines:
-            events.setdefault(message_id, []).append(line)
+            by_message.setdefault(message_id, []).append(line)
         return [
-            StoredMessage(row_id, role, content, at, reason, tuple(events.get(row_id, ())), parent, bool(chosen))
+            StoredMessage(row_id, role, content, at, reason, tuple(by_message.get(row_id, ())), parent, bool(chosen))
             for row_id, role, content, at, reason, parent, chosen in rows
         ]
 
@@ -145,7 +177,7 @@ class Store:
     def append_rounds(self, message_id: int, text: str, lines: Iterable[str]) -> None:
         """Append to a reply while it streams: text to its content, trace lines to its events."""
         with self._write() as db:
-            change = "UPDATE messages SET content = content || ? WHERE id = ?"
+            change = "UPDATE messages SET content = content || ?, indexed = 0 WHERE id = ?"
             self._touch(db, f"message {message_id}", change, (_storable(text), message_id))
             db.executemany(
                 "INSERT INTO events (message_id, line) VALUES (?, ?)", [(message_id, _storable(line)) for line in lines]
@@ -171,7 +203,7 @@ class Store:
         """Let a prompt follow this reply: it was sent before the reply had begun."""
         self._change(f"message {message_id}", "UPDATE messages SET parent = ? WHERE id = ?", (parent, message_id))
 
-    def fork_chat(self, message_ids: Sequence[int], title: str) -> Chat:
+    def fork_chat(self, message_ids: Sequence[int], title: str, system: str = "") -> Chat:
         """A new chat with copies of these messages, each of which follows the one before it."""
         copy = (
             "INSERT INTO messages (chat_id, role, content, created_at, finish_reason, parent)"
@@ -179,7 +211,7 @@ class Store:
         )
         events = "INSERT INTO events (message_id, line) SELECT ?, line FROM events WHERE message_id = ? ORDER BY id"
         with self._write() as db:
-            chat = self.create_chat(title)
+            chat = self.create_chat(title, system)
             parent: int | None = None
             for message_id in message_ids:
                 row = db.execute(copy, (chat.id, parent, message_id))
@@ -189,14 +221,30 @@ class Store:
                 db.execute(events, (parent, message_id))
         return chat
 
+    def import_chats(self, chats: Sequence[ImportedChat]) -> None:
+        """Add these chats, all or none of them."""
+        with self._write():
+            for imported in chats:
+                chat = self.create_chat(imported.title, imported.system)
+                rows: list[int] = []
+                for message in imported.messages:
+                    parent = None if message.parent is None else rows[message.parent]
+                    row = self.add_message(chat.id, message.role, "", parent=parent, chosen=message.chosen)
+                    self.append_rounds(row, message.text, message.lines)
+                    if message.reason is not None:
+                        self.finish_message(row, message.reason)
+                    rows.append(row)
+
     def take_back(self, message_id: int) -> None:
         """Remove a prompt that nothing follows; one that has replies stays."""
         replies = "SELECT 1 FROM messages WHERE parent = ?"
         with self._write() as db:
-            db.execute(
+            gone = db.execute(
                 f"DELETE FROM messages WHERE id = ? AND role = 'user' AND NOT EXISTS ({replies})",
                 (message_id, message_id),
             )
+            if gone.rowcount:  # its id may be given again
+                db.execute("DELETE FROM search WHERE rowid = ?", (message_id,))
 
     def unsent(self) -> dict[int, str]:
         """What was typed and not sent, by the chat's id; 0 is the chat that is not stored yet."""
@@ -262,6 +310,9 @@ class Store:
         except UnicodeError as error:
             raise StoreError(f"chats are not stored: {self.path} is damaged") from error
         except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT:
+                with suppress(OSError):
+                    Path(f"{self.path}{FOUND_DAMAGED}").touch()
             raise StoreError(f"chats are not stored: {_reason(error, self.path)}") from error
 
 

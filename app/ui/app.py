@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -40,9 +41,13 @@ from specchat.app.ui.actions.engine_offer import EngineOffer
 from specchat.app.ui.actions.engine_records import EngineRecords
 from specchat.app.ui.actions.file_export import FileExport
 from specchat.app.ui.actions.palette_commands import PaletteCommands
+from specchat.app.ui.actions.search import SearchActions
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.actions.side_by_side import MakeDuet, SideBySide
 from specchat.app.ui.actions.slash_commands import SlashCommands
+from specchat.app.ui.actions.texts import OFF, TextActions
+from specchat.app.ui.actions.tree import TreeActions
+from specchat.app.ui.load_meter import LoadMeter
 from specchat.app.ui.notices import STILL_STARTING, say
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.pump import Pump
@@ -51,6 +56,7 @@ from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.definitions import DefinitionsScreen
 from specchat.app.ui.screens.help import HelpScreen, chat_help, replay_help
+from specchat.app.ui.screens.messages import MessageAction
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.screens.tour import TourScreen
 from specchat.app.ui.theme_choice import ThemeChoice
@@ -62,7 +68,6 @@ from specchat.engine import EngineError, read_trace
 STYLES = Path(__file__).parent / "styles"
 WRITE_S = 0.25
 """How often the unsent text is stored: a kill loses this much of it. Replies are stored before they are shown."""
-PROBE_S = 1.0
 
 
 class SpecChat(App[None]):
@@ -74,7 +79,8 @@ class SpecChat(App[None]):
 
     TITLE = "specchat"
     CSS_PATH = [  # noqa: RUF012
-        STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "controls", "candidates", "side", "tour")
+        STYLES / f"{name}.tcss"
+        for name in ("chat", "dialogs", "views", "controls", "candidates", "messages", "side", "tour")
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
@@ -82,21 +88,9 @@ class SpecChat(App[None]):
 
     @dataclass
     class Prepared(Message):
-        """The session is there."""
+        """The session is there; or there is none, for this reason."""
 
-        session: Session
-
-    @dataclass
-    class Unprepared(Message):
-        """There is no session, for this reason."""
-
-        sentence: str
-
-    @dataclass
-    class StoreFailed(Message):
-        """Something could not be stored or read."""
-
-        sentence: str
+        session: Session | str
 
     def __init__(
         self,
@@ -132,13 +126,16 @@ class SpecChat(App[None]):
         self.stepper: Stepper | None = None
         """Holds rounds back while they are stepped through; there once the session is."""
         self.requests = RequestManager()
-        self.chat_screen = ChatScreen(self.requests, self._redraw, player)
+        self.chat_screen = ChatScreen(self.requests, lambda: self.pump.run(), player)
         self._offer = EngineOffer()
         self.chats = ChatActions(self, self.chat_screen, self.requests, now)
         self.chat_clipboard = Clipboard(self, self.chat_screen, self._offer)
         self._export = FileExport(self, self.chat_screen, self._offer, pictures)
         self.settings_actions = SettingsActions(self, self.chat_screen, self.requests, self._offer)
         self._candidates = CandidateActions(self, self.chat_screen, self.requests, self.settings_actions, self._offer)
+        self._tree = TreeActions(self, self.chat_screen, self.requests, self.chats.open)
+        self._search = SearchActions(self, self.chat_screen, self.chats)
+        self._texts = TextActions(self, self.chat_screen, self.requests, self.settings_actions)
         self._side = SideBySide(self, self.requests, make_duet, self._return)
         self._commands = SlashCommands(
             self,
@@ -151,19 +148,38 @@ class SpecChat(App[None]):
                 "copy": self.chat_clipboard.copy,
                 "export": self._export.chat,
                 "controls": _understood(self.action_controls),
+                **{
+                    action: partial(self._tree.command, action)
+                    for action in MessageAction
+                    if action is not MessageAction.GO
+                },
+                "messages": _understood(self.action_messages),
+                "system": self._texts.system,
+                "system-save": self._texts.save_system,
+                "system-default": _understood(self._texts.make_default),
+                "template": self._texts.template,
+                "template-save": self._texts.save_template,
+                "search": _understood(self.action_search),
+                "pin": _understood(self._pin),
                 "new": _understood(self.chat_screen.action_new_chat),
                 "theory": _understood(self.action_theory),
                 "help": _understood(self.action_help),
                 "tour": _understood(self.action_tour),
             },
         )
-        self._palette = PaletteCommands(self, self._own_actions(), self.chats, self.settings_actions, self._export)
+        self._palette = PaletteCommands(
+            self, self._own_actions(), self.chats, self.settings_actions, self._export, self._tree.of_last, self._texts
+        )
         set_pace = self._set_pace if player is None else None
         self._records = EngineRecords(
             self, self.chat_screen, self.requests, self.settings_actions, self._offer, set_pace, probe
         )
         self.pump = Pump(self, self.chats, self._records.handle, self._draw)
-        self.chat_screen.complete_with(self._commands.words)
+        words = {
+            "system": lambda: [OFF, *(self._texts.systems.names() if self._texts.systems else ())],
+            "template": lambda: self._texts.templates.names() if self._texts.templates else [],
+        }
+        self.chat_screen.complete_with({**self._commands.words, **words})
         self._theme_choice = ThemeChoice(self, theme)
 
     def get_driver_class(self) -> type[Driver]:
@@ -193,18 +209,25 @@ class SpecChat(App[None]):
     @work(thread=True, exclusive=True, exit_on_error=False, group="prepare")
     def _load(self) -> None:
         try:
-            self.post_message(self.Prepared(self._prepare()))
+            session: Session | str = self._prepare()
         except (EngineError, AppError) as error:
-            self.post_message(self.Unprepared(str(error)))
+            session = str(error)
         except Exception as error:
-            self.post_message(self.Unprepared(f"specchat could not start ({type(error).__name__}: {error})"))
+            session = f"specchat could not start ({type(error).__name__}: {error})"
+        self.post_message(self.Prepared(session))
 
     def on_spec_chat_prepared(self, event: Prepared) -> None:
-        """Connect everything, and begin to drain."""
+        """Connect everything, and begin to drain; or say why not, as every prompt will be answered."""
         session = event.session
+        if isinstance(session, str):
+            self._records.fail(session)
+            return
         if session.store is not None:
-            self.chats.archive = self._side.archive = Archive(session.store, self._store_failed)
+            archive = Archive(session.store, self._store_failed)
+            self.chats.archive = self._side.archive = self._tree.archive = archive
+            self._search.archive = self._texts.archive = archive
         if session.settings_file is not None:
+            self._texts.keep_in(session.settings_file.parent)
             self.settings_actions.preferences = Preferences(session.settings_file, self._store_failed)
         if session.settings is not None:
             settings = session.settings
@@ -212,8 +235,8 @@ class SpecChat(App[None]):
             self._offer.target = Path(settings.target).name
             self.settings_actions.show(settings)
             self.chat_screen.show_rejected(settings.rejected)
-        for sentence in session.notices:
-            say(self, sentence, "warning")
+        if session.notices:
+            say(self, " · ".join(session.notices), "warning")
         self._theme_choice.keep(self.settings_actions.preferences)
         self.stepper = Stepper(session.source)
         self.chat_screen.connect(self.stepper)
@@ -222,18 +245,11 @@ class SpecChat(App[None]):
         self.pump.start()
         self.set_interval(WRITE_S, self.chats.write)
         self.chats.restore_unsent()
+        self._search.begin()
         if self._probe is not None:
-            self.set_interval(PROBE_S, self._measure)
+            LoadMeter(self, self._probe, self.chat_screen.status.show_load).start()
         if self._begin_side_by_side:
             self._side.open()
-
-    def on_spec_chat_unprepared(self, event: Unprepared) -> None:
-        """Say why; prompts get the same sentence."""
-        self._records.fail(event.sentence)
-
-    def on_spec_chat_store_failed(self, event: StoreFailed) -> None:
-        """The chat goes on; the user knows that it is not kept."""
-        say(self, event.sentence, "error")
 
     async def on_unmount(self) -> None:
         """However the app ends, what was said is stored, and what was being typed."""
@@ -245,10 +261,9 @@ class SpecChat(App[None]):
 
     def on_notify(self, event: Notify) -> None:
         """Show a notice on the topmost screen that has a place for it."""
-        lines = (line for screen in reversed(self.screen_stack) for line in screen.query(NoticeLine))
-        line = next(lines, None)
-        if line is not None:
-            line.show(event.notification)
+        lines = [line for screen in self.screen_stack for line in screen.query(NoticeLine)]
+        if lines:
+            lines[-1].show(event.notification)
 
     # With every frame
 
@@ -266,13 +281,12 @@ class SpecChat(App[None]):
         if self.chats.list_is_old:
             self.chats.list()
 
-    def _redraw(self) -> None:
-        self.pump.run()
-
     def _own_actions(self) -> dict[str, Callable[[], None]]:
         return {
             "controls": self.action_controls,
             "candidates": self.action_candidates,
+            "messages": self.action_messages,
+            "search": self.action_search,
             "copy": self.action_copy,
             "side_by_side": self.action_side_by_side,
             "definitions": self.action_definitions,
@@ -287,14 +301,8 @@ class SpecChat(App[None]):
         self.chat_screen.set_pace(pace)
 
     def _store_failed(self, sentence: str) -> None:
-        self.post_message(self.StoreFailed(sentence))
-
-    @work(exclusive=True, group="probe", exit_on_error=False)
-    async def _measure(self) -> None:
-        if self._probe is not None:
-            interface = self._probe.interface()
-            gpu = await asyncio.to_thread(self._probe.gpu)
-            self.chat_screen.show_load(gpu, interface)
+        """The chat goes on; the user knows that it is not kept. Called in the writing thread."""
+        say(self, sentence, "error")
 
     # What the user does
 
@@ -309,6 +317,10 @@ class SpecChat(App[None]):
     def on_chat_list_delete_wanted(self, event: ChatList.DeleteWanted) -> None:
         """Delete a chat."""
         self.chats.delete(event.chat)
+
+    def on_chat_list_pin_wanted(self, event: ChatList.PinWanted) -> None:
+        """Pin or unpin a chat."""
+        self.chats.pin(event.chat)
 
     def on_chat_list_undo_wanted(self) -> None:
         """Restore the chat that was deleted last."""
@@ -326,6 +338,15 @@ class SpecChat(App[None]):
     def on_composer_help_wanted(self) -> None:
         """A question mark in an empty composer."""
         self.action_help()
+
+    def on_transcript_fork_wanted(self, event: Transcript.ForkWanted) -> None:
+        """Take another way at a token."""
+        if self._player is None:
+            self._tree.fork_token(event.spot)
+
+    def on_transcript_version_wanted(self, event: Transcript.VersionWanted) -> None:
+        """A click on the marks of the versions."""
+        (self._tree.show_reply if event.of_reply else self._tree.show_version)(event.turn, event.step)
 
     def on_transcript_copy_wanted(self, event: Transcript.CopyWanted) -> None:
         """A click below a reply."""
@@ -352,7 +373,7 @@ class SpecChat(App[None]):
         """Hide what a replay cannot do."""
         if action == "side_by_side":
             return self._side.offered
-        if action == "controls":
+        if action in ("controls", "messages", "search"):
             return self._player is None
         return super().check_action(action, parameters)
 
@@ -360,7 +381,8 @@ class SpecChat(App[None]):
         """What ^c does in most programs, and does not do here while no text is selected."""
         screen = self.screen
         busy = isinstance(screen, ChatScreen | SideScreen) and screen.check_action("stop", ())
-        say(self, "esc stops the reply · ^q quits" if busy else "^q quits")
+        stops = "esc stops the reply · " if busy else "^x stops all · " if isinstance(screen, CandidatesScreen) else ""
+        say(self, f"{stops}^q quits")
 
     def action_side_by_side(self) -> None:
         """The same prompt with and without drafts, each on a clock of its own."""
@@ -376,6 +398,23 @@ class SpecChat(App[None]):
     def action_candidates(self) -> None:
         """The latest prompt's several replies."""
         self._candidates.show()
+
+    def action_messages(self) -> None:
+        """The messages of the chat: edit, ask again, continue, fork, other versions."""
+        if self.screen is self.chat_screen:
+            self._tree.messages()
+
+    def action_search(self) -> None:
+        """Search all chats."""
+        if self.screen is self.chat_screen:
+            self._search.ask()
+
+    def _pin(self) -> None:
+        """Pin or unpin the chat that is open."""
+        if (chat := self.chat_screen.conversation.chat) is not None:
+            self.chats.pin(chat)
+        else:
+            say(self, "this chat has no messages yet", "warning")
 
     def action_copy(self) -> None:
         """Ask what to copy."""

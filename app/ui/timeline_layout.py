@@ -1,7 +1,8 @@
 """Layout of the timeline: the columns of each round, the same time at the same column in every lane.
 
-Bars are true to scale. Rounds of one batch share a slot. Between two slots lies one empty cell, or `PAUSE` of them where
-time passed: pauses and the reading of prompts are cut to that, and a bar longer than `MOST` to so much; both are marked.
+Bars are true to scale. Rounds of one batch share a slot. Between two slots lies one empty cell, or `PAUSE` of them
+where time passed: pauses and the reading of prompts are cut to that, and a bar longer than `MOST` to so much; both are
+marked.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class TimelineLayout:
     Args:
         replies: the lanes, top to bottom.
         scale: index into `SCALES_MS`, as the user chose it; otherwise the usual round says it.
-        own: how many of the lanes, from the first on, are of the chat that is shown. Once they have ended, the others are
-            shown up to there.
+        own: how many of the lanes, from the first on, are of the chat that is shown. Once they have ended, the others
+            are shown up to there.
     """
 
     def __init__(self, replies: Sequence[Reply], scale: int | None = None, own: int | None = None) -> None:

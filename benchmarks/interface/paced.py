@@ -72,7 +72,7 @@ class PacedSource:
         self._open[request.request_id] = self._answer(request.request_id)
         self._out.append(Admitted(request.request_id, prompt_tokens=40, reused_tokens=0, queued_s=0.0, at=self._now))
 
-    def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:
         """Does nothing."""
 
     def cancel(self, request_id: str) -> None:

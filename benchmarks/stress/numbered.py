@@ -69,7 +69,7 @@ class NumberedSource:
         self._open[request.request_id] = _Open()
         self._out.append(Admitted(request.request_id, 40, 0, 0.0, time.monotonic()))
 
-    def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:
         """Does nothing."""
 
     def cancel(self, request_id: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.build import LIBRARY
 
-_ABI = 1
+_ABI = 2
 
 
 class KernelError(EngineError):
@@ -78,15 +78,33 @@ class CBatch(Structure):
 
     _fields_ = (
         ("tokens", c_int64),
-        *((name, c_void_p) for name in ("ids", "slots", "positions", "columns", "prefixes")),
+        *((name, c_void_p) for name in ("ids", "entered", "slots", "positions", "columns", "prefixes")),
         *((name, c_void_p) for name in ("ancestor_offsets", "ancestors")),
         ("judged_count", c_int64),
-        *((name, c_void_p) for name in ("judged", "logits")),
+        *((name, c_void_p) for name in ("judged", "logits", "best", "shares")),
+        ("best_count", c_int64),
         ("tap_count", c_int64),
         *((name, c_void_p) for name in ("taps", "tapped")),
         ("threads", c_int32),
         ("reserved", c_int32),
     )
+
+
+class CHeadModel(Structure):
+    """`sk_head_model` of api.h."""
+
+    _fields_ = (
+        ("layer", CModel),
+        *((name, CMatrix) for name in ("fuse", "again", "token")),
+        ("tap_count", c_int32),
+        ("reserved", c_int32),
+    )
+
+
+class CHeadStep(Structure):
+    """`sk_head_step` of api.h."""
+
+    _fields_ = (("batch", CBatch), ("sources", c_void_p))
 
 
 class Library:
@@ -116,6 +134,11 @@ class Library:
             ("sk_decoder_free", None, [c_void_p]),
             ("sk_decoder_attach", c_int32, [c_void_p, c_int32, c_int32, c_void_p, c_void_p]),
             ("sk_decoder_pass", c_int32, [c_void_p, POINTER(CBatch)]),
+            ("sk_head_new", c_void_p, [POINTER(CHeadModel)]),
+            ("sk_head_free", None, [c_void_p]),
+            ("sk_head_attach", c_int32, [c_void_p, c_int32, c_int32, *[c_void_p] * 3]),
+            ("sk_head_absorb", c_int32, [c_void_p, c_int64, *[c_void_p] * 3, c_int32]),
+            ("sk_head_run", c_int32, [c_void_p, POINTER(CHeadStep)]),
         ):
             if not hasattr(c, name):
                 raise KernelError(f"{path.name} is not this version's: run `make setup` again")
@@ -174,6 +197,28 @@ class Library:
     def run(self, decoder: int, batch: CBatch) -> None:
         """`sk_decoder_pass`."""
         self._check(self._c.sk_decoder_pass(decoder, ctypes.byref(batch)))
+
+    def new_head(self, model: CHeadModel) -> int:
+        """`sk_head_new`; to be freed by `free_head`."""
+        head = self._c.sk_head_new(ctypes.byref(model))
+        self._check(head)
+        return int(head)
+
+    def free_head(self, head: int) -> None:
+        """`sk_head_free`."""
+        self._c.sk_head_free(head)
+
+    def attach_head(self, head: int, slots: int, columns: int, *addresses: int) -> None:
+        """`sk_head_attach` with the addresses of states, keys and values."""
+        self._check(self._c.sk_head_attach(head, slots, columns, *addresses))
+
+    def absorb(self, head: int, count: int, slots: int, columns: int, tapped: int, threads: int) -> None:
+        """`sk_head_absorb` with addresses."""
+        self._check(self._c.sk_head_absorb(head, count, slots, columns, tapped, threads))
+
+    def run_head(self, head: int, step: CHeadStep) -> None:
+        """`sk_head_run`."""
+        self._check(self._c.sk_head_run(head, ctypes.byref(step)))
 
     def _check(self, succeeded: object) -> None:
         if not succeeded:

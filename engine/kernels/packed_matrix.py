@@ -74,6 +74,11 @@ class PackedMatrix:
         """As the library takes it; valid while this object lives."""
         return CMatrix(int(self.format), 0, self.rows, self.columns, self.data.ctypes.data)
 
+    def part(self, first: int, rows: int) -> PackedMatrix:
+        """Rows `first` to `first` + `rows` - 1, both multiples of 16, in the same memory."""
+        before, own = (packed_bytes(self.format, n, self.columns) if n else 0 for n in (first, rows))
+        return PackedMatrix(self.format, rows, self.columns, self.data[before : before + own])
+
     def rows_of(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
         """Some rows [len(indices), columns], exactly as the kernels compute with them."""
         rows = np.ascontiguousarray(indices, dtype=np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.decoder import check_sizes
+from specchat.engine.kernels.decoder_weights import check_sizes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -56,7 +56,7 @@ class DecoderDescription:
     """Everything but the weights."""
 
     shape: dict[str, Any]
-    """Arguments of `engine.kernels.decoder.DecoderShape`."""
+    """Arguments of `engine.kernels.decoder_weights.DecoderShape`."""
     windows: tuple[int, ...]
     """Per layer, how many positions a token sees, itself included; 0 for all."""
     ropes: tuple[int, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.decoder import Chains, Decoder, DecoderShape
+from specchat.engine.kernels.chains import Chains
+from specchat.engine.kernels.decoder import Decoder
+from specchat.engine.kernels.decoder_weights import DecoderShape
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.runner.device import require_memory
 from specchat.engine.runner.kv_cache import KVCache
@@ -76,7 +78,7 @@ class QuantizedRunner:
         columns = context + overhang + 1
         self.cache = _allocate(model, slots, columns)
         self._decoder = model.decoder(context, columns)
-        self._embedding, self._output = model.embedding, model.output
+        self.embedding, self._output = model.embedding, model.output
         self.context, self.taps = context, tuple(taps)
         self.vocabulary = model.shape.vocabulary
         self.short_context = model.short_context(context)
@@ -116,6 +118,27 @@ class QuantizedRunner:
     def capture(self) -> None:
         """There are no graphs on a CPU."""
 
+    def likeliest(
+        self, tokens: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int], trees: Sequence[Tree]
+    ) -> tuple[list[list[int]], list[Tensor] | None]:
+        """One pass for the likeliest token behind every token of every row, -1 where the logits are not numbers.
+
+        Args:
+            tokens: of each row, its last one and the drafted ones behind it.
+            slots: the slot of each row.
+            starts: the position of each row's first token.
+            trees: how the drafted tokens follow each other.
+
+        Returns:
+            The tokens of each row, and the tapped hidden states [T, taps x hidden] of each.
+        """
+        flat = np.array([token for row in tokens for token in row])
+        best, tapped = self._decoder.run_best(flat, _chains(trees, slots, starts), torch.get_num_threads(), self.taps)
+        ends = [0, *accumulate(map(len, tokens))]
+        rows, found = list(pairwise(ends)), best.tolist()
+        states = None if tapped is None else [tapped[first:end] for first, end in rows]
+        return [found[first:end] for first, end in rows], states
+
     @torch.inference_mode()
     def prefill(
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int] | None = None
@@ -128,7 +151,7 @@ class QuantizedRunner:
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding, float32."""
-        return torch.from_numpy(self._embedding.rows_of(tokens.flatten().numpy())).view(*tokens.shape, -1)
+        return torch.from_numpy(self.embedding.rows_of(tokens.flatten().numpy())).view(*tokens.shape, -1)
 
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer, float32."""
@@ -189,7 +212,7 @@ def _chains(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) 
         positions[first:end] = start + depths
         prefixes[first:end] = start
         counts.append(depths)
-        ancestors.append(first + before)
+        ancestors.append(start + before)
     offsets = np.cumsum(np.concatenate(counts), dtype=np.int32)
     return Chains(
         slots=plain.slots,

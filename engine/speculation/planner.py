@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.request import AUTO
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
@@ -18,6 +19,7 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.speculation.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
+from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.gamma.controller import GammaController
 from specchat.engine.speculation.gamma.latency_model import LatencyModel
 from specchat.engine.speculation.proposal import Draft, Proposal, merge
@@ -55,6 +57,8 @@ class Planner:
     ) -> None:
         self.drafters = drafters
         self._context = target.context
+        self._ragged = isinstance(target, QuantizedRunner)
+        """Whether a pass costs what its tokens do, however they are spread over the rows."""
         self._on_fault = on_fault
         self._latency = LatencyModel(target.width)
         self._controller = GammaController(self._latency)
@@ -82,7 +86,12 @@ class Planner:
             return
         if row.adaptive:
             self._acceptances[row.request.request_id] = self._controller.acceptance(
-                drafter.name, drafter.buckets, drafter.later, drafter.offers(row)
+                drafter.name,
+                drafter.buckets,
+                drafter.later,
+                drafter.offers(row),
+                drafter.expected,
+                growing=drafter.grows(row),
             )
 
     def release(self, row: SequenceState) -> None:
@@ -111,11 +120,13 @@ class Planner:
         gammas = [self._usual(row) for row in rows]
         adaptive = [i for i, row in enumerate(rows) if row.adaptive]
         acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
+        budgets: list[Budget | None] = [None] * len(rows)
         if adaptive:
             chosen = self._controller.choose(acceptances, [gammas[i] for i in adaptive], len(rows))
-            for i, gamma in zip(adaptive, chosen, strict=True):
+            for i, gamma, acceptance in zip(adaptive, chosen, acceptances, strict=True):
                 gammas[i] = gamma
-        drafts = self._propose(rows, gammas)
+                budgets[i] = self._controller.budget(acceptance, len(rows)) if acceptance.growing and gamma else None
+        drafts = self._propose(rows, gammas, budgets)
         steps = _steps(drafts, gammas, len(rows))
         buckets: list[list[int]] = [[] for _ in adaptive]
         adaptive = [i for i in adaptive if rows[i].adaptive]  # a drafter may just have failed
@@ -160,7 +171,9 @@ class Planner:
         rest_s: float,
     ) -> None:
         """What the round has shown about costs and acceptance. Times are seconds."""
-        width = plan.proposal.tokens.shape[1] + 1
+        lengths = plan.proposal.lengths
+        longest = plan.proposal.tokens.shape[1]
+        width = 1 + (round(sum(lengths) / len(lengths)) if self._ragged else longest)
         # A row's first draft may have read the whole prompt: that says nothing about a draft step.
         drafter = None if any(row.rounds == 0 for row in rows) else plan.drafter
         self._latency.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s, rest_s)
@@ -195,14 +208,22 @@ class Planner:
         """How many of a row's first `length` tokens, which another slot holds, may be copied from there."""
         return self.drafters[row.drafter].lend(row, source, length)
 
-    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor | None) -> None:
-        """Hand drafters the hidden states of tokens that the target has just read, from `SequenceState.cached` on."""
+    def absorb(
+        self, rows: Sequence[SequenceState], tapped: Tensor | None, lengths: Sequence[int] | None = None
+    ) -> None:
+        """Hand drafters the hidden states of tokens that the target has just read, from `SequenceState.cached` on.
+
+        Args:
+            rows: B.
+            tapped: [B, T, taps x hidden size].
+            lengths: how many of each row's T tokens stay; None for all.
+        """
         if tapped is None:
             return
         for name in dict.fromkeys(row.drafter for row in rows):
             mine = [i for i, row in enumerate(rows) if row.drafter == name]
             part = tapped if len(mine) == len(rows) else tapped[to_device(mine, tapped.device)]
-            self.drafters[name].absorb([rows[i] for i in mine], part)
+            self.drafters[name].absorb([rows[i] for i in mine], part, lengths and [lengths[i] for i in mine])
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """A round has added `emitted` to `row.tokens`."""
@@ -211,7 +232,9 @@ class Planner:
         except Exception as error:
             self._on_fault(row, error)
 
-    def _propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> list[tuple[list[int], Draft]]:
+    def _propose(
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]
+    ) -> list[tuple[list[int], Draft]]:
         """Each drafter's draft, with the rows (by index) it is for."""
         drafts = []
         for name in dict.fromkeys(row.drafter for row in rows):
@@ -222,7 +245,9 @@ class Planner:
             if not mine:
                 continue
             try:
-                draft = self.drafters[name].propose([rows[i] for i in mine], [gammas[i] for i in mine])
+                draft = self.drafters[name].propose(
+                    [rows[i] for i in mine], [gammas[i] for i in mine], [budgets[i] for i in mine]
+                )
             except Exception as error:  # a drafter is a plug: whatever it raises, the target goes on alone
                 for i in mine:
                     self._on_fault(rows[i], error)

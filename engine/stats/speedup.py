@@ -112,7 +112,7 @@ class SpeedupTracker:
     """Accumulates `Speedup` for one reply, over rounds that `Baseline` would count but for their drafts.
 
     `measured` is a ratio of two sums over rounds. Its error is that of such a ratio to first order (how far each
-    round's share of the one sum lies from its share of the other), with the error of the plain pass added in quadrature.
+    round's share of the one sum lies from its share of the other), with that of the plain pass added in quadrature.
 
     Each round is compared with the cost of plain decoding at its time, so that a machine that slows down or speeds up
     is not mistaken for a speedup. Rounds before that cost was known do not count.

@@ -14,7 +14,6 @@ import torch
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import pick_device
-from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.vocabulary import check_vocabularies
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA, Sampling
@@ -68,6 +67,11 @@ class Assembly:
         drafters = sum(drafter.graph_bytes for drafter in self.drafters.values())
         return self.verifier.bytes + drafters + sum(runner.bytes for runner in runners if runner)
 
+    @property
+    def rounds_by_width(self) -> bool:
+        """Whether a token's last bits depend on the width of the pass, by more than greedy decoding forgives."""
+        return self.model.format in ("bfloat16", "float16") and not (self.exact and self.exact.equal)
+
 
 _KINDS = (Sampling(), *(Sampling(temperature=1.0, top_k=k, top_p=p) for k, p in ((0, 1.0), (0, 0.9), (40, 1.0))))
 """Rows that are expected: greedy, sampled, filtered in both ways. Graphs for others are made when they come: for rows
@@ -77,6 +81,10 @@ OUT_OF_MEMORY = "the device is out of memory: lower --context or choose a smalle
 INEXACT = (
     "exact mode cannot be given here: on this device the same token gets other bits at another place of a pass, so "
     "greedy texts may differ where two tokens are close; --dtype float32 makes that rare"
+)
+UNREPEATABLE = (
+    "in {dtype} a greedy reply may differ from run to run: gamma adapts to measured times, and a pass of another width "
+    "rounds otherwise; a fixed --gamma or --dtype float32 repeats"
 )
 
 Assemble = Callable[[EngineConfig, Progress], Assembly]
@@ -170,9 +178,7 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     if head is not None:
         drafter = HeadDrafter(head.head, head.vocabulary, target, penalties, branches=target.branches)
         with_head = [CombinedDrafter(drafter, suffix, target.device), drafter]
-        # A pass of the quantised kernels takes little more than a head's steps: there a head drafts if it is asked for.
-        asked_for = config.draft is not None or not isinstance(model, PackedModel)
-        drafters = [*with_head, *drafters] if asked_for else [*of_text, *with_head, NoDrafter()]
+        drafters = [*with_head, *drafters]
         cache_bytes += drafter.bytes
         score_bytes = drafter.score_bytes
     if cached is not None:

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 
 import torch
 
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.stopwatch import Stopwatch
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import merge
+from specchat.engine.speculation.round import compare_drafts, is_plainly_greedy
 from specchat.engine.speculation.verify.outcome import to_host
 from specchat.engine.speculation.verify.verifier import Verifier
 
 WARM_UP_PASSES = 5
-FIRST = 3
-"""Passes of a batch size that are timed early."""
-_EARLY_PRICE = 10
+FIRST = 8
+"""Passes of a batch size that are timed early: so many that their median is good to a few hundredths."""
+_EARLY_PRICE = 20
 """Work between those, in plain passes."""
 _PRICE = 100
 """Work between later ones, in plain passes: they take at most a hundredth of the time."""
+_RECENT = 5
+"""Plain passes whose median says what one takes."""
 
 
 def time_warm_passes(target: Runner) -> tuple[float, ...]:
@@ -39,11 +45,24 @@ def time_warm_passes(target: Runner) -> tuple[float, ...]:
 class _Known:
     """What is known of one batch size B."""
 
+    first_s: float
+    """Time of the first pass, of whatever width."""
     passes: int = 0
-    last_s: float = 0.0
-    """Time of the latest plain pass."""
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    """Times of the latest plain passes."""
     work_s: float = 0.0
     """Time of the rounds since then."""
+
+    @property
+    def due(self) -> bool:
+        """Whether enough was done since the last one to pay for another."""
+        price = _EARLY_PRICE if self.passes < FIRST else _PRICE
+        return self.work_s > 0 and self.work_s >= price * (median(self.recent) if self.recent else self.first_s)
+
+    def note(self, seconds: float) -> None:
+        """Take in a plain pass."""
+        self.passes, self.work_s = self.passes + 1, 0.0
+        self.recent.append(seconds)
 
 
 class PlainPasses:
@@ -67,30 +86,29 @@ class PlainPasses:
         known = self._known.get(len(rows))
         if known is None or any(row.request.detail or not row.rounds for row in rows):
             return 0.0
-        due = known.work_s >= known.last_s * (_EARLY_PRICE if known.passes < FIRST else _PRICE)
-        if not due or not known.work_s:
+        if not known.due:
             return 0.0
         seconds = self._run(rows)
-        self._note(known, seconds)
+        known.note(seconds)
         return seconds
 
     def learn(self, rows: int, plain: bool, verify_s: float, seconds: float) -> None:
         """Take in a round that has been run: B, whether nobody drafted, the time of its pass, and that of all of it."""
-        known = self._known.setdefault(rows, _Known(last_s=verify_s))
+        known = self._known.setdefault(rows, _Known(first_s=verify_s))
         if plain:
-            self._note(known, verify_s)
+            known.note(verify_s)
         else:
             known.work_s += seconds
-
-    @staticmethod
-    def _note(known: _Known, seconds: float) -> None:
-        known.passes, known.last_s, known.work_s = known.passes + 1, seconds, 0.0
 
     @torch.inference_mode()
     def _run(self, rows: Sequence[SequenceState]) -> float:
         device = self._target.device
         watch = Stopwatch(device)
         proposal = merge([], len(rows), device)
+        if isinstance(self._target, QuantizedRunner) and is_plainly_greedy(rows):
+            compare_drafts(self._target, rows, proposal, [0] * len(rows))
+            watch.mark()
+            return watch.seconds()[0]
         last = to_device([[row.tokens[-1]] for row in rows], device)
         logits = self._target.forward(last, [row.slot for row in rows], [row.cached for row in rows])
         to_host(self._verifier.judge(rows, logits, proposal, [0] * len(rows)), len(rows))

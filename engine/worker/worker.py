@@ -8,17 +8,18 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
 
 import torch
 
-from specchat.engine.commands import Adjust, Cancel, Close, Command, Pause, Resume, SetDetail, Step, Submit
+from specchat.engine.commands import Adjust, Cancel, Close, Command, Count, Pause, Resume, SetDetail, Step, Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.events import Admitted, Finished, FinishReason, Given, Loading, Notice, Prefilled, Ready
+from specchat.engine.events import Admitted, Counted, Finished, FinishReason, Given, Loading, Notice, Prefilled, Ready
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import AUTO
+from specchat.engine.request import AUTO, Message, Request
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
@@ -28,7 +29,15 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.speculation.round import Timing, run_round
 from specchat.engine.speculation.verify.outcome import Outcome
-from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, free_memory, hindrances, warm_up
+from specchat.engine.worker.assembly import (
+    OUT_OF_MEMORY,
+    UNREPEATABLE,
+    Assemble,
+    Assembly,
+    free_memory,
+    hindrances,
+    warm_up,
+)
 from specchat.engine.worker.commit import commit, record
 from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes
 
@@ -151,9 +160,12 @@ class Worker:
     def _tell_hindrances(self) -> None:
         """Say what keeps passes from being fast, once each: a shape may be met late."""
         for text in hindrances(self._made):
-            if text not in self._told:
-                self._told.add(text)
-                self._outbox.put(Notice(None, text, self._clock()))
+            self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._outbox.put(Notice(None, text, self._clock()))
 
     def _say_loading(self, stage: str, text: str, fraction: float | None) -> None:
         self._outbox.put(Loading(stage, text, fraction, self._clock()))
@@ -188,8 +200,15 @@ class Worker:
                 self._paused = False
             case SetDetail():
                 self._set_detail(command.request_id, command.detail)
+            case Count():
+                self._count(command.messages)
             case Close():
                 self._closed = True
+
+    def _count(self, messages: tuple[Message, ...]) -> None:
+        with suppress(Exception):  # a template is a program of the model's: a request with it says what it raises
+            tokens = len(encode(Request("count", messages), self._model.tokenizer))
+            self._outbox.put(Counted(tokens, self._clock()))
 
     def _enqueue(self, submitted: Submit) -> None:
         if len(self._scheduler.waiting) < self._config.queue:
@@ -264,6 +283,8 @@ class Worker:
         pieces = row.text.begin(given)
         self._scheduler.admit(row)
         self._planner.admit(row)
+        if row.adaptive and request.sampling.greedy and self._made.rounds_by_width:
+            self._tell(UNREPEATABLE.format(dtype=self._model.format))
         row.outbox.put(
             Admitted(
                 request.request_id,
@@ -320,7 +341,7 @@ class Worker:
             padded = to_device([chunk + [0] * (max(lengths) - len(chunk)) for chunk in chunks], self._target.device)
             slots, starts = [row.slot for row in rows], [row.cached for row in rows]
             tapped = self._target.prefill(padded, slots, starts, lengths)
-            self._planner.absorb(rows, tapped)
+            self._planner.absorb(rows, tapped, lengths)
         now = self._clock()
         for row, length in zip(rows, lengths, strict=True):
             row.cached += length

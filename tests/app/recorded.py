@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from specchat.engine import (
+    Counted,
     Died,
     EngineError,
     Event,
     Finished,
     FinishReason,
     Loading,
+    Message,
     Ready,
     Record,
     Request,
@@ -80,6 +82,10 @@ class RecordedEngine:
 
     def set_detail(self, request_id: str, detail: int) -> None:
         self.details.append((request_id, detail))
+
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """A token for each word."""
+        self._out.append(Counted(sum(len(message.content.split()) for message in messages), 0.0))
 
     def pause(self) -> None:
         self.paused = True

@@ -18,7 +18,7 @@ from tests.engine.tiny import VOCABULARY, tiny_engine, tiny_model
 NEAR = 2e-3
 
 
-def answered(requests: RequestManager, engine: Engine, prompt: str) -> tuple[Conversation, Reply]:
+def answered(requests: RequestManager, prompt: str) -> tuple[Conversation, Reply]:
     conversation = Conversation()
     requests.send(conversation, prompt)
     wait_for(requests, lambda: conversation.running is None)
@@ -67,7 +67,7 @@ def test_what_is_computed_is_what_would_have_been_recorded(
     with tiny_engine(draft=tiny_model(1, layers=1)) as engine:
         requests = manager(engine, gamma=3, **settings)
         requests.detail = 8
-        conversation, reply = answered(requests, engine, "abcabcabcabc")
+        conversation, reply = answered(requests, "abcabcabcabc")
         recorded = {n: _recorded(reply, n) for n in range(reply.tokens)}
         reply.rounds[:] = [replace(r, detail=()) for r in reply.rounds]
         judged = [n for n in range(reply.tokens) if reply.token(n)[1].fate is not Fate.DISCARDED]
@@ -90,7 +90,7 @@ def test_what_is_computed_is_what_would_have_been_recorded(
 def test_a_reply_of_another_prompt_is_not_explained() -> None:
     with tiny_engine() as engine:
         requests = manager(engine)
-        conversation, reply = answered(requests, engine, "abcabc")
+        conversation, reply = answered(requests, "abcabc")
         conversation.turns[-1].prompt = "something else"
         requests.examine(conversation, reply, 0, 8)
         wait_for(requests, lambda: reply.computed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -9,13 +10,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from specchat.app.cli.kept_reply import KeptReply, found_chat
 from specchat.app.cli.printers import JsonPrinter, Printer, text_printer
 from specchat.app.cli.status_line import StatusLine
 from specchat.app.errors import UsageError
-from specchat.app.paths import settings_file
+from specchat.app.paths import config_folder, database_file, settings_file
 from specchat.app.sanitize import clean_prompt, escape_controls
+from specchat.app.settings.named_texts import NamedTexts, filled
 from specchat.app.settings.settings import load_settings
+from specchat.app.storage.store import Store
 from specchat.engine import (
     Admitted,
     Died,
@@ -34,6 +39,9 @@ from specchat.engine import (
     models_folder,
 )
 
+if TYPE_CHECKING:
+    from specchat.app.sources.attached import AttachedEngine
+
 LONGEST_INPUT = 16 << 20
 """Bytes of stdin that are read: far more than any context holds."""
 _POLL_S = 0.05
@@ -48,23 +56,82 @@ class Question:
     stop: tuple[str, ...]
     logit_bias: tuple[tuple[int, float], ...]
     """Token ids, and what is added to their logits."""
+    files: tuple[Path, ...] = ()
+    """Texts that are put behind the question, each under its name."""
+    template: str | None = None
+    values: tuple[str, ...] = ()
+    """NAME=VALUE for the template's variables."""
+    chat: str | None = None
+    """A part of the title of the chat to go on with."""
+    go_on: bool = False
+    """Whether to go on with the newest chat."""
+    save: bool = False
+    """Whether a new chat is kept."""
 
-    def messages(self) -> tuple[Message, ...]:
-        """The conversation to send; text waiting on stdin is added behind the question.
+    def instructions(self) -> str:
+        """The system prompt."""
+        return clean_prompt(self.system or "").strip()
+
+    def prompt(self) -> str:
+        """What is asked: the template, the question, the files, and text waiting on stdin.
 
         Raises:
-            UsageError: there is no question.
+            AppError: there is no question, or a file or the template cannot be read.
         """
-        parts = [clean_prompt(self.text or ""), clean_prompt(_piped())]
+        parts = [self._from_template(), clean_prompt(self.text or ""), *map(named_file, self.files)]
+        parts.append(clean_prompt(_piped()))
         content = "\n\n".join(part for part in parts if part.strip())
         if not content:
             raise UsageError('there is nothing to ask: give a question, specchat ask "…", or text on stdin')
-        system = (Message("system", clean_prompt(self.system)),) if self.system else ()
-        return (*system, Message("user", content))
+        return content
+
+    def _from_template(self) -> str:
+        if self.template is None:
+            if self.values:
+                raise UsageError(f"--var {self.values[0]} goes with a template: name one with --template")
+            return ""
+        values = dict(value.partition("=")[::2] for value in self.values)
+        return filled(NamedTexts(config_folder() / "templates", "template").read(self.template), values)
+
+    def kept(self) -> KeptReply | None:
+        """The chat that prompt and reply are stored in, if they are to be.
+
+        Raises:
+            AppError: there is no such chat, or the store cannot be opened.
+        """
+        if self.chat is not None and self.go_on:
+            raise UsageError("--chat and --continue name two chats: leave one of them out")
+        if self.chat is None and not self.go_on:
+            return KeptReply(Store(database_file()), None, self.instructions()) if self.save else None
+        if self.system:
+            raise UsageError("--system goes with a new chat: this one has its own, change it in the app with /system")
+        store = Store(database_file())
+        return KeptReply(store, found_chat(store, self.chat))
 
 
-def answer(question: Question, options: Mapping[str, object], *, as_json: bool, trace: Path | None) -> bool:
-    """Load the model, ask, print. Returns whether ctrl+c ended the reply.
+def named_file(path: Path) -> str:
+    """A text file as a block of a prompt, under its name.
+
+    Raises:
+        UsageError: it cannot be read, or is no text.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    if b"\0" in data:
+        raise UsageError(f"{path} is no text file: --file takes texts")
+    if len(data) > LONGEST_INPUT:
+        raise UsageError(f"{path} is longer than {LONGEST_INPUT >> 20} MiB: no context holds that")
+    text = clean_prompt(data.decode("utf-8", "replace")).strip("\n")
+    fence = "```" if "```" not in text else "~~~~~~"
+    return f"{path.name}:\n{fence}\n{text}\n{fence}"
+
+
+def answer(
+    question: Question, options: Mapping[str, object], *, as_json: bool, trace: Path | None, attach: str | None = None
+) -> bool:
+    """Load the model (or attach to the server of this address), ask, print. Returns whether ctrl+c ended the reply.
 
     Raises:
         AppError, EngineError: a sentence for the user; nothing more is printed then.
@@ -72,10 +139,16 @@ def answer(question: Question, options: Mapping[str, object], *, as_json: bool, 
     settings, notice = load_settings(settings_file(), options)
     if notice:
         print(f"specchat: {escape_controls(notice)}", file=sys.stderr)
-    request = settings.request("ask", question.messages(), tuple(clean_prompt(text) for text in question.stop))
+    prompt, kept = question.prompt(), question.kept()
+    system = question.instructions()
+    if kept is not None:
+        messages = kept.messages(prompt)
+    else:
+        messages = (*((Message("system", system),) if system else ()), Message("user", prompt))
+    request = settings.request("ask", messages, tuple(clean_prompt(text) for text in question.stop))
     request = replace(request, sampling=replace(request.sampling, logit_bias=question.logit_bias))
     with TraceWriter(trace) if trace else nullcontext() as writer:
-        engine = Engine(settings.engine_config(models_folder()))
+        engine = attached(attach) if attach else Engine(settings.engine_config(models_folder()))
         try:
             ready = load(engine)
         except BaseException:
@@ -88,7 +161,7 @@ def answer(question: Question, options: Mapping[str, object], *, as_json: bool, 
                 writer.write(ready)
                 writer.write(request)
             printer = JsonPrinter(ready, settings) if as_json else text_printer()
-            return _stream(engine, request, printer, writer)
+            return _stream(engine, request, printer, writer, kept)
         finally:
             engine.close()
 
@@ -103,7 +176,18 @@ def _piped() -> str:
     return data.decode("utf-8", "replace")
 
 
-def load(engine: Engine) -> Ready:
+def attached(url: str) -> AttachedEngine:
+    """The server of this address as the engine.
+
+    Raises:
+        EngineError: it is no address.
+    """
+    from specchat.app.sources.attached import AttachedEngine
+
+    return AttachedEngine(url, os.environ.get("SPECCHAT_API_KEY"))
+
+
+def load(engine: Engine | AttachedEngine) -> Ready:
     """Start the engine and wait until it is loaded, with a line on a terminal that says how far it is."""
     engine.start()
     with StatusLine(sys.stderr) as line:
@@ -117,8 +201,16 @@ def load(engine: Engine) -> Ready:
                     raise EngineError(message)
 
 
-def _stream(engine: Engine, request: Request, printer: Printer, writer: TraceWriter | None) -> bool:
+def _stream(
+    engine: Engine | AttachedEngine,
+    request: Request,
+    printer: Printer,
+    writer: TraceWriter | None,
+    kept: KeptReply | None,
+) -> bool:
     outbox = Outbox()
+    if kept is not None:
+        kept.begin()
     engine.submit(request, outbox)
     with _interruptions() as interrupted:
         cancelled = False
@@ -134,6 +226,8 @@ def _stream(engine: Engine, request: Request, printer: Printer, writer: TraceWri
                 continue
             if writer:
                 writer.write(event)
+            if kept is not None:
+                kept.add(event)
             match event:
                 case Admitted() | Round():
                     printer.add(event)

@@ -18,6 +18,10 @@ Draft = Annotated[str | None, typer.Option("--draft", metavar="MODEL", help="A d
 Drafters = Annotated[
     list[str] | None, typer.Option("--drafter", metavar="NAME", help="May be repeated; all if left out.")
 ]
+BenchDrafters = Annotated[
+    list[str] | None,
+    typer.Option("--drafter", metavar="NAME|all", help="May be repeated; the one that a chat uses if left out."),
+]
 Prompts = Annotated[
     list[str] | None,
     typer.Option("--prompts", metavar="SET", help="chat, code, copy or structured; may be repeated; all if left out."),
@@ -30,9 +34,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 def bench(
     target: Target = None,
     draft: Draft = None,
-    drafter: Drafters = None,
+    drafter: BenchDrafters = None,
     gamma: Annotated[
-        list[str] | None, typer.Option("--gamma", metavar="N|auto", help="Draft length; may be repeated.")
+        list[str] | None, typer.Option("--gamma", metavar="N|auto", help="Draft length; may be repeated. [auto]")
     ] = None,
     batch: Annotated[
         list[int] | None, typer.Option("--batch", metavar="N", help="Requests at once; may be repeated.")
@@ -76,7 +80,7 @@ def bench(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Measure drafters, draft lengths, batches and temperatures against decoding without drafts, in one run."""
+    """Measure how much faster drafts make this machine, in one run; by default, of the set-up that a chat has."""
     from specchat.engine.tools.bench import BenchOptions, run
 
     given = {

@@ -16,11 +16,12 @@ from specchat.engine import models_folder
 if TYPE_CHECKING:
     from specchat.app.chat.session import Session
     from specchat.app.side_by_side.duet import SideOptions
+    from specchat.app.sources.source import Source
     from specchat.app.storage.store import Store
 
 
-def open_chat(options: Mapping[str, object], side: SideOptions | None = None) -> int:
-    """Chat until the user leaves; returns the exit code. With `side`, begin side by side.
+def open_chat(options: Mapping[str, object], side: SideOptions | None = None, attach: str | None = None) -> int:
+    """Chat until the user leaves; returns the exit code. With `side`, begin side by side; `attach` names a server.
 
     Raises:
         UsageError: an option is out of range, or there is no terminal to draw on.
@@ -28,15 +29,17 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None) ->
     need_terminal("ask a question without the interface: specchat ask")
     settings, notice = load_settings(settings_file(), options)
 
+    from specchat.app.cli.commands.ask import attached
     from specchat.app.side_by_side.duet import SideOptions, live_duet
     from specchat.app.sources.probe import Probe
     from specchat.app.ui.app import SpecChat
 
+    source = attached(attach) if attach else None
     wanted = side or SideOptions()
     if side is not None:
         side.pair(settings)
     app = SpecChat(
-        lambda: prepare(settings, notice),
+        lambda: prepare(settings, notice, engine=source),
         theme=settings.theme,
         pictures=pictures(settings),
         probe=Probe(),
@@ -52,13 +55,15 @@ def pictures(settings: Settings) -> Path | None:
     return Path(settings.exports).expanduser() if settings.exports else None
 
 
-def prepare(settings: Settings, notice: str | None, database: Path | None = None) -> Session:
-    """Open the store and make the engine, once the first frame is on screen."""
+def prepare(
+    settings: Settings, notice: str | None, database: Path | None = None, engine: Source | None = None
+) -> Session:
+    """Open the store and make the engine (unless there is one), once the first frame is on screen."""
     from specchat.app.chat.session import Session
     from specchat.engine import Engine
 
     store, notices = open_store(notice, database)
-    engine = Engine(settings.engine_config(models_folder()))
+    engine = engine or Engine(settings.engine_config(models_folder()))
     return Session(engine, settings, store, notices, settings_file())
 
 

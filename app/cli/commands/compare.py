@@ -19,7 +19,7 @@ from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import Settings, load_settings
 from specchat.app.side_by_side.set_up import label, lane_config, lanes, with_seed
 from specchat.engine import LaneEngine, Message, Notice, Order, Request
-from specchat.engine.tools.compare import ComparisonReport, make_report, run_trials
+from specchat.engine.tools.compare import ComparisonReport, Trial, make_report, run_trials, spread_line
 
 BOTH = "both"
 MAX_TOKENS = 128
@@ -47,6 +47,10 @@ def compare(
         typer.Option("--file", metavar="FILE", help="Prompts, one a line; or JSON with a list of texts under prompts."),
     ] = None,
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="Medians are over so many runs.")] = 3,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Run it again and again, and show the spread; ctrl+c ends it with the report."),
+    ] = False,
     order: Annotated[
         str, typer.Option("--order", metavar="ORDER", help="interleaved, sequential, or both of them.")
     ] = "interleaved",
@@ -85,11 +89,13 @@ def compare(
     prompts = _prompts(prompt, file)
     if repeat < 1:
         raise UsageError(f"--repeat is {repeat}: it must be at least 1")
-    report = _run(pair, prompts, order, repeat, exact=exact)
+    report = _run(pair, prompts, order, None if watch else repeat, exact=exact)
     print(report.json() if as_json else report.text())
 
 
-def _run(pair: Sequence[Settings], prompts: Sequence[str], order: str, repeat: int, *, exact: bool) -> ComparisonReport:
+def _run(
+    pair: Sequence[Settings], prompts: Sequence[str], order: str, repeat: int | None, *, exact: bool
+) -> ComparisonReport:
     if order not in (*Order, BOTH):
         raise UsageError(f"--order {order!r} is not known: choose interleaved, sequential or both")
     orders = list(Order) if order == BOTH else [Order(order)]
@@ -103,7 +109,13 @@ def _run(pair: Sequence[Settings], prompts: Sequence[str], order: str, repeat: i
         engine.start()
         try:
             ready = engine.wait_ready()
-            trials = run_trials(engine, ask, prompts, orders, repeat, line.say)
+
+            def tell(trials: Sequence[Trial]) -> None:
+                line.clear()
+                print(spread_line(trials), file=sys.stderr, flush=True)
+
+            watched = {"tell": tell} if repeat is None else {}
+            trials = run_trials(engine, ask, prompts, orders, repeat, line.say, **watched)
             notes = [notice.text for notice in engine.outbox.drain() if isinstance(notice, Notice)]
         finally:
             engine.close()

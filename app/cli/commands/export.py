@@ -1,4 +1,4 @@
-"""`specchat export`: a stored chat as Markdown, JSON or SVG, on stdout or in a new file."""
+"""`specchat export`: a stored chat or a trace for other programs, on stdout or in a new file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from specchat.app.sanitize import escape_controls
 
 if TYPE_CHECKING:
     from specchat.app.chat.conversation import Conversation
-    from specchat.app.storage.store import Chat
 
 WIDTH = 100
+PERFETTO = "perfetto"
 
 
 def export(
@@ -30,13 +30,32 @@ def export(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A new file, instead of stdout.")] = None,
     titles: Annotated[bool, typer.Option("--list", help="Print the titles of all chats, newest first.")] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="A recorded trace instead of a chat; html or perfetto."),
+    ] = None,
+    page: Annotated[
+        bool, typer.Option("--html", help="A page that replays it in a browser, without a network.")
+    ] = False,
+    perfetto: Annotated[
+        bool, typer.Option("--perfetto", help="Rounds on a line of time, for ui.perfetto.dev.")
+    ] = False,
     theme: Theme = None,
 ) -> None:
-    """Write a stored chat as Markdown, JSON (with every round) or an SVG picture."""
+    """Write a stored chat as Markdown, JSON (with every round), an SVG picture or a page that replays it."""
     from specchat.app.chat.stored_conversation import stored_conversation
+    from specchat.app.cli.kept_reply import found_chat
     from specchat.app.storage.store import Store
 
-    chosen = _format(form, out)
+    flags = [name for name, given in (("html", page), (PERFETTO, perfetto)) if given]
+    if len({*flags, *([form] if form else [])}) > 1:
+        raise UsageError("one form at a time: give --html, --perfetto or --format alone")
+    chosen = _format(flags[0] if flags else form, out, default="html" if trace else FORMATS[0])
+    if trace is not None:
+        if chat is not None:
+            raise UsageError(f"{chat!r} and --trace are two things to export: name one")
+        _write(_traced(trace, chosen), out)
+        return
     with Store(database_file()) as store:
         if titles:
             if store.notice:
@@ -44,14 +63,16 @@ def export(
             for entry in store.chats():
                 print(escape_controls(" ".join(entry.title.split())))
             return
-        chats = store.chats()
-        if not chats and store.notice:
+        if not store.chats() and store.notice:
             raise StoreError(store.notice)
-        entry = _found(chats, chat)
+        entry = found_chat(store, chat)
         conversation = stored_conversation(entry, store.messages(entry.id))
     if out is not None:
         refuse_existing(out)
-    text = _text(conversation, chosen, theme)
+    _write(_text(conversation, chosen, theme), out)
+
+
+def _write(text: str, out: Path | None) -> None:
     if out is None:
         sys.stdout.write(escape_controls(text) if sys.stdout.isatty() else text)
     else:
@@ -59,24 +80,27 @@ def export(
         print(f"exported as {escape_controls(str(out))}", file=sys.stderr)
 
 
-def _format(form: str | None, out: Path | None) -> str:
+def _traced(path: Path, form: str) -> str:
+    """A trace, as a page or for Perfetto.
+
+    Raises:
+        UsageError: it is wanted in another form.
+    """
+    from specchat.app.chat.trace import Trace
+
+    if form not in ("html", PERFETTO):
+        raise UsageError(f"a trace cannot be exported as {form}: give --html or --perfetto")
+    trace = Trace.read(path)
+    return trace.page() if form == "html" else trace.perfetto()
+
+
+def _format(form: str | None, out: Path | None, default: str) -> str:
     suffix = out.suffix.removeprefix(".").lower() if out else ""
-    chosen = form or {"markdown": "md"}.get(suffix, suffix) or FORMATS[0]
-    if chosen not in FORMATS:
+    chosen = form or {"markdown": "md", "htm": "html"}.get(suffix, suffix) or default
+    if chosen not in (*FORMATS, PERFETTO):
         named = f"--format {form}" if form else f"the ending of {out}"
         raise UsageError(f"{named} is not understood: choose --format {', '.join(FORMATS)}")
     return chosen
-
-
-def _found(chats: list[Chat], wanted: str | None) -> Chat:
-    """The newest chat with this in its title; one whose whole title it is comes first."""
-    if not chats:
-        raise UsageError("there are no chats yet: specchat begins one")
-    matching = [c for c in chats if wanted is None or wanted.casefold() in c.title.casefold()]
-    if not matching:
-        raise UsageError(f"no chat has {wanted!r} in its title: specchat export --list shows all titles")
-    exact = [c for c in matching if wanted is not None and c.title.casefold() == wanted.casefold()]
-    return (exact or matching)[0]
 
 
 def _text(conversation: Conversation, form: str, theme: str | None) -> str:
@@ -84,4 +108,14 @@ def _text(conversation: Conversation, form: str, theme: str | None) -> str:
         from specchat.app.ui.headless import chat_svg
 
         return chat_svg(conversation, WIDTH, known_theme(theme))
+    if form == "html":
+        from specchat.app.chat.web_page.data import chat_data
+        from specchat.app.chat.web_page.render import render
+
+        return render(chat_data(conversation))
+    if form == PERFETTO:
+        from specchat.app.chat.perfetto import as_perfetto
+
+        rounds = [record for turn in conversation.turns if turn.reply for record in turn.reply.own_rounds]
+        return as_perfetto(rounds, conversation.title)
     return as_markdown(conversation, "") if form == "md" else as_json(conversation, "")

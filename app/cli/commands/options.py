@@ -98,6 +98,27 @@ Rejected = Annotated[
 ]
 
 
+Attach = Annotated[
+    str | None,
+    typer.Option(
+        "--attach", metavar="URL", help="Ask a specchat serve instead of a model here (key: SPECCHAT_API_KEY)."
+    ),
+]
+OF_AN_ENGINE = ("target", "draft", "slots", "context", "dtype", "quantize", "device", "lenience")
+"""Options that mean nothing where a server has the model."""
+
+
+def check_attached(url: str | None, options: Mapping[str, object]) -> None:
+    """Refuse options of an engine beside the address of a server.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for name in OF_AN_ENGINE if url else ():
+        if options.get(name) is not None:
+            raise UsageError(f"--{name} contradicts --attach: the server at {url} was started with its own")
+
+
 def check(options: Mapping[str, object]) -> None:
     """Refuse options that contradict each other.
 

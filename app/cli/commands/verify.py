@@ -14,6 +14,8 @@ from specchat.engine import models_folder
 
 DIFFERS = 1
 """Exit code where something differs beyond its stated tolerance."""
+INTERRUPTED = 130
+"""Exit code where it was stopped (ctrl+c) and nothing differs in what was checked until then."""
 
 
 def verify(
@@ -28,7 +30,8 @@ def verify(
         int | None, typer.Option("--samples", metavar="N", help="Replies sampled at each place.")
     ] = None,
     contexts: Annotated[
-        int | None, typer.Option("--contexts", metavar="N", help="Places to sample at, for each drafter.")
+        int | None,
+        typer.Option("--contexts", metavar="N", help="Places to sample at, for each drafter; 2, or --limit if less."),
     ] = None,
     temperature: Annotated[
         float | None, typer.Option("--temperature", metavar="T", help="Of the sampled replies.")
@@ -39,7 +42,10 @@ def verify(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Check that drafts leave the output unchanged: greedy by token, sampled by chi-square. Exit code 1 if not."""
+    """Check that drafts leave the output unchanged: greedy by token, sampled by chi-square. Exit code 1 if not.
+
+    ctrl+c ends it with what is finished.
+    """
     from specchat.engine.tools.lossless import LosslessOptions, run
 
     given = {
@@ -59,8 +65,10 @@ def verify(
         "device": device,
     }
     options = LosslessOptions(models=models_folder(), command=typed(), **chosen(given))
-    with StatusLine(sys.stderr) as line:
+    with StatusLine(sys.stderr, as_lines=True) as line:
         found = run(options, line.say)
     print(found.report.json() if as_json else found.text())
     if not found.report.passed:
         raise typer.Exit(DIFFERS)
+    if found.report.stopped:
+        raise typer.Exit(INTERRUPTED)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from textual.app import App
 
 from specchat.app.chat.archive import Archive
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
@@ -56,7 +58,7 @@ class ChatActions:
 
     def open(self, chat: Chat) -> None:
         """Show a chat; one that is being answered is shown as it is."""
-        run_in_background(self._app, partial(self._open, chat), "open")
+        run_in_background(self._app, partial(self._open_chosen, chat), "open")
 
     def rename(self, chat: Chat) -> None:
         """Ask for another title, and store it."""
@@ -74,6 +76,16 @@ class ChatActions:
         self._screen.leave(chat)
         say(self._app, f"deleted “{escape_controls(chat.title)}” · u in the list brings it back")
         self.list()
+
+    def pin(self, chat: Chat) -> None:
+        """Let a chat stand above the others; one that does, among them again."""
+        if self.archive is not None:
+            self.archive.pin(chat, not chat.pinned)
+            shown = self._screen.conversation
+            if shown.chat is not None and shown.chat.id == chat.id:
+                shown.chat = replace(shown.chat, pinned=not chat.pinned)
+            say(self._app, f"{'unpinned' if chat.pinned else 'pinned'} “{escape_controls(chat.title)}”")
+            self.list()
 
     def undo_delete(self) -> None:
         """Restore the chat that was deleted last."""
@@ -105,19 +117,34 @@ class ChatActions:
                 self._requests.seen(self._screen.conversation.chat)
             self._screen.show_chats(chats, self._requests.marks, self._now())
 
-    async def _open(self, chat: Chat) -> None:
+    async def show(self, chat_id: int) -> Conversation | None:
+        """Show a chat by its row, and give it; None where it is gone."""
+        opened = self._screen.conversation
+        if opened.chat is not None and opened.chat.id == chat_id:
+            return opened
+        chats = await asyncio.wrap_future(self.archive.chats()) if self.archive is not None else None
+        chat = next((chat for chat in chats or () if chat.id == chat_id), None)
+        return None if chat is None else await self._open(chat)
+
+    async def _open_chosen(self, chat: Chat) -> None:
+        await self._open(chat)
+
+    async def _open(self, chat: Chat) -> Conversation | None:
         conversation = self._requests.busy_conversation(chat.id)
         if conversation is None and self.archive is not None:
             conversation = await asyncio.wrap_future(self.archive.open(chat))
         if conversation is not None:
             self._screen.show(conversation)
             self.list()
+        return conversation
 
     async def _rename(self, chat: Chat) -> None:
         title = await self._app.push_screen_wait(RenameScreen(chat.title))
         if title and self.archive is not None:
             await asyncio.wrap_future(self.archive.rename(chat, title))
-            self._screen.rename(chat, title)
+            shown = self._screen.conversation
+            if shown.chat is not None and shown.chat.id == chat.id:
+                shown.chat = replace(shown.chat, title=title)
             self.list()
 
     async def _restore_unsent(self) -> None:

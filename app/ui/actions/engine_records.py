@@ -13,7 +13,7 @@ from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import say
 from specchat.app.ui.pace import Pace, pace_for
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.engine import Died, Loading, Notice, Ready, Record, Request
+from specchat.engine import Counted, Died, Loading, Notice, Ready, Record, Request
 
 
 class EngineRecords:
@@ -51,9 +51,11 @@ class EngineRecords:
         """Take in one record."""
         match record:
             case Loading():
-                self._screen.show_loading(record)
+                self._screen.status.show_loading(record)
             case Ready():
                 self._become_ready(record)
+            case Counted():
+                self._screen.status.show_count(record.tokens)
             case Notice():
                 say(self._app, record.text)
             case Died():
@@ -64,7 +66,7 @@ class EngineRecords:
 
     def fail(self, sentence: str) -> None:
         """There is no engine, for this reason: say so, and answer every prompt with it."""
-        self._screen.show_loading(sentence, failed=True)
+        self._screen.status.show_loading(sentence, failed=True)
         if self._screen.conversation.turns:  # else the whole screen says it
             say(self._app, sentence, "error")
         self._requests.fail(sentence)
@@ -74,7 +76,7 @@ class EngineRecords:
         if self._set_pace is not None:
             self._set_pace(pace_for(ready.device))
         self._settings.show_drafting()
-        self._screen.show_ready(ready)
+        self._screen.status.show_ready(ready)
         if self._probe is not None and ready.device == "cuda":
             self._probe.find_gpu(ready.device_name)
         self._requests.ready()

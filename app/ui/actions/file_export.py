@@ -9,6 +9,8 @@ from pathlib import Path
 from textual.app import App
 
 from specchat.app.chat.export import FORMATS, as_json, as_markdown, file_stem
+from specchat.app.chat.web_page.data import chat_data
+from specchat.app.chat.web_page.render import render
 from specchat.app.paths import exports_folder
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.written import write_first_free
@@ -48,6 +50,8 @@ class FileExport:
                 text = as_markdown(conversation, self._offer.target)
             case "json":
                 text = as_json(conversation, self._offer.target)
+            case "html":
+                text = render(chat_data(conversation, self._offer.target))
             case _:
                 text = conversation_svg(escape_controls(conversation.title), *self._screen.drawn())
         stem = file_stem(conversation.title)

@@ -11,8 +11,17 @@ from specchat.app.side_by_side.duet import SIDES
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.file_export import FileExport
 from specchat.app.ui.actions.settings import SettingsActions
+from specchat.app.ui.actions.texts import TextActions
 from specchat.app.ui.screens.chat import ChatScreen
+from specchat.app.ui.screens.messages import MessageAction
 from specchat.app.ui.screens.side_by_side import SideScreen
+
+_MESSAGE_ACTIONS = (
+    (MessageAction.EDIT, "Edit", "Write another version of the last prompt"),
+    (MessageAction.REGENERATE, "Regenerate", "Another reply to the last prompt"),
+    (MessageAction.CONTINUE, "Continue", "Another reply that goes on where the last one ended"),
+    (MessageAction.FORK, "Fork chat", "A new chat with everything that was said so far"),
+)
 
 
 class PaletteCommands:
@@ -20,8 +29,10 @@ class PaletteCommands:
 
     Args:
         app: Changes the theme, and ends.
-        actions: The app's own actions by name: `controls`, `candidates`, `copy`, `side_by_side`, `definitions`, `theory`,
-            `save_picture`, `help` and `tour`.
+        actions: The app's own actions by name: `controls`, `candidates`, `messages`, `search`, `copy`, `side_by_side`,
+            `definitions`, `theory`, `save_picture`, `help` and `tour`.
+        of_last: Does something with the last message.
+        texts: Has the system prompt and the templates.
         chats: Knows whether a deletion can be undone.
         settings: Knows the presets.
         export: Writes files.
@@ -34,12 +45,16 @@ class PaletteCommands:
         chats: ChatActions,
         settings: SettingsActions,
         export: FileExport,
+        of_last: Callable[[MessageAction], None],
+        texts: TextActions,
     ) -> None:
         self._app = app
         self._actions = actions
         self._chats = chats
         self._settings = settings
         self._export = export
+        self._of_last = of_last
+        self._texts = texts
 
     def of_chat(self, screen: ChatScreen, *, replaying: bool, side_by_side: bool) -> Iterator[SystemCommand]:
         """Those of the chat, or of a replay."""
@@ -49,8 +64,12 @@ class PaletteCommands:
             yield SystemCommand(
                 "Several replies",
                 "Ask for 2 to 8 replies to one prompt",
-                lambda: screen.put(f"/candidates 4 {screen.unsent}"),
+                lambda: screen.put(f"/candidates 4 {screen.typed}"),
             )
+            if screen.conversation.turns:
+                yield self._action("Messages", "Edit, ask again, continue, fork, other versions", "messages")
+                for action, title, what in _MESSAGE_ACTIONS:
+                    yield SystemCommand(title, what, partial(self._of_last, action))
             if any(turn.wanted > 1 or len(turn.replies) > 1 for turn in screen.conversation.turns):
                 yield self._action("Pick a reply", "Show the several replies of this chat again", "candidates")
             for name in self._settings.presets:
@@ -102,8 +121,15 @@ class PaletteCommands:
     def _of_chats(self, screen: ChatScreen) -> Iterator[SystemCommand]:
         chat = screen.conversation.chat
         yield SystemCommand("New chat", "Begin an empty chat", screen.action_new_chat)
+        yield SystemCommand("System prompt", "Instructions to the model in this chat", partial(self._texts.system, ""))
+        for name in self._texts.templates.names() if self._texts.templates else ():
+            fill = partial(self._texts.template, name)
+            yield SystemCommand(f"Template {name}", "A saved prompt; its variables are asked for", fill)
+        yield self._action("Search", "Find words in all chats", "search")
         yield SystemCommand("Chats", "Show or fold the list of chats", lambda: screen.action_pane("chats"))
         if chat is not None:
+            pin = "Unpin chat" if chat.pinned else "Pin chat"
+            yield SystemCommand(pin, "Above the others in the list, or among them", partial(self._chats.pin, chat))
             yield SystemCommand("Rename chat", "Give this chat another title", partial(self._chats.rename, chat))
             yield SystemCommand("Delete chat", "Take this chat off the list", partial(self._chats.delete, chat))
         if self._chats.can_undo:

@@ -100,7 +100,7 @@ class SettingsActions:
         drafter, gamma, lossless = self._drafting
         if drafter == AUTO and self._offer.drafters:
             drafter = self._offer.drafters[0]
-        self._screen.show_models(self._offer.target, drafter, gamma, lossless=lossless)
+        self._screen.status.show_models(self._offer.target, drafter, gamma, lossless=lossless)
 
     def _put(self, control: Control, value: Value, *, quiet: bool = False) -> bool:
         return self._apply(lambda settings: control.put(settings, value), (control,), quiet=quiet)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -11,8 +11,9 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.screen import Screen
 from textual.strip import Strip
+from textual.timer import Timer
 
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.marks import Marks
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
@@ -26,6 +27,7 @@ from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.screens.chat_keys import CHAT_KEYS, REPLAY_ACTIONS
 from specchat.app.ui.screens.chat_layout import ChatLayout
+from specchat.app.ui.screens.chat_status import ChatStatus
 from specchat.app.ui.screens.inspection import Inspection
 from specchat.app.ui.screens.panes import Panes
 from specchat.app.ui.screens.replay_controls import ReplayControls
@@ -34,12 +36,13 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
-from specchat.app.ui.widgets.transcript import REJECTED_SHOWN, Transcript
-from specchat.engine import Loading, Ready, gamma_text
+from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
+from specchat.app.ui.widgets.transcript import Transcript
 
 PANEL_EVERY = 8
 """Figures are taken with every eighth update of the conversation, so that they stay long enough to be read. Line, panel
 and timeline show the same ones."""
+COUNT_S = 0.3
 
 
 class ChatScreen(Screen[None]):
@@ -83,8 +86,17 @@ class ChatScreen(Screen[None]):
             ReplayControls(player, self._stepping, requests, transcript, self._inspection, redraw) if player else None
         )
         self._unsent = UnsentTexts()
+        self._counting: Timer | None = None
+        """Asks for the number of tokens once nothing is typed for a while."""
+        ready = "" if player else "ready: ask anything"
+        self.status = ChatStatus(widgets, self._inspection, lambda: self.conversation, ready)
+        """What is shown of the engine."""
         self._updates = 0
+        self._asked: list[str] = []
+        """Prompts of all chats as of the start."""
         self._panel_state: tuple[object, ...] | None = None
+        self._editing: tuple[Turn, str] | None = None
+        """The turn of which another version is being written, and what stood in the composer before."""
 
     @property
     def conversation(self) -> Conversation:
@@ -120,11 +132,12 @@ class ChatScreen(Screen[None]):
 
     def show(self, conversation: Conversation) -> None:
         """Show another conversation."""
+        self.action_cancel_edit()
         unsent = self.unsent
         self._transcript.show(conversation)
         self._inspection.forget()
         if self._replay is None:
-            self._widgets.composer.remember([turn.prompt for turn in conversation.turns])
+            self._remember()
             self._widgets.composer.put(unsent.of(conversation))
         self._panes.go_home()
         self._panes.select("chat")
@@ -165,28 +178,6 @@ class ChatScreen(Screen[None]):
         elif due:
             self._inspection.update()  # other lanes may have grown
 
-    def show_loading(self, state: Loading | str, *, failed: bool = False) -> None:
-        """Show the progress of loading, or how it ended."""
-        self._widgets.frame.show_loading(state, failed=failed)
-        self._widgets.welcome.show(state, failed=failed)
-        self._widgets.frame.show(self.conversation)
-
-    def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
-        """Show target, drafter and γ at the top."""
-        no_reply = self._inspection.no_reply
-        no_reply.drafter, no_reply.gamma = drafter, gamma_text(gamma)
-        self._widgets.masthead.show_models(target, drafter, gamma, lossless=lossless)
-
-    def show_ready(self, ready: Ready) -> None:
-        """The models are loaded."""
-        self._widgets.masthead.show_machine(ready)
-        self._widgets.panel.show_machine(ready)
-        self.show_loading("" if self._replay else "ready: ask anything")
-
-    def show_load(self, gpu: str, interface: float | None) -> None:
-        """Show the load of the machine."""
-        self._widgets.panel.show_load(gpu, interface)
-
     def show_chats(self, chats: list[Chat], marks: Marks, now: float) -> None:
         """Show the list of chats; on a narrow screen its tab has a sign if a chat has an unread answer."""
         opened = self.conversation.chat
@@ -198,10 +189,18 @@ class ChatScreen(Screen[None]):
         """Fold, show or hide rejected and discarded tokens."""
         self._transcript.rejected = how
 
-    def rename(self, chat: Chat, title: str) -> None:
-        """A chat has another title now."""
-        if self.conversation.chat and self.conversation.chat.id == chat.id:
-            self.conversation.chat = replace(chat, title=title)
+    def show_title(self) -> None:
+        """The title or the system prompt has changed."""
+        self._widgets.frame.show(self.conversation)
+
+    def remember_prompts(self, prompts: list[str]) -> None:
+        """What was asked in all chats, oldest first: the composer brings it back behind what was asked in this one."""
+        self._asked = prompts
+        self._remember()
+
+    def _remember(self) -> None:
+        own = [turn.prompt for turn in self.conversation.turns]
+        self._widgets.composer.remember([*(prompt for prompt in self._asked if prompt not in own), *own])
 
     def leave(self, chat: Chat) -> None:
         """A chat is gone; who deleted it in the list stays there, where it can be undone."""
@@ -227,6 +226,8 @@ class ChatScreen(Screen[None]):
         if action in ("hold", "step"):
             return self._stepping.stepper is not None
         elsewhere = self._panes.elsewhere or self._inspection.active
+        if action == "cancel_edit":
+            return self._editing is not None and not elsewhere
         if action == "back":
             return elsewhere
         if action == "stop":
@@ -238,12 +239,26 @@ class ChatScreen(Screen[None]):
         """Ask the model; a line behind one slash is for the app."""
         if slash.is_command(event.text):
             self.post_message(self.CommandEntered(event.text))
+        elif self._editing is not None:
+            turn, before = self._editing
+            self._end_edit(before)
+            if turn in self.conversation.turns:
+                self._requests.edit(self.conversation, turn, slash.unescaped(event.text))
+                self.path_changed()
+                self.follow()
         else:
             self.ask(slash.unescaped(event.text))
 
     def on_text_area_changed(self) -> None:
-        """Say what the command that is being typed takes."""
-        self._widgets.hint.show(self._widgets.composer.text, self._widgets.composer.words)
+        """Say what the command that is being typed takes, or how many tokens the prompt has."""
+        text = self._widgets.composer.text
+        self._widgets.hint.show(text, self._widgets.composer.words)
+        if self._counting is not None:
+            self._counting.stop()
+        if text.strip() and not slash.is_command(text):
+            self._counting = self.set_timer(COUNT_S, lambda: self._requests.count(self.conversation, text))
+        elif self._widgets.frame.tokens is not None:
+            self.status.show_count(None)
 
     def on_transcript_token_selected(self, event: Transcript.TokenSelected) -> None:
         """A token was clicked on, or moved to."""
@@ -257,6 +272,52 @@ class ChatScreen(Screen[None]):
         """A click on the line of the replay."""
         if self._replay is not None:
             self._replay.seek(event.position)
+
+    def begin_edit(self, turn: Turn) -> None:
+        """Let the user write another version of a prompt."""
+        if self._editing is None:
+            self._editing = turn, self.typed
+        else:
+            self._editing = turn, self._editing[1]
+        self._widgets.frame.editing = f"another version of message {self.conversation.turns.index(turn) + 1}"
+        self._widgets.frame.show(self.conversation)
+        self.put(f"/{turn.prompt}" if slash.is_command(turn.prompt) else turn.prompt)
+        self.action_back()
+        self.go_to(turn)
+        self.refresh_bindings()
+
+    def action_cancel_edit(self) -> None:
+        """Write no other version; what stood in the composer before comes back."""
+        if self._editing is not None:
+            self._end_edit(self._editing[1])
+
+    def _end_edit(self, unsent: str) -> None:
+        self._editing = None
+        self._widgets.frame.editing = ""
+        self._widgets.frame.show(self.conversation)
+        self.put(unsent)
+        self.refresh_bindings()
+
+    def path_changed(self) -> None:
+        """Another version is shown from some place on."""
+        self._inspection.close()
+        self._panel_state = None
+        self.update()
+
+    def follow(self) -> None:
+        """Show the end of the conversation."""
+        self._panes.select("chat")
+        self._transcript.follow()
+
+    def go_to(self, turn: Turn) -> None:
+        """Bring a message to the top of the screen."""
+        self._panes.select("chat")
+        self._transcript.go_to(turn)
+
+    @property
+    def typed(self) -> str:
+        """What stands in the composer."""
+        return self._widgets.composer.text
 
     @property
     def unsent(self) -> UnsentTexts:

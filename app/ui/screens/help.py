@@ -18,6 +18,7 @@ from textual.widgets import Static
 
 from specchat.app.ui.slash import COMMANDS
 from specchat.app.ui.widgets.figures import FATES
+from specchat.app.ui.widgets.token_lines import FOLD_MARK
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
 
 Row = tuple[str | Text, str]
@@ -27,14 +28,16 @@ Section = tuple[str, Iterable[Row]]
 CHAT_KEYS: tuple[Row, ...] = (
     ("enter", "send the prompt"),
     ("^j  shift+enter", "begin another line"),
-    ("↑ ↓", "earlier and later prompts"),
+    ("↑ ↓", "earlier and later prompts, of all chats"),
     ("esc", "stop the reply; its text is kept"),
     ("^n", "new chat"),
+    ("^e", "messages: edit, another reply, continue, fork the chat, ‹ other versions ›"),
+    ("^k", "search all chats"),
     ("^o  f9", "controls: γ, drafter, sampling, presets"),
     ("/", "commands; tab completes; // sends a slash"),
     ("tab", "in an empty chat: prompts that show speculation; /tour explains it"),
     ("^y  f11", "side by side: one prompt with and without drafts"),
-    ("^b  f2", "chats; there: enter opens, r renames, d deletes, u undoes"),
+    ("^b  f2", "chats; there: enter opens, r renames, p pins, d deletes, u undoes"),
 )
 REPLAY_KEYS: tuple[Row, ...] = (
     ("space", "pause, and go on"),
@@ -47,6 +50,7 @@ REPLAY_KEYS: tuple[Row, ...] = (
 LOOKING_KEYS: tuple[Row, ...] = (
     ("f6  i", "look at tokens, as a click on one does; again: stop"),
     ("← → ↑ ↓", "there: token by token, line by line; ^← ^→ round by round"),
+    ("enter", "there: put another token in its place, and go on from it"),
     ("^l", "rounds on a line of time; there: ← → ↑ ↓, z zooms"),
     ("f10  p", "pause between rounds, and go on"),
     ("f7  n", "the next part of a round: drafted, judged, complete"),
@@ -112,6 +116,7 @@ class HelpScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         """The text needs the theme's styles."""
         fates = [(Text(fate.value, self._style(f"token--{fate.value}")), meaning) for fate, meaning in FATES.items()]
+        fates.append((Text(FOLD_MARK), "stands for rejected and discarded tokens of a finished reply"))
         self.query_one("#help-keys", Static).update(self._table(("keys", self._page.keys)))
         self.query_one("#help-figures", Static).update(self._beside(fates))
         self.query_one("#help").focus()

@@ -150,7 +150,9 @@ class Inspection:
         shown = self.reply
         if shown not in self._lanes:
             own = [turn.reply for turn in self._transcript.conversation.turns if turn.reply is not None]
-            self._lanes = [reply for reply in own if reply is shown or ran_together(reply, shown)] or [shown]
+            # What has not been read was not shown: it stands far above.
+            near = [reply for reply in own if reply is shown or (reply.loaded and ran_together(reply, shown))]
+            self._lanes = near or [shown]
             self._own, self._names = len(self._lanes), {}
         running = [turn.reply for _, turn in self._requests.replies.values() if turn.reply is not None]
         beside = [reply for reply in running if reply not in self._lanes] if shown in running else []

@@ -28,8 +28,8 @@ from specchat.app.ui.widgets.pane_tabs import PaneTabs
 from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, STOPPING, loading_text
 from specchat.app.ui.widgets.side_figures import order_text, verdict
 from specchat.app.ui.widgets.side_summary import SideSummary
+from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
 from specchat.app.ui.widgets.too_small import TooSmall
-from specchat.app.ui.widgets.transcript import REJECTED_SHOWN
 from specchat.engine import Died, Loading, Notice, Ready, Record
 
 PANES = ("left", "right", "summary")
@@ -43,6 +43,7 @@ class SideScreen(Screen[Conversation | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "stop", key_display="esc"),
         Binding("escape", "leave", "leave", key_display="esc"),
+        Binding("f3", "again", "again"),
         Binding("f8", "go_on(0)", "go on left"),
         Binding("f9", "go_on(1)", "go on right"),
         Binding("ctrl+b,f2", "next_pane", "lane", key_display="^b"),
@@ -99,6 +100,7 @@ class SideScreen(Screen[Conversation | None]):
     def on_composer_sent(self, event: Composer.Sent) -> None:
         """Ask both lanes."""
         self.duet.send(event.text)
+        self._composer.offering = False
         for column in self.columns:
             column.transcript.follow()
         self.pump.run()
@@ -115,7 +117,7 @@ class SideScreen(Screen[Conversation | None]):
             return busy
         if action == "leave":
             return not busy
-        if action == "go_on":
+        if action in ("go_on", "again"):
             return self.duet.done and not busy
         if action == "next_pane":
             return self.has_class("-narrow")
@@ -130,6 +132,11 @@ class SideScreen(Screen[Conversation | None]):
     def action_leave(self) -> None:
         """Back to the chat."""
         self.dismiss(None)
+
+    def action_again(self) -> None:
+        """The same prompt once more, in both lanes."""
+        self.duet.again()
+        self.pump.run()
 
     def action_go_on(self, side: int) -> None:
         """Back to the chat, with this lane's conversation."""
@@ -220,7 +227,8 @@ class SideScreen(Screen[Conversation | None]):
 
     def _show_summary(self) -> None:
         done = self.duet.done
-        state = (done, self.duet.gap, len(self.duet.conversations[0].turns), self.size.width)
+        turns = len(self.duet.conversations[0].turns)
+        state = (done, self.duet.gap, turns, len(self.duet.runs), self.size.width)
         if state == self._summarised:
             return
         self._summarised = state

@@ -8,6 +8,7 @@ from specchat.app.ui.widgets.side_figures import SIDE_DEFINITIONS
 SIDE_KEYS: tuple[Row, ...] = (
     ("enter", "ask both lanes the same"),
     ("esc", "stop both replies, their texts are kept; then leave"),
+    ("f3", "run the same prompt again: the summary has the spread of the measured speedup"),
     ("f8", "go on chatting from the left lane"),
     ("f9", "go on chatting from the right lane"),
     ("^b  f2", "on a narrow screen: left, right, summary"),

@@ -77,6 +77,15 @@ class BlockStack:
         self.tops = list(accumulate((block.height for block in self.blocks), initial=TOP))
         return dirty, max(before, self.height) + 1
 
+    def height_of(self, count: int) -> int:
+        """Lines of the first so many blocks."""
+        return self.tops[count] - TOP
+
+    def top_of(self, part: TurnOrReply) -> int | None:
+        """The first line of a part; None if it is not shown."""
+        number = next((n for n, shown in enumerate(self.parts) if shown is part), None)
+        return None if number is None else self.tops[number]
+
     def number_at(self, line: int) -> int | None:
         """Index of the block that has this line; None above the first and below the last."""
         number = bisect_right(self.tops, line) - 1
@@ -105,6 +114,11 @@ class BlockStack:
         """One block for each part; the line from which on blocks came or went, or None."""
         if parts == self.parts:
             return None
+        added = len(parts) - len(self.parts)
+        if self.parts and added > 0 and parts[added:] == self.parts:  # earlier ones, above what is there
+            self.blocks[:0] = [make(part) for part in parts[:added]]
+            self.parts = parts
+            return TOP
         pairs = zip(parts, self.parts, strict=False)
         kept = next((i for i, (new, old) in enumerate(pairs) if new is not old), min(len(parts), len(self.parts)))
         self.blocks[kept:] = [make(part) for part in parts[kept:]]

@@ -10,7 +10,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from specchat.app.chat.conversation import Turn
-from specchat.app.chat.reply import Reply, Stage
+from specchat.app.chat.reply import CHOSEN, Reply, Stage
 from specchat.app.chat.reply_figures import ReplyFigures
 from specchat.app.settings.settings import FOLD, SHOW
 from specchat.app.sources.stepper import Part
@@ -24,7 +24,6 @@ INDENT = 4
 MARK = "▌ "
 QUEUED = " queued "
 """Prompts leave room for it at their right."""
-SEVERAL = " {} of {} · /candidates "
 """At the right of a prompt with several replies: which of them goes on, and the way to all of them."""
 COPY = "copy"
 Markdown = Callable[[str, int], list[Strip]]
@@ -71,16 +70,17 @@ class PromptBlock(Block):
     def __init__(self, turn: Turn, width: int) -> None:
         super().__init__(width)
         self._turn = turn
-        self._shown: tuple[bool, int] | None = None
-        """Whether it waits, and which of several replies the chat goes on with."""
-        self._text = TokenLines(width - INDENT - len(QUEUED if turn.wanted == 1 else SEVERAL))
+        self._shown: tuple[object, ...] | None = None
+        """Whether it waits, and which of several versions and replies are shown."""
+        self._text = TokenLines(width - INDENT - len(QUEUED))
         self._text.append([(turn.prompt.strip("\n"), Fate.PLAIN)], 0)
         self._lines = self._text.lines
         self.height = len(self._lines) + 1
 
     def update(self) -> int | None:
-        """Only what stands at its right can change."""
-        shown = (self._turn.reply is None, self._turn.place)
+        """Only what stands at its right and below it can change."""
+        turn = self._turn
+        shown = (turn.reply is None, turn.version, len(turn.versions), turn.place, len(turn.replies))
         if shown == self._shown:
             return None
         self._shown = shown
@@ -95,18 +95,36 @@ class PromptBlock(Block):
 
     def _draw(self, y: int, styles: TranscriptStyles) -> Strip:
         if y == len(self._lines):
-            return Strip([])
-        queued, place = self._shown or (False, 1)
+            return self._versions(styles)
+        queued = self._turn.reply is None
         style = styles.queued if queued else styles.prompt
         margin = Segment(" " * (INDENT - len(MARK)), styles.base)
         text = "".join(piece.text for piece in self._lines[y])
         line = Strip([margin, Segment(MARK, styles.mark), Segment(text, style)])
         line = line.adjust_cell_length(self.width, style)
-        of, link = len(self._turn.replies), Style(meta={"@click": "app.candidates"})
-        aside = Segment(QUEUED, styles.mark) if queued else Segment(SEVERAL.format(place, of), styles.mark + link)
-        if (queued or of > 1) and y == len(self._lines) - 1:
-            line = Strip.join([line.crop(0, self.width - len(aside.text)), Strip([aside])])
+        if queued and y == len(self._lines) - 1:
+            line = Strip.join([line.crop(0, self.width - len(QUEUED)), Strip([Segment(QUEUED, styles.mark)])])
         return line
+
+    def _versions(self, styles: TranscriptStyles) -> Strip:
+        """Below the prompt, at the right: which of several versions of it and of the reply are shown."""
+        turn = self._turn
+        places = ("prompt", False, turn.version, len(turn.versions)), ("reply", True, turn.place, len(turn.replies))
+        parts: list[Segment] = []
+        for name, of_reply, place, of in places:
+            if of < 2:
+                continue
+            back, forth = (Style(meta={"@click": f"version({id(turn)}, {of_reply}, {step})"}) for step in (-1, 1))
+            count = Style(meta={"@click": "app.candidates"}) if of_reply else Style()
+            parts += [
+                Segment(f"  {name} ", styles.figures),
+                Segment("‹ ", styles.link + back),
+                Segment(f"{place} / {of}", styles.figures + count),
+                Segment(" ›", styles.link + forth),
+                *([Segment(" · ", styles.figures), Segment("/candidates", styles.link + count)] if of_reply else ()),
+            ]
+        room = self.width - sum(len(part.text) for part in parts) - 1
+        return Strip([Segment(" " * max(room, 0), styles.base), *parts]) if parts else Strip([])
 
 
 class ReplyBlock(Block):
@@ -125,6 +143,8 @@ class ReplyBlock(Block):
         self._tokens = TokenLines(width - INDENT, rejected=rejected)
         self._wrapped_as: tuple[str, int] | None = None
         """`_wrapping` as of the last update."""
+        self._touched = False
+        """Whether a token was selected, or a stretch unfolded, since then."""
         self._render = markdown
         self._by_round = by_round
         self._rounds = 0
@@ -143,16 +163,19 @@ class ReplyBlock(Block):
         reply = self.reply
         stage, figures = (reply.stage, reply.prefilled[0], reply.stopping), reply.figures
         same_notes = stage == self._stage and figures is self._figures
+        same_rounds = len(reply.rounds) == self._rounds and reply.stepping == self._stepping
+        if same_notes and same_rounds and not self._touched:
+            return None
+        self._touched = False
         if self._wrapping != self._wrapped_as:
             self._wrap_anew()
-        elif len(reply.rounds) == self._rounds and same_notes and reply.stepping == self._stepping:
-            return None
         if self._before_step is not None:
             self._tokens.back_to(self._before_step)
             self._before_step = None
         dirty = 0 if self._stage is None else self._body_height - 1
         for index in range(self._rounds, len(reply.rounds)):
-            tokens = [(token.text, token.fate) for token in reply.rounds[index].tokens()]
+            record = reply.rounds[index]
+            tokens = [(token.text, CHOSEN if record.drafter == CHOSEN else token.fate) for token in record.tokens()]
             self._tokens.append(tokens, reply.starts[index], alone=self._by_round)
         if not reply.running and reply.tail and (self._stage is None or self._stage[0] is not reply.stage):
             self._tokens.append([(reply.tail, Fate.PLAIN)], reply.tokens, alone=self._by_round)
@@ -185,7 +208,7 @@ class ReplyBlock(Block):
 
         With the next update, everything is unfolded while a token is selected.
         """
-        self._cursor = token
+        self._cursor, self._touched = token, True
         self.forget()
 
     def unfold(self, y: int, column: int) -> bool:
@@ -194,6 +217,7 @@ class ReplyBlock(Block):
         folded = token is not None and any(p.token == token and p.fate == FOLDED for p in self._tokens.lines[y])
         if token is not None and folded:
             self._unfolded.add(token)
+            self._touched = True
         return folded
 
     def line_of(self, token: int) -> int | None:

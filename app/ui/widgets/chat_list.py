@@ -17,6 +17,10 @@ from specchat.app.chat.marks import Marks
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
 
+PIN = "▴ "
+"""Before the title of a pinned chat."""
+PAGE, MARGIN = 200, 20
+"""Lines that are added to the list at once, when one comes as close to its end as this. Thousands take a second."""
 PADDING = 2
 """Cells beside each line, as the style sheet has it."""
 MINUTE, HOUR, DAY, WEEK, YEAR = 60, 3600, 86400, 7 * 86400, 365 * 86400
@@ -25,12 +29,13 @@ AGES = ((HOUR, MINUTE, "m"), (DAY, HOUR, "h"), (WEEK, DAY, "d"), (YEAR, WEEK, "w
 
 
 class ChatList(OptionList):
-    """The chats, newest first. ● answers, ◌ waits, ◆ has an unread answer; the open one is bold."""
+    """The chats, newest first. ● answers, ◌ waits, ◆ has an unread answer, ▴ is pinned; the open one is bold."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"chat-list--age", "chat-list--open", "chat-list--busy", "chat-list--news"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r,f2", "rename", "rename", key_display="r"),
         Binding("d,delete", "delete", "delete", key_display="d"),
+        Binding("p", "pin", "pin"),
         Binding("u", "undo", "undo"),
     ]
 
@@ -52,6 +57,12 @@ class ChatList(OptionList):
 
         chat: Chat
 
+    @dataclass
+    class PinWanted(Message):
+        """Let this chat stand above the others, or among them again."""
+
+        chat: Chat
+
     class UndoWanted(Message):
         """Bring the last deleted chat back."""
 
@@ -61,14 +72,18 @@ class ChatList(OptionList):
         self._open: int | None = None
         self._marks = Marks()
         self._now = 0.0
+        self._listed = PAGE
+        """How many of the chats are lines of the list."""
 
     def show(self, chats: list[Chat], opened: Chat | None, marks: Marks, now: float) -> None:
         """Show these chats; the highlight stays on its chat."""
         before = self.chats[self.highlighted].id if self.highlighted is not None and self.chats else None
         self.chats, self._open, self._marks, self._now = chats, opened.id if opened else None, marks, now
         wanted = before if self.has_focus else self._open
+        place = next((i for i, chat in enumerate(chats) if chat.id == wanted), None)
+        self._listed = max(self._listed, 0 if place is None else place + MARGIN)
         self._fill()
-        self.highlighted = next((i for i, chat in enumerate(chats) if chat.id == wanted), None)
+        self.highlighted = place
 
     def on_focus(self) -> None:
         """Highlight the newest chat if none is open."""
@@ -87,6 +102,13 @@ class ChatList(OptionList):
         if self.chats:
             self.post_message(self.Chosen(self.chats[event.option_index]))
 
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """Close to the end of the list: more of it."""
+        if event.option_index >= self._listed - MARGIN and self._listed < len(self.chats):
+            added = self.chats[self._listed : self._listed + PAGE]
+            self._listed += len(added)
+            self.add_options([Option(self._line(chat)) for chat in added])
+
     def action_rename(self) -> None:
         """Ask for another title of the highlighted chat."""
         if self.highlighted is not None and self.chats:
@@ -97,6 +119,11 @@ class ChatList(OptionList):
         if self.highlighted is not None and self.chats:
             self.post_message(self.DeleteWanted(self.chats[self.highlighted]))
 
+    def action_pin(self) -> None:
+        """Pin the highlighted chat, or unpin it."""
+        if self.highlighted is not None and self.chats:
+            self.post_message(self.PinWanted(self.chats[self.highlighted]))
+
     def action_undo(self) -> None:
         """Bring the last deleted chat back."""
         self.post_message(self.UndoWanted())
@@ -105,12 +132,13 @@ class ChatList(OptionList):
         self.clear_options()
         if not self.chats:
             self.add_option(Option(Text("no chats yet", style=self._style("age")), disabled=True))
-        self.add_options([Option(self._line(chat)) for chat in self.chats])
+        self.add_options([Option(self._line(chat)) for chat in self.chats[: self._listed]])
 
     def _line(self, chat: Chat) -> Text:
         age = age_of(self._now - chat.updated_at)
         title = " ".join(escape_controls(chat.title).split()) or "untitled"
         sign, part = self._marks.sign(chat.id)
+        sign = f"{PIN}{sign}" if chat.pinned else sign
         width = max(self.scrollable_content_region.width - PADDING - cell_len(age) - len(sign) - 1, 4)
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(sign, self._style(part))

@@ -42,8 +42,8 @@ PREDICTED = Figure(
 MEASURED = Figure(
     "measured",
     "time per token of plain rounds / time per token of this reply's rounds, ± its standard error; shown once that is "
-    "below 15 %. Plain rounds are the last 15 in which nobody drafted, in batches of the same size, and plain passes that "
-    "are timed now and then beside rounds that draft; before three of them, the passes of the warm-up.",
+    "below 15 %. Plain rounds are the last 15 in which nobody drafted, in batches of the same size, and plain passes "
+    "that are timed now and then beside rounds that draft; before three of them, the passes of the warm-up.",
 )
 UNEVEN = Figure(
     "α uneven",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from specchat.app.ui.widgets import definitions as d
 
-WIDEST = 50
+WIDEST = 38
 """Cells of the widest picture."""
 
 
@@ -26,8 +26,9 @@ EXPLANATIONS: dict[d.Figure, Explanation] = {
     ),
     d.DRAFTED: Explanation(
         "What became of all guesses; the parts add up to the whole.",
-        "4 drafted = 2 kept + 1 refused + 1 unused\n"
-        "            the old     cat        sat",
+        "4 drafted = 2 kept   the, old\n"
+        "          + 1 refused   cat\n"
+        "          + 1 unused      sat",
     ),
     d.POSITIONS: Explanation(
         "The first guess of a round is the easiest; each further one builds on those before it.",
@@ -45,11 +46,11 @@ EXPLANATIONS: dict[d.Figure, Explanation] = {
         "How much alike the big model and the guesser think: at 1, every guess would be kept.",
         "big model  ▇▇▅▂\n"
         "guesser    ▇▃▅▇\n"
-        "in common  ▇▃▅▂   its sum, averaged, is α",
+        "in common  ▇▃▅▂   its mean sum is α",
     ),
     d.GAMMA: Explanation(
         "How many tokens are guessed ahead before the big model checks them all at once.",
-        "γ 4   the · old · cat · sat ──▸ one check",
+        "γ 4   the · old · cat · sat ─▸ a check",
     ),
     d.COST: Explanation(
         "What one guess costs, in steps of the big model.",
@@ -62,11 +63,11 @@ EXPLANATIONS: dict[d.Figure, Explanation] = {
     ),
     d.REPLY: Explanation(
         "How fast the reply was written, from its first round to its last.",
-        "first round ├──── 97 tokens ────┤ last round",
+        "first ├──── 97 tokens ────┤ last round",
     ),
     d.FIRST: Explanation(
         "How long it took until something was there to read.",
-        "sent ├ waiting ┼ reading ┼ round 1 ┤ first token",
+        "sent ├ waiting ┼ reading ┼ round 1 ┤",
     ),
     d.PREDICTED: Explanation(
         "What theory promises, given how alike the two think and what a guess costs.",
@@ -91,12 +92,12 @@ EXPLANATIONS: dict[d.Figure, Explanation] = {
     ),
     d.OVERHEAD: Explanation(
         "Time that neither guesses nor checks.",
-        "draft ▇▇ verify ▇▇▇▇▇▇▇▇▇▇ rest ▇ ◂ this",
+        "draft ▇▇ verify ▇▇▇▇▇▇▇ rest ▇ ◂ this",
     ),
     d.ROUND: Explanation(
         "One guess and one check: the beat in which the reply grows.",
-        "├ draft ┼ verify ┼ rest ┤├ draft ┼ verify ┼ rest ┤\n"
-        "         round 1                  round 2",
+        "├draft┼verify┼rest┤├draft┼verify┼rest┤\n"
+        "      round 1            round 2",
     ),
     d.DRAFT: Explanation(
         "The part of a round in which tokens are guessed.",
@@ -120,7 +121,7 @@ EXPLANATIONS: dict[d.Figure, Explanation] = {
     ),
     d.TARGET: Explanation(
         "The big model. The reply is what it would have written alone.",
-        "drafter ─ the old cat ─▸ target ─ the old dog ─▸",
+        "the old cat ─▸ target ─▸ the old dog",
     ),
     d.DRAFT_MODEL: Explanation(
         "A smaller relative of the big model, which guesses for it.",
@@ -129,8 +130,8 @@ EXPLANATIONS: dict[d.Figure, Explanation] = {
     ),
     d.DEVICE: Explanation(
         "Where the arithmetic is done, and how fine its numbers are.",
-        "bfloat16   ▇▇      2 bytes for a number\n"
-        "float32    ▇▇▇▇    4 bytes",
+        "bfloat16   ▇▇     2 bytes for a number\n"
+        "float32    ▇▇▇▇   4 bytes",
     ),
     d.MEMORY: Explanation(
         "What the models take, and what is set aside to remember chats.",

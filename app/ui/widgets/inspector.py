@@ -11,7 +11,7 @@ from textual.containers import Container
 from textual.events import Resize
 
 from specchat.app.chat.computed import Computed
-from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply import CHOSEN, Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.widgets import definitions as d
 from specchat.app.ui.widgets.card import Card
@@ -253,6 +253,8 @@ def chance_of(p: float, q: float) -> float:
 def fate_verdict(record: Round, token: Token) -> str:
     """The fate of a token and why, in words."""
     i = token.place
+    if record.drafter == CHOSEN:
+        return "given: the reply goes on from here, and no figure counts it"
     match token.fate:
         case Fate.ACCEPTED | Fate.REJECTED:
             p, q, u = record.p[i], record.q[i], record.u[i]

@@ -11,6 +11,8 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.sanitize import escape_controls
 from specchat.engine import Loading
 
+SYSTEM_LENGTH = 30
+"""Characters of the system prompt that are shown."""
 ENGINE_STOPPED = "the engine has stopped"
 STOPPING = "stopping…"
 
@@ -21,8 +23,14 @@ class PromptFrame(Vertical):
     def __init__(self, trace: str | None = None, **options: Any) -> None:
         super().__init__(**options)
         self._trace = trace
+        self.editing = ""
+        """What is being written, if it is no new prompt."""
         self._state: Loading | str = Loading("import", "starting", None, 0.0)
         self._failed = False
+        self.context = 0
+        """Tokens a chat may have in all; 0 while that is not known."""
+        self.tokens: int | None = None
+        """Those that the chat takes with what is typed; None while nothing is, or it is not counted."""
 
     def show_loading(self, state: Loading | str, *, failed: bool) -> None:
         """How far loading has got, or how it ended; `show` says it."""
@@ -33,16 +41,32 @@ class PromptFrame(Vertical):
         if self._trace is not None:
             self.border_title = Content(escape_controls(self._trace))  # text, not markup
             return
+        if self.editing:
+            self.border_title, self.border_subtitle = self.editing, "enter sends · esc cancels"
+            return
         title = escape_controls(conversation.title)
-        self.border_title = Content(title[:60] if title.strip() else "new chat")
+        named = title[:60] if title.strip() else "new chat"
+        system = " ".join(escape_controls(conversation.system or "").split())
+        short = system if len(system) <= SYSTEM_LENGTH else system[: SYSTEM_LENGTH - 1] + "…"
+        self.border_title = Content(f"{named} · system: {short}" if short else named)
+        parts = [self._engine_state(conversation), room_text(self.tokens, self.context)]
+        self.border_subtitle = Content(" · ".join(part for part in parts if part))
+
+    def _engine_state(self, conversation: Conversation) -> str:
+        running = conversation.all_running
         if self._failed:
-            self.border_subtitle = ENGINE_STOPPED
-        elif conversation.running and all(reply.stopping for reply in conversation.all_running):
-            self.border_subtitle = STOPPING
-        elif conversation.running:
-            self.border_subtitle = "answering · esc stops"
-        else:
-            self.border_subtitle = Content(loading_text(self._state) if isinstance(self._state, Loading) else "")
+            return ENGINE_STOPPED
+        if running:
+            return STOPPING if all(reply.stopping for reply in running) else "answering · esc stops"
+        return loading_text(self._state) if isinstance(self._state, Loading) else ""
+
+
+def room_text(tokens: int | None, context: int) -> str:
+    """How much of the context a prompt and what was said before it take, and what is left for the reply."""
+    if tokens is None or not context:
+        return ""
+    left = context - tokens
+    return f"{tokens:,} tokens · {f'room for {left:,}' if left > 0 else f'{-left:,} too many'}".replace(",", " ")
 
 
 def loading_text(loading: Loading) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
+
 from specchat.app.chat.reply import Reply, Stage
 from specchat.app.ui.widgets.figures import NOTHING, percent, rate, times
 from specchat.engine import CLOCKS, Comparison, LaneReady, LaneTally, Order
@@ -15,6 +18,7 @@ SIDE_DEFINITIONS: tuple[Pair, ...] = (
     ("time", "the lane's clock from the prompt's submission to the reply's end; reading the prompt is part of it."),
     ("tok/s", "tokens of the reply / the lane's time from the start of its first round to the end of its last."),
     ("measured", "time per token at the left / time per token at the right, over the rounds of this reply."),
+    ("runs", "f3 runs the same prompt again: least, greatest and median of the measured speedups since it was sent."),
     ("predicted", "Leviathan et al. 2023, Theorem 3.8, with the measured α and c over the draft lengths that were run;"
      " it needs one lane without drafts, whose passes c is measured against."),
     ("saved", "target passes that one token per pass would have needed more."),
@@ -98,6 +102,13 @@ def gains(comparison: Comparison) -> list[Pair]:
         ("saved", saved),
         ("work", work),
     ]
+
+
+def spread(runs: Sequence[float]) -> list[Pair]:
+    """How far the measured speedup spreads over several runs of one prompt."""
+    if len(runs) < 2:
+        return []
+    return [("runs", f"{len(runs)}: {times(min(runs))} … {times(max(runs))}, median {times(median(runs))}")]
 
 
 def exactness(readies: tuple[LaneReady, ...]) -> str:

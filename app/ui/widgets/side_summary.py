@@ -8,7 +8,7 @@ from rich.text import Text
 from textual.widgets import Static
 
 from specchat.app.side_by_side.duet import Duet
-from specchat.app.ui.widgets.side_figures import Pair, exactness, gains, texts, timing
+from specchat.app.ui.widgets.side_figures import Pair, exactness, gains, spread, texts, timing
 from specchat.engine import CLOCKS
 
 HINT = "with --exact no token's bits depend on what rides along, and rounding cannot part the texts"
@@ -24,7 +24,7 @@ class SideSummary(Static):
     def show(self, duet: Duet) -> None:
         """The figures of the last replies."""
         comparison = duet.comparison
-        first, second = timing(comparison, duet.labels), gains(comparison)
+        first, second = timing(comparison, duet.labels), [*gains(comparison), *spread(duet.runs)]
         table = Table.grid(padding=(0, 3))
         if self.app.size.width - 6 >= self.TWO_GROUPS:
             table.add_row(self._group(first), self._group(second))

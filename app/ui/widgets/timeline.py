@@ -44,8 +44,13 @@ DRAFT, VERIFY, REST = "▓", "█", "░"
 PAUSED, CUT = "┊", "//"
 NAME, SHORT_NAME = 12, 8
 """Cells for the name of a lane, and on a narrow screen."""
-LEGENDS = tuple("  ".join(f"{SIGNS[fate]} {fate.value[:letters]}" for fate in Fate) for letters in (None, 4, 3))
-"""What the signs mean, long and short."""
+SHORT = {Fate.ACCEPTED: "acc", Fate.REJECTED: "rej", Fate.DISCARDED: "disc", Fate.CORRECTION: "corr"}
+LEGENDS = (
+    "  ".join(f"{SIGNS[fate]} {fate.value}" for fate in Fate),
+    " ".join(f"{SIGNS[fate]} {fate.value}" for fate in Fate),
+    " ".join(f"{SIGNS[fate]} {SHORT.get(fate, fate.value)}" for fate in Fate),
+)
+"""What the signs mean, the longest first."""
 _PARTS = ("draft", "verify", "rest", "lane", "picked", "empty")
 
 
@@ -297,7 +302,7 @@ class Timeline(ScrollView, can_focus=True):
 
     def _describe(self) -> None:
         """The frame says what the signs are, and what is picked or what the parts of a bar are."""
-        room = self.size.width - 2
+        room = self.outer_size.width - 6
         self.border_title = next((legend for legend in LEGENDS if cell_len(legend) <= room), "rounds")
         if self._picked is None:
             legend = [f"{DRAFT} draft", f"{VERIFY} verify", f"{REST} rest"]

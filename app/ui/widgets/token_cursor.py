@@ -11,6 +11,7 @@ from specchat.app.ui.widgets.block_stack import BlockStack
 from specchat.app.ui.widgets.blocks import ReplyBlock
 
 TOKEN_KEYS = (
+    Binding("enter", "fork", "fork here", key_display="enter"),
     Binding("left", "move(-1)", "token before", show=False),
     Binding("right", "move(1)", "token after", show=False),
     Binding("up", "move_line(-1)", "line above", show=False),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rich.cells import cell_len, split_graphemes
 
 from specchat.app.sanitize import escape_controls
-from specchat.app.settings.settings import FOLD, SHOW
+from specchat.app.settings.settings import FOLD, HIDE, SHOW
 from specchat.app.ui.widgets.draft_signs import draft_text
 from specchat.engine import Fate
 
@@ -21,6 +21,12 @@ TAB = 4
 FOLDED = "folded"
 """Stands for the fates of a stretch that is folded into one mark."""
 FOLD_MARK = "┊"
+REJECTED_SHOWN = {
+    FOLD: f"rejected drafts of finished replies are folded into {FOLD_MARK}",
+    SHOW: "rejected drafts are shown in place",
+    HIDE: "rejected drafts are hidden",
+}
+"""What is said of each of `app.settings.settings.REJECTED`."""
 HIDDEN = (Fate.REJECTED, Fate.DISCARDED, FOLDED)
 """What is no part of the reply's text."""
 

@@ -24,4 +24,4 @@ class TooSmall(Static):
             columns, lines = size
             if self.screen.focused is None:  # what had it is hidden now
                 self.call_after_refresh(self.screen.focus_next)
-            self.update(f"specchat needs {LEAST[0]} × {LEAST[1]} cells\nthis terminal has {columns} × {lines}")
+            self.update(f"needs {LEAST[0]} × {LEAST[1]} cells\nthis has {columns} × {lines}")

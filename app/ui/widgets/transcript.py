@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,26 +19,25 @@ from textual.strip import Strip
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.settings.settings import FOLD, HIDE, REJECTED, SHOW
+from specchat.app.settings.settings import FOLD, REJECTED
 from specchat.app.ui.pace import Pace
-from specchat.app.ui.widgets.block_stack import BlockStack, TurnOrReply, all_parts
-from specchat.app.ui.widgets.blocks import Block, PromptBlock, ReplyBlock, legend_strip
+from specchat.app.ui.widgets.block_maker import BlockMaker
+from specchat.app.ui.widgets.block_stack import TOP, BlockStack, TurnOrReply, all_parts
+from specchat.app.ui.widgets.blocks import Block, legend_strip
 from specchat.app.ui.widgets.drawn_lines import DrawnLines
 from specchat.app.ui.widgets.end_follower import EndFollower
 from specchat.app.ui.widgets.line_selection import SELECTION_KEYS, LineSelection, highlighted
+from specchat.app.ui.widgets.place_keeper import PlaceKeeper
 from specchat.app.ui.widgets.scroll_bar import VerticalBar
 from specchat.app.ui.widgets.token_cursor import TOKEN_KEYS, Spot, TokenCursor
-from specchat.app.ui.widgets.token_lines import FOLD_MARK
-from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES, TranscriptStyles, styles_of
+from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES
 
+FIRST_CHARACTERS = 12_000
+"""A chat is opened with its last prompts and replies of this length."""
+NEAR = 3
+"""What is above is laid out with each frame once one has scrolled to within so many screens of it."""
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
-REJECTED_SHOWN = {
-    FOLD: f"rejected drafts of finished replies are folded into {FOLD_MARK}",
-    SHOW: "rejected drafts are shown in place",
-    HIDE: "rejected drafts are hidden",
-}
-"""What is said of each way of `Transcript.rejected`."""
 PartsOf = Callable[[Conversation], list[TurnOrReply]]
 
 
@@ -67,6 +65,20 @@ class Transcript(ScrollView, can_focus=True):
 
         spot: Spot
 
+    @dataclass
+    class ForkWanted(Message):
+        """Take another way at this token."""
+
+        spot: Spot
+
+    @dataclass
+    class VersionWanted(Message):
+        """Show another version of a prompt, or another reply to it."""
+
+        turn: Turn
+        of_reply: bool
+        step: int
+
     rejected = reactive(FOLD, init=False)
     """What becomes of rejected tokens, of `app.settings.settings.REJECTED`."""
     markdown = reactive(False, init=False)
@@ -88,13 +100,15 @@ class Transcript(ScrollView, can_focus=True):
         self._stack = BlockStack()
         self._cursor = TokenCursor(self._stack)
         self._selection = LineSelection(self._stack)
+        self._places = PlaceKeeper(self, self._stack, self._cursor)
         self._drawn = DrawnLines()
-        self._text_styles: TranscriptStyles | None = None
-        """Resolved when first needed, for one theme."""
+        self._maker = BlockMaker(self)
         self._end = EndFollower(self)
         self._updates = 0
         self._behind = False
         """Whether the end has moved on since it was last brought into sight."""
+        self._hidden = 0
+        """Prompts and replies at the beginning that are not laid out yet."""
 
     @property
     def spot(self) -> Spot | None:
@@ -110,12 +124,32 @@ class Transcript(ScrollView, can_focus=True):
             self.app._start_widget(self, self._vertical_scrollbar)
         return self._vertical_scrollbar
 
+    def on_mount(self) -> None:
+        """Wrap again whenever replies are to look otherwise."""
+        for look in ("rejected", "markdown", "by_round"):
+            self.watch(self, look, self._rebuild, init=False)
+
     def show(self, conversation: Conversation) -> None:
         """Show another conversation, from its end."""
         self.conversation = conversation
         self._cursor.spot = None
         self._end.following = True
         self._rebuild()
+
+    def _last_parts(self) -> int:
+        """How many prompts and replies come before the last ones that fill a few screens."""
+        parts, room = self._parts_of(self.conversation), FIRST_CHARACTERS
+        while parts and room > 0:
+            part = parts.pop()
+            room -= 200 + len(part.prompt if isinstance(part, Turn) else part.text)
+        return len(parts)
+
+    @property
+    def _parts(self) -> list[TurnOrReply]:
+        """What is laid out, or about to be."""
+        parts = self._parts_of(self.conversation)
+        self._hidden = min(self._hidden, max(len(parts) - 2, 0))
+        return parts[self._hidden :]
 
     def look_at(self, spot: Spot | None) -> None:
         """Select a token and bring it into sight; while one is selected, the view stays. None selects none."""
@@ -140,32 +174,35 @@ class Transcript(ScrollView, can_focus=True):
         self._end.following = True
         self._end.keep_end()
 
+    def go_to(self, turn: Turn) -> None:
+        """Bring a prompt to the top of the screen."""
+        parts = self._parts_of(self.conversation)
+        if turn in parts[: self._hidden]:
+            self._hidden = parts.index(turn)
+        self.update()
+        line = self._stack.top_of(turn)
+        if line is not None:
+            self._end.following = False
+            self._catch_up()
+            self.scroll_to(y=line, animate=False, immediate=True, force=True)
+            self._end.following = self.is_vertical_scroll_end
+
     def update(self) -> None:
         """Draw what has changed in the conversation since the last call."""
-        before, first_seen = self._stack.height, None if self._end.following else self._first_seen
-        changed = self._stack.update(self._parts_of(self.conversation), self._block)
+        before, place = self._stack.height, None if self._end.following else self._places.place
+        if self._hidden and before > TOP and self.scroll_offset.y < NEAR * self.size.height:
+            self._hidden -= 1
+            place = None if place is None else place._replace(block=place.block + 1)
+        changed = self._stack.update(self._parts, self._block)
         if changed is not None:
             self._refresh_seen(*changed)
             self._behind = self._behind or self._stack.height != before
-            if first_seen is not None and changed[0] <= self.scroll_offset.y and self._behind:
+            if place is not None and changed[0] <= self.scroll_offset.y and self._behind:
                 self._catch_up()
-                self._put_first(*first_seen)
+                self._places.go_to(place)
         self._updates += 1
         if self._behind and self._updates % self.pace.follow_every == 0:
             self._catch_up()
-
-    @property
-    def _first_seen(self) -> tuple[Spot, int] | None:
-        """The token on the first line in sight or below it, and how many lines below; None where there is none."""
-        top = self.scroll_offset.y
-        seen = ((self._cursor.at(line, 0, nearest=True), line - top) for line in range(top, top + self.size.height))
-        return next(((spot, below) for spot, below in seen if spot is not None), None)
-
-    def _put_first(self, spot: Spot, below: int) -> None:
-        """Scroll so that a token is this many lines below the first line in sight."""
-        line = self._cursor.line_of(spot)
-        if line is not None:
-            self.scroll_to(y=max(line - below, 0), animate=False, immediate=True, force=True)
 
     def _refresh_seen(self, first: int, end: int) -> None:
         """Draw again what is in sight of these lines: Textual would draw what lies below the widget along with them."""
@@ -187,7 +224,7 @@ class Transcript(ScrollView, can_focus=True):
         """
         _base, background = self.background_colors
         filters = self.app.get_line_filters()
-        styles, top = self._drawing_styles(), self.scroll_offset.y
+        styles, top = self._maker.styles, self.scroll_offset.y
         if self._drawn.full:
             self._drawn.clear()
             for block in self._stack.blocks:
@@ -208,7 +245,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
-        styles = self._drawing_styles()
+        styles = self._maker.styles
         line = y + self.scroll_offset.y
         strip = self._stack.strip(line, styles).adjust_cell_length(self.size.width, styles.base)
         selection = self.text_selection
@@ -218,14 +255,16 @@ class Transcript(ScrollView, can_focus=True):
 
     def all_lines(self) -> tuple[list[Strip], int]:
         """Every line, on screen or not, with what the colours mean below them; and the width of all of them."""
-        styles, width = self._drawing_styles(), max(self.size.width, 2)
+        self._hidden = 0
+        self.update()
+        styles, width = self._maker.styles, max(self.size.width, 2)
         lines = [self._stack.strip(y, styles) for y in range(self._stack.height)]
         lines.append(legend_strip(styles))
         return [line.adjust_cell_length(width, styles.base) for line in lines], width
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text, for the clipboard: as it was written, not as it is wrapped."""
-        return self._selection.text(selection, self.size.width, self._drawing_styles()), "\n"
+        return self._selection.text(selection, self.size.width, self._maker.styles), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002 the base class names it
         """Show what is selected."""
@@ -233,7 +272,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Arrows move between tokens while one is selected; else they scroll."""
-        if action in ("move", "move_line", "move_round"):
+        if action in ("move", "move_line", "move_round", "fork"):
             return self.spot is not None
         return super().check_action(action, parameters)
 
@@ -248,6 +287,17 @@ class Transcript(ScrollView, can_focus=True):
     def action_move_line(self, step: int) -> None:
         """To the nearest token on the line above or below."""
         self._tell(self._cursor.vertical(step))
+
+    def action_fork(self) -> None:
+        """Take another way at the selected token."""
+        if self.spot is not None:
+            self.post_message(self.ForkWanted(self.spot))
+
+    def action_version(self, identity: int, of_reply: bool, step: int) -> None:
+        """A click on the marks of the versions."""
+        turn = next((part for part in self._stack.parts if id(part) == identity), None)
+        if isinstance(turn, Turn):
+            self.post_message(self.VersionWanted(turn, of_reply, step))
 
     def action_select_lines(self, by: int) -> None:
         """Begin to select with the last line in sight (the first one, going down), then line by line; ^c copies."""
@@ -281,7 +331,7 @@ class Transcript(ScrollView, can_focus=True):
     def notify_style_update(self) -> None:
         """Another theme: resolve the styles and draw everything again."""
         super().notify_style_update()
-        self._text_styles = None
+        self._maker.forget_styles()
         for block in self._stack.blocks:
             block.forget()
         if self.markdown:
@@ -305,54 +355,26 @@ class Transcript(ScrollView, can_focus=True):
         if shown:
             self.vertical_scrollbar.position = self.scroll_y
 
-    def watch_rejected(self) -> None:
-        """Wrap again with, or without, what is no part of the text."""
-        self._rebuild()
-
-    def watch_markdown(self) -> None:
-        """Show the other view."""
-        self._rebuild()
-
-    def watch_by_round(self) -> None:
-        """Lay the tokens out the other way."""
-        self._rebuild()
-
     @property
     def _width(self) -> int:
         return min((self.scrollable_content_region.width or 80) - 1, LINE_WIDTH)
 
     def _rebuild(self) -> None:
         """Make all blocks anew; what was at the top of the screen stays there."""
-        stack, top = self._stack, self.scroll_offset.y
-        block = min(bisect_right(stack.tops, top), len(stack.blocks)) - 1
-        below = top - stack.tops[block]
-        stack.clear()
+        place = None if self._end.following else self._places.place
+        if self._end.following:
+            self._hidden = self._last_parts()
+        self._stack.clear()
         self.update()
         self.refresh()
         self._catch_up()
-        if not self._end.following and 0 <= block < len(stack.blocks):
-            line = stack.tops[block] + min(below, stack.blocks[block].height - 1)
-            self.scroll_to(y=line, animate=False, immediate=True, force=True)
+        if place is not None:
+            self._places.go_to(place)
 
     def _block(self, part: TurnOrReply) -> Block:
-        if isinstance(part, Turn):
-            return PromptBlock(part, self._width)
-        render = self._render_markdown if self.markdown else None
-        block = ReplyBlock(part, self._width, rejected=self.rejected, markdown=render, by_round=self.by_round)
-        if self.spot is not None and part is self.spot.reply:
-            block.select(self.spot.token)
-        return block
-
-    def _render_markdown(self, text: str, width: int) -> list[Strip]:
-        from specchat.app.ui.widgets.markdown import markdown_strips
-
-        dark = self.app.current_theme.dark
-        return markdown_strips(self.app.console, text, width, self._drawing_styles(), dark=dark)
-
-    def _drawing_styles(self) -> TranscriptStyles:
-        if self._text_styles is None:
-            self._text_styles = styles_of(self.rich_style, self.get_component_rich_style)
-        return self._text_styles
+        return self._maker.make(
+            part, self._width, self.spot, rejected=self.rejected, markdown=self.markdown, by_round=self.by_round
+        )
 
     def _tell(self, spot: Spot | None) -> None:
         if spot is not None:

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 from rich.style import Style
 
+from specchat.app.chat.reply import CHOSEN
 from specchat.app.ui.widgets.token_lines import FOLDED
 from specchat.engine import Fate
 
 TOKEN_CLASSES = {f"token--{fate.value}" for fate in Fate}
 PENDING = "pending"
 """The style of drafted tokens that are shown before they are judged."""
+OTHER_STYLES = (PENDING, FOLDED, CHOSEN)
+"""Styles of tokens that are no fates."""
 _PARTS = ("prompt", "mark", "link", "queued", "figures", "error", "caret", "text", "number", "cursor", "round")
-PART_CLASSES = {f"transcript--{part}" for part in _PARTS} | {f"token--{name}" for name in (PENDING, FOLDED)}
+PART_CLASSES = {f"transcript--{part}" for part in _PARTS} | {f"token--{name}" for name in OTHER_STYLES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class TranscriptStyles:
 
 def styles_of(base: Style, component: Callable[[str], Style]) -> TranscriptStyles:
     """The styles from a widget's own style and its component classes."""
-    fates = {name: component(f"token--{name}") for name in (*Fate, PENDING, FOLDED)}
+    fates = {name: component(f"token--{name}") for name in (*Fate, *OTHER_STYLES)}
     plain = Style(underline=False, strike=False)
     parts = {part: component(f"transcript--{part}") for part in _PARTS}
     parts["round"] = Style(bgcolor=parts["round"].bgcolor)

@@ -50,10 +50,9 @@ class Welcome(Widget):
             offers = []
         if room >= len(explained) + len(offers) and width <= self.size.width:
             lines += explained
-        lines += [*ending, *offers]
-        for line in lines:
+        for line in offers:
             line.truncate(self.size.width, overflow="ellipsis")
-        return Text("\n").join(lines)
+        return Text("\n").join([*lines, *ending, *offers])
 
     def _wordmark(self) -> Text:
         name = Text()
@@ -73,7 +72,7 @@ class Welcome(Widget):
 
     def _offers(self) -> list[Text]:
         """Prompts that a click puts into the composer, and how to get at them without a mouse."""
-        if not self.offering:
+        if not self.offering or self._failed:
             return []
         quiet, strong = self._style("welcome--quiet"), self._style("welcome--full")
         lines = [Text()]

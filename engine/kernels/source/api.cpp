@@ -6,6 +6,7 @@
 
 #include "activations.h"
 #include "decoder.h"
+#include "head.h"
 #include "packing.h"
 #include "thread_pool.h"
 #include "variants.h"
@@ -46,6 +47,10 @@ std::string cannot_pack(int32_t format, int64_t rows, int64_t columns) {
 
 struct sk_decoder {
     sk::Decoder decoder;
+};
+
+struct sk_head {
+    sk::Head head;
 };
 
 int32_t sk_abi(void) { return SK_ABI; }
@@ -130,7 +135,45 @@ int32_t sk_decoder_attach(sk_decoder* decoder, int32_t slots, int32_t columns, u
 int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch) {
     return guarded([&]() -> std::string {
         std::string fault = decoder->decoder.fault(*batch);
-        if (fault.empty()) decoder->decoder.pass(*batch);
+        if (!fault.empty()) return fault;
+        std::lock_guard<std::mutex> lock(sk::ThreadPool::instance().mutex);
+        decoder->decoder.pass(*batch);
+        return "";
+    });
+}
+
+sk_head* sk_head_new(const sk_head_model* model) {
+    try {
+        return new sk_head{sk::Head(*model)};
+    } catch (const std::bad_alloc&) {
+        refuse("there is not enough memory");
+        return nullptr;
+    }
+}
+
+void sk_head_free(sk_head* head) { delete head; }
+
+int32_t sk_head_attach(sk_head* head, int32_t slots, int32_t columns, float* states, uint16_t* keys,
+                       uint16_t* values) {
+    return guarded([&]() -> std::string {
+        head->head.attach(slots, columns, states, keys, values);
+        return "";
+    });
+}
+
+int32_t sk_head_absorb(sk_head* head, int64_t count, const int32_t* slots, const int32_t* columns,
+                       const float* tapped, int32_t threads) {
+    return guarded([&]() -> std::string {
+        std::string fault = head->head.fault(count, slots, columns);
+        if (fault.empty()) head->head.absorb(count, slots, columns, tapped, threads);
+        return fault;
+    });
+}
+
+int32_t sk_head_run(sk_head* head, const sk_head_step* step) {
+    return guarded([&]() -> std::string {
+        std::string fault = head->head.fault(*step);
+        if (fault.empty()) head->head.run(*step);
         return fault;
     });
 }

@@ -5,7 +5,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 1
+#define SK_ABI 2
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
 #else
@@ -67,16 +67,21 @@ struct sk_model {
 };
 
 // One pass over n tokens, flat; those of one slot stand next to each other. Token i sees the columns 0 to
-// prefixes[i] - 1 of its slot, which hold those positions, then the tokens ancestors[ancestor_offsets[i]] to
-// ancestors[ancestor_offsets[i + 1] - 1] of this pass, in the order of their positions, then itself.
+// prefixes[i] - 1 of its slot, which hold those positions, then the columns ancestors[ancestor_offsets[i]] to
+// ancestors[ancestor_offsets[i + 1] - 1], in the order of their positions, then itself.
 struct sk_batch {
     int64_t tokens;
     const int64_t* ids;
+    const float* entered;  // [tokens, hidden], what the first layer reads; null for the embeddings of the ids
     const int32_t *slots, *positions, *columns, *prefixes;
     const int32_t *ancestor_offsets, *ancestors;
     int64_t judged_count;
     const int32_t* judged;  // tokens whose logits are wanted
     float* logits;          // [judged_count, vocabulary]
+    int32_t* best;          // [judged_count, best_count], tokens with the largest logits in order; -1 where a logit is
+                            // not a number; null where they are not wanted
+    float* shares;          // [judged_count, best_count], their shares of the softmax; null where they are not wanted
+    int64_t best_count;
     int64_t tap_count;
     const int32_t* taps;    // depths of hidden states: 0 the embeddings, layer_count what the final norm puts out
     float* tapped;          // [tokens, tap_count, hidden]
@@ -84,7 +89,25 @@ struct sk_batch {
     int32_t reserved;
 };
 
+// A draft head: `layer` is one layer with the target's embedding, an output that scores the draft vocabulary, and what
+// norms that output's input. A place holds a token; it reads `token` of the token's normed embedding plus the state of
+// the token before: `fuse` of the target's normed hidden states there, or `again` of the head's own outcome.
+struct sk_head_model {
+    sk_model layer;
+    sk_matrix fuse, again, token;
+    int32_t tap_count;  // hidden states that are fused
+    int32_t reserved;
+};
+
+// One step of a head: a pass of its layer over `batch`, without taps and `entered`.
+struct sk_head_step {
+    sk_batch batch;
+    const int32_t* sources;  // [tokens], the judged token of the step before whose outcome is read; -1 for the state
+                             // that the slot has in the token's column
+};
+
 struct sk_decoder;
+struct sk_head;
 
 SK_EXPORT int32_t sk_abi(void);
 SK_EXPORT const char* sk_error(void);
@@ -103,3 +126,12 @@ SK_EXPORT void sk_decoder_free(sk_decoder* decoder);
 SK_EXPORT int32_t sk_decoder_attach(sk_decoder* decoder, int32_t slots, int32_t columns, uint16_t* const* keys,
                                     uint16_t* const* values);
 SK_EXPORT int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch);
+SK_EXPORT sk_head* sk_head_new(const sk_head_model* model);
+SK_EXPORT void sk_head_free(sk_head* head);
+// float32 [slots, columns, hidden] of states, float16 [slots, key_heads, columns, head_size]; owned by the caller
+SK_EXPORT int32_t sk_head_attach(sk_head* head, int32_t slots, int32_t columns, float* states, uint16_t* keys,
+                                 uint16_t* values);
+// Writes the states of tokens from the target's hidden states [count, tap_count, hidden].
+SK_EXPORT int32_t sk_head_absorb(sk_head* head, int64_t count, const int32_t* slots, const int32_t* columns,
+                                 const float* tapped, int32_t threads);
+SK_EXPORT int32_t sk_head_run(sk_head* head, const sk_head_step* step);

@@ -5,14 +5,13 @@
 #include <algorithm>
 
 #include "packing.h"
+#include "pieces.h"
 #include "variants.h"
 
 namespace sk {
 
 namespace {
 
-// Up to this many tokens what is done to each of them apart is done by the caller alone: waking up costs more.
-constexpr int64_t kFewTokens = 2;
 bool wants_codes(const sk_matrix& matrix) { return is_quantized(matrix.format); }
 
 }  // namespace
@@ -34,7 +33,6 @@ void Decoder::attach(int32_t slots, int32_t columns, uint16_t* const* keys, uint
 
 void Decoder::pass(const sk_batch& batch) {
     if (batch.tokens == 0) return;
-    std::lock_guard<std::mutex> lock(pool_.mutex);
     pool_.start(batch.threads);
     kernels_ = &kernels();
     tokens_ = batch.tokens;
@@ -48,27 +46,13 @@ void Decoder::pass(const sk_batch& batch) {
     judge(batch);
 }
 
-// body(token), on all threads where there are many tokens.
-template <typename Body>
-void Decoder::each_token(int64_t count, Body body) {
-    if (count <= kFewTokens) {
-        for (int64_t t = 0; t < count; t++) body(t);
-        return;
-    }
-    const int64_t share = std::max<int64_t>(1, count / (pool_.threads() * kPiecesPerThread));
-    auto piece = [&](int64_t i, int) {
-        for (int64_t t = i * share; t < std::min(count, (i + 1) * share); t++) body(t);
-    };
-    pool_.each((count + share - 1) / share, piece);
-}
-
-int64_t Decoder::panels_per_piece(int64_t panels) const {
-    return std::max<int64_t>(1, panels / (pool_.threads() * kPiecesPerThread));
-}
-
 void Decoder::embed(const sk_batch& batch) {
-    each_token(tokens_, [&](int64_t t) {
+    each_token(pool_, tokens_, [&](int64_t t) {
         float* state = states_.get() + t * model_.hidden;
+        if (batch.entered) {
+            memcpy(state, batch.entered + t * model_.hidden, size_t(model_.hidden) * sizeof(float));
+            return;
+        }
         unpack_row(model_.embedding, batch.ids[t], state);
         if (model_.embedding_scale != 1.0f) kernels_->scale(state, model_.hidden, model_.embedding_scale);
     });
@@ -76,7 +60,7 @@ void Decoder::embed(const sk_batch& batch) {
 
 void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch) {
     const bool codes = wants_codes(layer.query) || wants_codes(layer.key) || wants_codes(layer.value);
-    each_token(tokens_, [&](int64_t t) {
+    each_token(pool_, tokens_, [&](int64_t t) {
         kernels_->norm(states_.get() + t * model_.hidden, layer.attention_norm, model_.epsilon, model_.hidden,
                        normed_.token(t));
         if (codes) normed_.quantize(*kernels_, t);
@@ -100,7 +84,7 @@ void Decoder::project(const sk_layer& layer) {
                           {layer.value, layer.value_bias, values_new_.get()}};
     int64_t total = 0;
     for (const Part& part : parts) total += panels(part.matrix.rows);
-    const int64_t share = panels_per_piece(total);
+    const int64_t share = panels_per_piece(pool_, total);
     const Inputs inputs = normed_.inputs();
     auto piece = [&](int64_t i, int) {
         int64_t first = i * share, last = std::min(total, first + share);
@@ -121,7 +105,7 @@ void Decoder::project(const sk_layer& layer) {
 void Decoder::rotate_and_store(const sk_layer& layer, int32_t index, const sk_batch& batch) {
     const int64_t size = model_.head_size;
     const sk_rope& rope = ropes_[size_t(layer.rope)];
-    each_token(tokens_, [&](int64_t t) {
+    each_token(pool_, tokens_, [&](int64_t t) {
         const float* cosines = rope.cosines + batch.positions[t] * int64_t(rope.pairs);
         const float* sines = rope.sines + batch.positions[t] * int64_t(rope.pairs);
         for (int64_t h = 0; h < model_.heads; h++) {
@@ -158,8 +142,8 @@ void Decoder::attend(const sk_layer& layer, int32_t index, const sk_batch& batch
         task.head_size = size;
         task.first = work.first;
         task.count = work.count;
-        task.row_first = row.first;
-        task.row_count = row.count;
+        task.own_first = row.own_first;
+        task.own_count = row.own_last - row.own_first + 1;
         task.positions = batch.positions;
         task.columns = batch.columns;
         task.prefixes = batch.prefixes;
@@ -185,7 +169,7 @@ void Decoder::attend(const sk_layer& layer, int32_t index, const sk_batch& batch
 void Decoder::attention_out(const sk_layer& layer) {
     const int64_t size = model_.head_size, head_stride = most_blocks_ * state_size(size);
     if (split_keys_ || wants_codes(layer.output))
-        each_token(tokens_, [&](int64_t t) {
+        each_token(pool_, tokens_, [&](int64_t t) {
             if (split_keys_)
                 for (int64_t h = 0; h < model_.heads; h++)
                     kernels_->merge(partial_.get() + (t * model_.heads + h) * head_stride, most_blocks_, size,
@@ -198,7 +182,7 @@ void Decoder::attention_out(const sk_layer& layer) {
 // states += norm(matrix · from + bias), the norm where there is one.
 void Decoder::add_projection(const sk_matrix& matrix, const float* bias, const Activations& from,
                              const float* out_norm) {
-    const int64_t total = panels(matrix.rows), share = panels_per_piece(total);
+    const int64_t total = panels(matrix.rows), share = panels_per_piece(pool_, total);
     const Inputs inputs = from.inputs();
     float* out = out_norm ? branch_.get() : states_.get();
     auto piece = [&](int64_t i, int) {
@@ -208,7 +192,7 @@ void Decoder::add_projection(const sk_matrix& matrix, const float* bias, const A
     };
     pool_.each((total + share - 1) / share, piece);
     if (!out_norm) return;
-    each_token(tokens_, [&](int64_t t) {
+    each_token(pool_, tokens_, [&](int64_t t) {
         float* branch = branch_.get() + t * model_.hidden;
         kernels_->norm(branch, out_norm, model_.epsilon, model_.hidden, branch);
         kernels_->add(states_.get() + t * model_.hidden, branch, model_.hidden);
@@ -217,13 +201,13 @@ void Decoder::add_projection(const sk_matrix& matrix, const float* bias, const A
 
 void Decoder::mlp(const sk_layer& layer) {
     const bool codes = wants_codes(layer.gate) || wants_codes(layer.up);
-    each_token(tokens_, [&](int64_t t) {
+    each_token(pool_, tokens_, [&](int64_t t) {
         kernels_->norm(states_.get() + t * model_.hidden, layer.mlp_norm, model_.epsilon, model_.hidden,
                        normed_.token(t));
         if (codes) normed_.quantize(*kernels_, t);
     });
     // A piece makes whole groups of the next layer's input, so that it can quantise them at once.
-    const int64_t total = (model_.intermediate + kGroup - 1) / kGroup, share = panels_per_piece(total);
+    const int64_t total = (model_.intermediate + kGroup - 1) / kGroup, share = panels_per_piece(pool_, total);
     const Inputs inputs = normed_.inputs();
     auto piece = [&](int64_t i, int thread) {
         float* gates = scratch_[size_t(thread)].get();
@@ -259,20 +243,20 @@ void Decoder::tap(const sk_batch& batch, int32_t depth, const float* states) {
 void Decoder::judge(const sk_batch& batch) {
     const bool tapped = std::count(batch.taps, batch.taps + batch.tap_count, model_.layer_count) > 0;
     if (tapped) {
-        each_token(tokens_, [&](int64_t t) {
+        each_token(pool_, tokens_, [&](int64_t t) {
             kernels_->norm(states_.get() + t * model_.hidden, model_.final_norm, model_.epsilon, model_.hidden,
                            normed_.token(t));
         });
         tap(batch, model_.layer_count, normed_.token(0));
     }
     if (batch.judged_count == 0) return;
-    each_token(batch.judged_count, [&](int64_t i) {
+    each_token(pool_, batch.judged_count, [&](int64_t i) {
         kernels_->norm(states_.get() + batch.judged[i] * model_.hidden, model_.final_norm, model_.epsilon,
                        model_.hidden, judged_.token(i));
         if (wants_codes(model_.output)) judged_.quantize(*kernels_, i);
     });
     const int64_t total = panels(model_.vocabulary);
-    const int64_t share = std::min<int64_t>(64, panels_per_piece(total));
+    const int64_t share = std::min<int64_t>(64, panels_per_piece(pool_, total));
     const Inputs inputs = judged_.inputs();
     auto piece = [&](int64_t i, int) {
         const int64_t first = i * share, last = std::min(total, first + share);
@@ -284,6 +268,16 @@ void Decoder::judge(const sk_batch& batch) {
             kernels_->cap(batch.logits + j * model_.vocabulary + first * kPanel, width, model_.logit_cap);
     };
     pool_.each((total + share - 1) / share, piece);
+    if (batch.best) find_best(batch);
+}
+
+void Decoder::find_best(const sk_batch& batch) {
+    auto piece = [&](int64_t i, int thread) {
+        const int64_t place = i * batch.best_count;
+        kernels_->best(batch.logits + i * model_.vocabulary, model_.vocabulary, batch.best_count,
+                       scratch_[size_t(thread)].get(), batch.best + place, batch.shares ? batch.shares + place : nullptr);
+    };
+    pool_.each(batch.judged_count, piece);
 }
 
 }  // namespace sk

@@ -14,13 +14,12 @@ namespace sk {
 
 // Tokens of a row that one piece of attention takes, and of a pass that one piece of the MLP takes at a time.
 constexpr int64_t kAttentionTokens = 16, kMlpTokens = 64;
-// Pieces per thread and job: enough that nobody waits long for the last one, few enough that taking them costs nothing.
-constexpr int64_t kPiecesPerThread = 6;
 
 // Tokens of a pass that lie in one slot, next to each other.
 struct Row {
     int64_t first, count;
     int64_t blocks;  // of keys, up to its last position
+    int32_t own_first, own_last;  // columns between which its tokens and their ancestors lie
 };
 
 // Some tokens of a row, one key head, some blocks of keys.
@@ -38,8 +37,13 @@ class Decoder {
     // What is wrong with the batch, or nothing.
     std::string fault(const sk_batch& batch) const;
 
-    // Runs a batch without a fault; one pass at a time in a process.
+    // Runs a batch without a fault. The caller holds the pool's mutex: one pass at a time in a process.
     void pass(const sk_batch& batch);
+
+    const sk_model& model() const { return model_; }
+
+    // What the output layer has read of judged token i in the last pass, [hidden].
+    const float* judged(int64_t i) { return judged_.token(i); }
 
    private:
     void plan(const sk_batch& batch);
@@ -53,9 +57,7 @@ class Decoder {
     void add_projection(const sk_matrix& matrix, const float* bias, const Activations& from, const float* out_norm);
     void tap(const sk_batch& batch, int32_t depth, const float* states);
     void judge(const sk_batch& batch);
-    template <typename Body>
-    void each_token(int64_t count, Body body);
-    int64_t panels_per_piece(int64_t panels) const;
+    void find_best(const sk_batch& batch);
 
     sk_model model_;
     std::vector<sk_layer> layers_;
@@ -69,7 +71,7 @@ class Decoder {
     std::vector<Row> rows_;
     std::vector<AttentionPiece> pieces_;
     bool split_keys_ = false;
-    int64_t most_blocks_ = 0, most_row_ = 0;
+    int64_t most_blocks_ = 0, most_own_ = 0;
     Buffer<float> states_, queries_, keys_new_, values_new_, branch_, partial_;
     Activations normed_, attended_, hidden_, judged_;
     std::vector<Buffer<float>> scratch_;

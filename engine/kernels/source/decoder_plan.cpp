@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "decoder.h"
+#include "pieces.h"
 
 namespace sk {
 
@@ -14,12 +15,12 @@ constexpr int64_t kMostSplitTokens = 64;
 
 std::string Decoder::fault(const sk_batch& batch) const {
     const auto at = [](const char* what, int64_t token) { return what + std::string(" of token ") + std::to_string(token); };
-    if (keys_.empty()) return "the decoder has no cache: attach one first";
+    if (keys_.empty()) return "there is no cache: attach one first";
     std::vector<bool> seen(size_t(slots_), false);
     for (int64_t t = 0; t < batch.tokens; t++) {
         const int32_t position = batch.positions[t], slot = batch.slots[t];
         const int32_t from = batch.ancestor_offsets[t], to = batch.ancestor_offsets[t + 1];
-        if (batch.ids[t] < 0 || batch.ids[t] >= model_.vocabulary) return at("the id", t) + " is not in the vocabulary";
+        if (batch.ids[t] < 0 || batch.ids[t] >= model_.embedding.rows) return at("the id", t) + " is not in the vocabulary";
         if (slot < 0 || slot >= slots_) return at("the slot", t) + " is not in the cache";
         if (batch.columns[t] < 0 || batch.columns[t] >= columns_) return at("the column", t) + " is not in the cache";
         if (batch.prefixes[t] < 0 || batch.prefixes[t] > columns_) return at("the prefix", t) + " is not in the cache";
@@ -32,8 +33,9 @@ std::string Decoder::fault(const sk_batch& batch) const {
             seen[size_t(slot)] = true;
         }
         for (int32_t i = from; i < to; i++) {
-            const int32_t who = batch.ancestors[i];
-            if (who < 0 || who >= t || batch.slots[who] != slot) return at("an ancestor", t) + " does not come before it";
+            const int32_t column = batch.ancestors[i];
+            if (column < batch.prefixes[t] || column >= batch.columns[t])
+                return at("an ancestor", t) + " does not come before it";
         }
     }
     for (int64_t i = 0; i < batch.judged_count; i++)
@@ -47,14 +49,19 @@ std::string Decoder::fault(const sk_batch& batch) const {
 void Decoder::plan(const sk_batch& batch) {
     rows_.clear();
     pieces_.clear();
-    most_blocks_ = most_row_ = 0;
+    most_blocks_ = most_own_ = 0;
     for (int64_t t = 0; t < tokens_; t++) {
-        if (t == 0 || batch.slots[t] != batch.slots[t - 1]) rows_.push_back({t, 0, 0});
+        const int32_t column = batch.columns[t];
+        if (t == 0 || batch.slots[t] != batch.slots[t - 1]) rows_.push_back({t, 0, 0, column, column});
         Row& row = rows_.back();
         row.count++;
+        row.own_first = std::min(row.own_first, column);
+        row.own_last = std::max(row.own_last, column);
+        for (int32_t i = batch.ancestor_offsets[t]; i < batch.ancestor_offsets[t + 1]; i++)
+            row.own_first = std::min(row.own_first, batch.ancestors[i]);
         row.blocks = std::max(row.blocks, batch.positions[t] / kKeyBlock + 1);
         most_blocks_ = std::max(most_blocks_, row.blocks);
-        most_row_ = std::max(most_row_, row.count);
+        most_own_ = std::max<int64_t>(most_own_, row.own_last - row.own_first + 1);
     }
     int64_t groups = 0;
     for (const Row& row : rows_) groups += (row.count + kAttentionTokens - 1) / kAttentionTokens;
@@ -88,8 +95,9 @@ void Decoder::plan(const sk_batch& batch) {
     if (split_keys_) partial_.reserve(tokens_ * model_.heads * most_blocks_ * state_size(size));
     while (int(scratch_.size()) < pool_.threads()) scratch_.emplace_back();
     const int64_t attention =
-        attention_scratch(std::min(tokens_, kAttentionTokens), most_row_, model_.heads / model_.key_heads, size);
-    for (Buffer<float>& scratch : scratch_) scratch.reserve(std::max(attention, 2 * kMlpTokens * kGroup));
+        attention_scratch(std::min(tokens_, kAttentionTokens), most_own_, model_.heads / model_.key_heads, size);
+    const int64_t blocks = batch.best ? model_.vocabulary / kBestBlock + 1 : 0;
+    for (Buffer<float>& scratch : scratch_) scratch.reserve(std::max({attention, 2 * kMlpTokens * kGroup, blocks}));
 }
 
 }  // namespace sk

@@ -28,7 +28,7 @@ struct Attention {
     int64_t heads;                  // query heads that share the key head
     int64_t head_size;
     int64_t first, count;           // tokens of the pass
-    int64_t row_first, row_count;   // all tokens of the pass in this slot
+    int64_t own_first, own_count;   // columns that tokens of this slot and their ancestors lie in
     const int32_t *positions, *columns, *prefixes;
     const int32_t *ancestor_offsets, *ancestors;
     int64_t window;                 // 0 for none
@@ -48,10 +48,13 @@ constexpr int64_t kLargestHead = 512;
 static constexpr int64_t state_size(int64_t head_size) { return 16 + head_size; }
 
 // Keys and values of a block and of the pass's own tokens as floats, scores and states of every query.
-static constexpr int64_t attention_scratch(int64_t tokens, int64_t row_tokens, int64_t heads, int64_t head_size) {
-    return 2 * kKeyBlock * head_size + 2 * row_tokens * head_size + heads * kKeyBlock +
+static constexpr int64_t attention_scratch(int64_t tokens, int64_t own_count, int64_t heads, int64_t head_size) {
+    return 2 * kKeyBlock * head_size + 2 * own_count * head_size + heads * kKeyBlock +
            (tokens + 1) * heads * state_size(head_size);
 }
+
+// Values that `best` compares at once.
+constexpr int64_t kBestBlock = 128;
 
 struct Kernels {
     const char* name;
@@ -75,6 +78,9 @@ struct Kernels {
     // The states of consecutive blocks of one query [blocks][state_size], those without keys having sum 0, to its
     // outcome [head_size].
     void (*merge)(const float* states, int64_t blocks, int64_t head_size, float* out);
+    // Where the `count` largest of x are, the largest first, of equal ones the first; -1 where x has something that is
+    // not a number. Their shares of the softmax, if not null. `scratch` has a float per kBestBlock.
+    void (*best)(const float* x, int64_t size, int64_t count, float* scratch, int32_t* places, float* shares);
 };
 
 const Kernels& scalar_kernels();

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.decoder import Decoder, DecoderShape, LayerWeights
+from specchat.engine.kernels.decoder import Decoder
+from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights, LayerWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.models.decoder_description import DecoderDescription
 from specchat.engine.models.load import display_name
@@ -83,7 +84,7 @@ class PackedModel:
 
     def decoder(self, context: int, positions: int) -> Decoder:
         """A decoder on these weights for texts of up to `context` tokens, with room for so many positions."""
-        return Decoder(
+        weights = DecoderWeights(
             self.shape,
             [self._layer(number) for number in range(self.layers)],
             self.embedding,
@@ -91,6 +92,7 @@ class PackedModel:
             self.weights.vector(FINAL_NORM),
             [rotary.table(context, positions) for rotary in self.described.rotaries],
         )
+        return Decoder(weights)
 
     def _layer(self, number: int) -> LayerWeights:
         start = f"model.layers.{number}."

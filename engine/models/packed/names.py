@@ -10,7 +10,7 @@ MATRICES = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
-"""The matrices of a layer: as `engine.kernels.decoder.LayerWeights` calls them, and as they are stored."""
+"""The matrices of a layer: as `engine.kernels.decoder_weights.LayerWeights` calls them, and as they are stored."""
 NORMS = (
     "input_layernorm",
     "post_attention_layernorm",

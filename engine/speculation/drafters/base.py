@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from torch import Tensor
 
 from specchat.engine.request import DEFAULT_GAMMA, Sampling
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft, Offers
 
 
@@ -21,6 +23,8 @@ class Drafter:
     """Those of tokens that are offered beside a likelier one."""
     steady = DEFAULT_GAMMA
     """Default γ for requests that may not adapt it (seeded ones)."""
+    expected: Mapping[int, float] = MappingProxyType({})
+    """The acceptance rate that tokens of a bucket are first thought to have, where there is one."""
     always = False
     """Whether it is asked even for a draft of no length: what it then drafts costs nothing."""
 
@@ -49,20 +53,33 @@ class Drafter:
         """Slot `source` of the target's cache holds the row's first `length` tokens; how many of them may be copied."""
         return length
 
-    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor) -> None:
+    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor, lengths: Sequence[int] | None = None) -> None:
         """The target has read T tokens of each row, from `row.cached` on.
 
         Args:
             rows: the drafter's own.
             tapped: the hidden states [B, T, taps x hidden size] that the target was asked to hand out.
+            lengths: how many of each row's T tokens stay, where some do not; None where all do.
         """
 
     def offers(self, row: SequenceState) -> Offers | None:  # noqa: ARG002
         """What it will offer a row, if it knows before it drafts."""
         return None
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
-        """Up to `gammas[i]` tokens that may follow `rows[i].tokens`."""
+    def grows(self, row: SequenceState) -> bool:  # noqa: ARG002
+        """Whether it decides itself, while it drafts, how much a row's draft may cost."""
+        return False
+
+    def propose(
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
+    ) -> Draft:
+        """Up to `gammas[i]` tokens that may follow `rows[i].tokens`, one after the other.
+
+        Args:
+            rows: the drafter's own.
+            gammas: positions to draft for.
+            budgets: what each row's draft may cost, for rows that `grows` is true of and that may learn it.
+        """
         raise NotImplementedError
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:

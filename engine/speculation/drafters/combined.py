@@ -16,6 +16,7 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.suffix import SURE, SuffixDrafter
+from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft, Offers, join
 
 _HEAD = len(SuffixDrafter.buckets)
@@ -32,15 +33,16 @@ class CombinedDrafter(Drafter):
     """
 
     name = "combined"
-    buckets = (*SuffixDrafter.buckets, *(_HEAD + bucket for bucket in HeadDrafter.buckets))
-    """Those of the suffix drafter, then those of the head."""
-    later = tuple(_HEAD + bucket for bucket in HeadDrafter.later)
     always = True
 
     def __init__(self, head: HeadDrafter, suffix: SuffixDrafter, device: torch.device) -> None:
         self._head = head
         self._suffix = suffix
         self.steady = head.steady
+        self.buckets = (*SuffixDrafter.buckets, *(_HEAD + bucket for bucket in head.buckets))
+        """Those of the suffix drafter, then those of the head."""
+        self.later = tuple(_HEAD + bucket for bucket in head.later)
+        self.expected = {_HEAD + bucket: rate for bucket, rate in head.expected.items()}
         self._device = device
 
     def admit(self, row: SequenceState) -> None:
@@ -60,13 +62,19 @@ class CombinedDrafter(Drafter):
         """As the head can."""
         return self._head.lend(row, source, length)
 
-    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor) -> None:
+    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor, lengths: Sequence[int] | None = None) -> None:
         """For the head."""
-        self._head.absorb(rows, tapped)
+        self._head.absorb(rows, tapped, lengths)
 
-    def offers(self, row: SequenceState) -> Offers:
+    def grows(self, row: SequenceState) -> bool:
+        """As the head's drafts do; those of the suffix drafter cost nothing to make."""
+        return self._head.grows(row)
+
+    def offers(self, row: SequenceState) -> Offers | None:
         """As the head's: what the suffix drafter gives costs nothing, so it is not asked for."""
         of_head = self._head.offers(row)
+        if of_head is None:
+            return None
 
         def offers(gamma: int) -> tuple[Sequence[int], Tree]:
             buckets, tree = of_head(gamma)
@@ -74,7 +82,9 @@ class CombinedDrafter(Drafter):
 
         return offers
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
+    def propose(
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
+    ) -> Draft:
         """The suffix drafter's draft for the rows where it starts with a long match, the head's for the others."""
         repeated = self._suffix.propose(rows, [row.room for row in rows])
         assert isinstance(repeated.tokens, list)
@@ -87,11 +97,13 @@ class CombinedDrafter(Drafter):
             lengths = [repeated.lengths[i] for i in texts]
             parts.append((texts, Draft([repeated.tokens[i] for i in texts], lengths, None, [found[i] for i in texts])))
         if heads:
-            draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads])
+            costs = [_of_head(budgets[i]) for i in heads] if budgets else []
+            draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads], costs)
             buckets = [[_HEAD + bucket for bucket in each] for each in draft.buckets or ()]
             parts.append((heads, replace(draft, buckets=buckets)))
         whole = join(parts, len(rows), self._device)
-        return replace(whole, steps=max((gammas[i] for i in heads), default=0))
+        asked = max((gammas[i] for i in heads), default=0)
+        return replace(whole, steps=asked if not heads or draft.steps is None else draft.steps)
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """For the suffix drafter's text."""
@@ -101,3 +113,11 @@ class CombinedDrafter(Drafter):
         """From both."""
         self._head.release(row)
         self._suffix.release(row)
+
+
+def _of_head(budget: Budget | None) -> Budget | None:
+    """The same budget by the head's own buckets."""
+    if budget is None:
+        return None
+    rate = budget.rate
+    return replace(budget, rate=lambda bucket: rate(_HEAD + bucket))

@@ -17,6 +17,7 @@ from specchat.engine.sequence.scheduler import common_prefix
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.static_steps import StaticSteps
+from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft
 
 _LEAD = 2
@@ -84,7 +85,12 @@ class ModelDrafter(Drafter):
         self._model.cache.exchange(one, other, length)
         content[one], content[other] = content[other], content[one]
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
+    def propose(
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
+    ) -> Draft:
         """`max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
         lead = min(_LEAD, *(len(row.tokens) for row in rows))
         self._catch_up(rows, lead)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
+from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft
 
 MAX_ORDER = 4
@@ -107,7 +108,12 @@ class NGramDrafter(Drafter):
         predictor = self._predictors[row.request.request_id]
         predictor.update(row.tokens[predictor.counted : predictor.counted + SEEDED])
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
+    def propose(
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
+    ) -> Draft:
         """The chained predictions of each row."""
         predictions = [
             self._predictors[row.request.request_id].predict(gamma) for row, gamma in zip(rows, gammas, strict=True)

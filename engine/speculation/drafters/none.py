@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
+from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft
 
 
@@ -14,6 +15,11 @@ class NoDrafter(Drafter):
 
     name = "none"
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:  # noqa: ARG002
+    def propose(
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],  # noqa: ARG002
+        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
+    ) -> Draft:
         """No tokens."""
         return Draft([[] for _ in rows], [0] * len(rows))

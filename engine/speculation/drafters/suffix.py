@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.suffix_automaton import SuffixAutomaton
+from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft
 
 SEEDED = 4096
@@ -54,7 +55,12 @@ class SuffixDrafter(Drafter):
         text = self._texts[row.request.request_id]
         text.extend(row.tokens[text.tokens : text.tokens + SEEDED])
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
+    def propose(
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
+    ) -> Draft:
         """The continuation of each row's longest match."""
         drafts = [
             self._continuation(self._texts[row.request.request_id], gamma)

@@ -22,6 +22,12 @@ _MISSES = [1 - level for level in _LEVELS]
 EVEN = [1 / len(_LEVELS)] * len(_LEVELS)
 LOW = [miss**6 / sum(each**6 for each in _MISSES) for miss in _MISSES]
 """What is thought at first of a token that is offered beside a likelier one: 0.06 on average."""
+_STRENGTH = 4.0
+"""How many tokens' worth of experience an expected rate stands for."""
+_STALE = 8
+"""Rounds after which a belief that nothing has tested takes in that the text may have changed."""
+_FORGET = 1 / 12
+"""Weight of one draft in what a row's drafts have been worth."""
 POSITIONS = 2
 """Buckets of a drafter that does not say how sure it is: its first token, and any later one."""
 _SHARE = 0.25
@@ -55,6 +61,12 @@ class VerifiedDraft:
         return [keys[token - 1] for token in self.path], [keys[token - 1] for token in beside]
 
 
+def around(rate: float) -> list[float]:
+    """A belief about an acceptance rate that is expected."""
+    weights = [level ** (_STRENGTH * rate) * (1 - level) ** (_STRENGTH * (1 - rate)) for level in _LEVELS]
+    return [weight / sum(weights) for weight in weights]
+
+
 class Prior:
     """What earlier requests have shown about one bucket of one drafter.
 
@@ -79,14 +91,36 @@ class Prior:
 class AcceptanceModel:
     """Acceptance model of one request: for each bucket of tokens a belief over their acceptance rate."""
 
-    def __init__(self, drafter: str, priors: dict[int, Prior], by_position: bool, offers: Offers | None = None) -> None:
+    def __init__(
+        self,
+        drafter: str,
+        priors: dict[int, Prior],
+        by_position: bool,
+        offers: Offers | None = None,
+        *,
+        growing: bool = False,
+        worth: float = 0.0,
+    ) -> None:
         self.drafter = drafter
         self.offers = offers
+        self.growing = growing
+        """Whether the drafter decides while it drafts, by these rates and by prices."""
+        self.worth = worth
+        """Of growing drafts: tokens gained beyond their price of late."""
+        self.price: float | None = None
+        """Tokens that the growing draft of this round has to gain; None where there is none."""
         self.by_position = by_position
         """The drafter gives no buckets; a token's bucket is its place in the draft."""
         self._priors = priors
         self._beliefs = {bucket: prior.weights for bucket, prior in priors.items()}
         self._means: dict[int, list[float]] = {}
+        self._round = 0
+        self._touched = dict.fromkeys(priors, 0)
+        """Per bucket, the round up to which its belief takes in that the text may have changed."""
+
+    def rate(self, bucket: int) -> float:
+        """The chance that a token of this bucket is accepted where the one before it was."""
+        return self._mean_power(bucket, 1)
 
     def survival(self, buckets: Sequence[int], tree: Tree | None = None) -> list[float]:
         """For each of these tokens the probability that it is accepted: so are all that it follows.
@@ -116,20 +150,33 @@ class AcceptanceModel:
 
     def observe(self, judged: VerifiedDraft) -> None:
         """Bayes' rule over the tested tokens; what lies behind a rejection, or beyond the draft, tells nothing."""
-        self._means.clear()
+        self._round += 1
+        if self.price is not None:
+            # What one round that was held up seems to cost must not outweigh all others.
+            self.worth += _FORGET * (max(judged.accepted - self.price, -1.0) - self.worth)
+            self.price = None
         hits, misses = judged.tested(self.keys(judged.buckets))
         share = _SHARE if self.by_position else 0.0
-        for bucket, belief in self._beliefs.items():
-            prior = self._priors[bucket]
+        for bucket in self._beliefs if self.by_position else dict.fromkeys((*hits, *misses)):
             hit, miss = (sum(1.0 if key == bucket else share for key in keys) for keys in (hits, misses))
+            self._refresh(bucket)
             belief = [
-                (b + _HAZARD * (p - b)) * level**hit * lost**miss
-                for b, p, level, lost in zip(belief, prior.weights, _LEVELS, _MISSES, strict=True)
+                b * level**hit * lost**miss
+                for b, level, lost in zip(self._beliefs[bucket], _LEVELS, _MISSES, strict=True)
             ]
             total = sum(belief)
             self._beliefs[bucket] = belief = [b / total for b in belief]
             if bucket in hits or bucket in misses:
-                prior.learn(belief)
+                self._priors[bucket].learn(belief)
+
+    def _refresh(self, bucket: int) -> None:
+        """Take in that the text may have changed in any of the rounds since the last time."""
+        changed = 1 - (1 - _HAZARD) ** (self._round - self._touched[bucket])
+        self._touched[bucket] = self._round
+        self._beliefs[bucket] = [
+            b + changed * (p - b) for b, p in zip(self._beliefs[bucket], self._priors[bucket].weights, strict=True)
+        ]
+        self._means.pop(bucket, None)
 
     def keys(self, buckets: Sequence[int]) -> Sequence[int]:
         """Belief key per token: its confidence bucket, or its draft position."""
@@ -138,7 +185,9 @@ class AcceptanceModel:
         return buckets
 
     def _mean_power(self, bucket: int, n: int) -> float:
-        """E[αⁿ] under the belief, worked out once per round."""
+        """E[αⁿ] under the belief, worked out when that has changed."""
+        if self._round - self._touched[bucket] >= _STALE:
+            self._refresh(bucket)
         means = self._means.setdefault(bucket, [1.0])
         while len(means) <= n:
             means.append(sum(map(mul, self._beliefs[bucket], _POWERS[len(means)])))

@@ -15,8 +15,9 @@ The unit of time is the plain round (γ = 0) of the same batch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import log
+from types import MappingProxyType
 
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.tree import LONGEST, Tree
@@ -27,7 +28,9 @@ from specchat.engine.speculation.gamma.acceptance_model import (
     AcceptanceModel,
     Prior,
     VerifiedDraft,
+    around,
 )
+from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.gamma.latency_model import LatencyModel
 from specchat.engine.speculation.proposal import Offers
 
@@ -39,6 +42,10 @@ _PROBE = 0.01
 """Share of the time that may be lost on rounds that are run to learn something."""
 _MOST_SAVED = 2.0
 """Plain rounds that may be lost at once, at the start or after a long time without a loss."""
+_CURIOSITY = 0.2
+"""What a row's growing drafts are thought to be worth at first, beyond what those of other rows have been."""
+_TRIAL = 1.5
+"""How much of a draft that has not paid must have been saved for it to be tried again, in its price."""
 _LEAST_LOSS = 0.1
 """Price of a plain round that is run for comparison, in plain rounds, where little seems to be lost by it."""
 
@@ -54,6 +61,8 @@ class GammaController:
         self._latency = latency
         self._limit = min(limit, LIMIT)
         self._priors: dict[str, dict[int, Prior]] = {}
+        self._worths: dict[str, float] = {}
+        """What growing drafts of each drafter have been worth of late, whatever the row."""
         self._speedup = 1.0
         """λ: tokens per row and plain round of time, of late."""
         self._saved = _MOST_SAVED
@@ -62,7 +71,14 @@ class GammaController:
         """Cost of the round under way."""
 
     def acceptance(
-        self, drafter: str, buckets: Sequence[int] = (), later: Collection[int] = (), offers: Offers | None = None
+        self,
+        drafter: str,
+        buckets: Sequence[int] = (),
+        later: Collection[int] = (),
+        offers: Offers | None = None,
+        expected: Mapping[int, float] = MappingProxyType({}),
+        *,
+        growing: bool = False,
     ) -> AcceptanceModel:
         """Start a row.
 
@@ -71,11 +87,21 @@ class GammaController:
             buckets: the grades of confidence that it gives, if it gives any.
             later: those of tokens that it offers beside a likelier one.
             offers: what it will offer this row, if it knows.
+            expected: the acceptance rate that tokens of a bucket are first thought to have.
+            growing: whether it decides while it drafts, by a `budget`.
         """
         if drafter not in self._priors:
             keys = buckets or range(POSITIONS)
-            self._priors[drafter] = {key: Prior(LOW if key in later else EVEN) for key in keys}
-        return AcceptanceModel(drafter, self._priors[drafter], not buckets, offers)
+            bases = dict.fromkeys(later, LOW) | {key: around(rate) for key, rate in expected.items()}
+            self._priors[drafter] = {key: Prior(bases.get(key, EVEN)) for key in keys}
+        worth = self._worths.setdefault(drafter, 0.0) + _CURIOSITY
+        return AcceptanceModel(drafter, self._priors[drafter], not buckets, offers, growing=growing, worth=worth)
+
+    def budget(self, acceptance: AcceptanceModel, rows: int) -> Budget:
+        """What a growing draft may cost. In plain rounds of time a token is worth 1 / λ."""
+        price, passes = max(1.0, self._speedup), self._passes(rows)
+        step = price * self._latency.further_step(acceptance.drafter, rows) / self._plain_s(rows)
+        return Budget([price * (each - passes[0]) for each in passes], step, acceptance.rate)
 
     def choose(self, acceptances: Sequence[AcceptanceModel], rooms: Sequence[int], rows: int) -> list[int]:
         """γ to ask for, per row; 0 for a plain round.
@@ -87,8 +113,12 @@ class GammaController:
         """
         gammas = [0] * len(acceptances)
         passes = self._passes(rows)
-        for drafter in dict.fromkeys(f.drafter for f in acceptances):
-            mine = [i for i, f in enumerate(acceptances) if f.drafter == drafter]
+        growing = [i for i, f in enumerate(acceptances) if f.growing and rooms[i]]
+        if growing and self._pays_to_grow([acceptances[i] for i in growing], rows):
+            for i in growing:
+                gammas[i] = rooms[i]
+        for drafter in dict.fromkeys(f.drafter for f in acceptances if not f.growing):
+            mine = [i for i, f in enumerate(acceptances) if f.drafter == drafter and not f.growing]
             step = self._draft_step(drafter, rows)
             best, speedup = self._longest([acceptances[i] for i in mine], [rooms[i] for i in mine], step, passes, rows)
             probe, final = step + passes[1] - passes[0], acceptances[mine[0]].by_position
@@ -99,6 +129,15 @@ class GammaController:
             for i in mine:
                 gammas[i] = min(best, rooms[i])
         return gammas
+
+    def _pays_to_grow(self, acceptances: Sequence[AcceptanceModel], rows: int) -> bool:
+        """Whether growing drafts have paid of late; now and then one is tried where they have not."""
+        if sum(acceptance.worth for acceptance in acceptances) > 0:
+            return not self._compare(rows, 1, self._speedup)
+        step = self._draft_step(acceptances[0].drafter, rows)
+        # One measurement that was held up must not keep it from ever being made again.
+        price = min(step, 1.0)
+        return self._afford(_TRIAL * price, price)
 
     def _longest(
         self,
@@ -147,21 +186,32 @@ class GammaController:
         """
         passes = self._passes(rows)
         offers = list(zip(acceptances, proposed, trees or [None] * len(proposed), strict=True))
-        least = max((len(buckets) for acceptance, buckets, _ in offers if acceptance.by_position), default=0)
+        settled = [
+            acceptance.by_position or (acceptance.growing and tree is not None) for acceptance, _, tree in offers
+        ]
+        least = max((len(buckets) for (_, buckets, _), done in zip(offers, settled, strict=True) if done), default=0)
         chances = [
-            acceptance.survival(buckets, tree) for acceptance, buckets, tree in offers if not acceptance.by_position
+            acceptance.survival(buckets, tree)
+            for (acceptance, buckets, tree), done in zip(offers, settled, strict=True)
+            if not done
         ]
         best, speedup, _ = self._best(chances, passes, rows, least)
-        if best == 0 and any(proposed) and self._afford(passes[1] - passes[0], passes[1] - passes[0]):
+        open_to_change = any(buckets for buckets, done in zip(proposed, settled, strict=True) if not done)
+        if best == 0 and open_to_change and self._afford(passes[1] - passes[0], passes[1] - passes[0]):
             best = max(n for n, seconds in enumerate(passes) if seconds <= passes[1])
         elif best and not least and self._compare(rows, best, speedup):
             best = 0
-        kept = [min(best, len(p)) for p in proposed]
+        kept = [len(p) if done else min(best, len(p)) for p, done in zip(proposed, settled, strict=True)]
         steps: dict[str, int] = {}
         for acceptance, gamma in zip(acceptances, asked, strict=True):
             steps[acceptance.drafter] = max(gamma, steps.get(acceptance.drafter, 0))
-        drafting = sum(n * self._draft_step(drafter, rows) for drafter, n in steps.items())
-        self._round = 1 + drafting + passes[max(kept, default=0)] - passes[0]
+        drafting = {drafter: self._drafting(drafter, n, rows) for drafter, n in steps.items()}
+        self._round = 1 + sum(drafting.values()) + passes[max(kept, default=0)] - passes[0]
+        for (acceptance, buckets, tree), count in zip(offers, asked, strict=True):
+            if acceptance.growing:
+                verifying = passes[len(buckets) if tree else 0] - passes[0]
+                cost = verifying + drafting[acceptance.drafter]
+                acceptance.price = self._speedup * cost if count else None
         return kept
 
     def observe(self, acceptances: Sequence[AcceptanceModel], judged: Sequence[VerifiedDraft]) -> None:
@@ -170,6 +220,9 @@ class GammaController:
             return
         for acceptance, each in zip(acceptances, judged, strict=True):
             acceptance.observe(each)
+            if acceptance.growing:
+                known = self._worths.get(acceptance.drafter, 0.0)
+                self._worths[acceptance.drafter] = known + _MEMORY / 4 * (acceptance.worth - known)
         tokens = 1 + sum(each.accepted for each in judged) / len(judged)
         self._speedup += _MEMORY * (tokens / self._round - self._speedup)
         # A probe that succeeds earns the next one: only what is lost in the end counts as lost.
@@ -215,6 +268,13 @@ class GammaController:
             return False
         self._saved -= now
         return True
+
+    def _drafting(self, drafter: str, steps: int, rows: int) -> float:
+        """Time of so many draft steps."""
+        if not steps:
+            return 0.0
+        further = self._latency.further_step(drafter, rows) / self._plain_s(rows)
+        return self._latency.first_step(drafter, rows) / self._plain_s(rows) + (steps - 1) * further
 
     def _draft_step(self, drafter: str, rows: int) -> float:
         return self._latency.draft_step(drafter, rows) / self._plain_s(rows)

@@ -29,8 +29,12 @@ class LatencyModel:
     def __init__(self, padded: Callable[[int], int] = lambda width: width) -> None:
         self._padded = padded
         self._passes: dict[int, PassCurve] = {}
+        self._known: dict[tuple[int, int], list[float]] = {}
+        """Results of `verify_up_to` since the last round."""
         self._rest: dict[int, _Median] = {}
         self._steps: dict[str, dict[int, _Median]] = {}
+        self._first: dict[str, dict[int, _Median]] = {}
+        self._further: dict[str, dict[int, _Median]] = {}
 
     def observe(
         self, rows: int, width: int, drafter: str | None, steps: int, draft_s: float, verify_s: float, rest_s: float
@@ -46,12 +50,19 @@ class LatencyModel:
             verify_s: time of the pass and of the acceptance.
             rest_s: everything else.
         """
+        self._known.clear()
         if rows not in self._passes:
             self._passes[rows] = PassCurve(_nearest(self._passes, rows))
         self._passes[rows].observe(self._padded(width), verify_s)
         self._rest.setdefault(rows, _Median()).add(rest_s)
         if drafter is not None and steps > 0:
             self._steps.setdefault(drafter, {}).setdefault(rows, _Median()).add(draft_s / steps)
+            first = self._first.setdefault(drafter, {}).setdefault(rows, _Median())
+            if steps == 1:
+                first.add(draft_s)
+            elif first.value:
+                more = max(0.0, draft_s - first.value) / (steps - 1)
+                self._further.setdefault(drafter, {}).setdefault(rows, _Median()).add(more)
 
     def verify(self, rows: int, width: int) -> float:
         """One pass over `width` tokens for each of `rows` rows."""
@@ -59,9 +70,12 @@ class LatencyModel:
 
     def verify_up_to(self, rows: int, width: int) -> list[float]:
         """`verify` for the widths 1 … `width`."""
-        curve = _nearest(self._passes, rows) or PassCurve()
-        seconds = curve.seconds_up_to(self._padded(width))
-        return [seconds[self._padded(each) - 1] for each in range(1, width + 1)]
+        known = self._known.get((rows, width))
+        if known is None:
+            curve = _nearest(self._passes, rows) or PassCurve()
+            seconds = curve.seconds_up_to(self._padded(width))
+            known = self._known[rows, width] = [seconds[self._padded(each) - 1] for each in range(1, width + 1)]
+        return known
 
     def doubt(self, rows: int, width: int) -> float:
         """Standard deviation of log(verify(width) / verify(1)): by which factor, roughly, the ratio may be wrong."""
@@ -72,6 +86,16 @@ class LatencyModel:
         """One more token drafted for each of `rows` rows."""
         step = _nearest(self._steps.get(drafter, {}), rows)
         return step.value if step else _PRIOR_DRAFT * self.verify(rows, 1)
+
+    def first_step(self, drafter: str, rows: int) -> float:
+        """A draft of one step."""
+        step = _nearest(self._first.get(drafter, {}), rows)
+        return step.value if step and step.value else self.draft_step(drafter, rows)
+
+    def further_step(self, drafter: str, rows: int) -> float:
+        """One draft step behind another, which may have had more to read."""
+        step = _nearest(self._further.get(drafter, {}), rows)
+        return step.value if step else self.draft_step(drafter, rows)
 
     def rest(self, rows: int) -> float:
         """What a round costs beside drafting and verification, whatever its γ."""

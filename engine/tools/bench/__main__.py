@@ -41,8 +41,20 @@ def _parser() -> argparse.ArgumentParser:
     add("--models", type=Path, default=Path.home() / ".cache" / "specchat" / "models", help="folder of models")
     add("--target", help="a preset, a hub id, a folder or a GGUF file")
     add("--draft", help="a draft model, named as the target is")
-    add("--drafter", dest="drafters", action="append", metavar="NAME", help="repeatable; all if left out")
-    add("--gamma", dest="gammas", action="append", metavar="N", help="draft length or auto; repeatable")
+    add(
+        "--drafter",
+        dest="drafters",
+        action="append",
+        metavar="NAME",
+        help="repeatable, or all; the best one if left out",
+    )
+    add(
+        "--gamma",
+        dest="gammas",
+        action="append",
+        metavar="N",
+        help="draft length or auto, which is the default; repeatable",
+    )
     add("--batch", dest="batches", action="append", type=int, metavar="N", help="requests at once; repeatable")
     add("--temperature", dest="temperatures", action="append", type=float, metavar="T", help="repeatable")
     add("--prompts", action="append", choices=SETS, help="repeatable; all sets if left out")

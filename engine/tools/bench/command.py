@@ -18,7 +18,7 @@ from specchat.engine.kernels.library import library
 from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.progress import Progress
-from specchat.engine.request import parse_gamma
+from specchat.engine.request import AUTO, parse_gamma
 from specchat.engine.runner.device import pick_device
 from specchat.engine.runner.memory import held_memory
 from specchat.engine.tools.bench.crossover import Crossover, find_crossover
@@ -40,6 +40,10 @@ _PROMPT_ROOM = 1024
 """Context in tokens besides the reply; longer than every shipped prompt."""
 
 
+ALL = "all"
+"""Stands for every drafter."""
+
+
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
     """Options of the command line.
@@ -54,8 +58,9 @@ class BenchOptions:
     """The command as typed, for the report."""
     target: str | None = None
     draft: str | None = None
-    drafters: tuple[str, ...] = ()
-    gammas: tuple[str, ...] = ("4",)
+    drafters: tuple[str, ...] = (AUTO,)
+    """Names of drafters; auto is the one that a chat uses, all is each of them."""
+    gammas: tuple[str, ...] = (AUTO,)
     batches: tuple[int, ...] = (1,)
     temperatures: tuple[float, ...] = (0.0,)
     prompts: tuple[str, ...] = SETS
@@ -175,7 +180,7 @@ def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say)
     engine.start()
     try:
         ready = engine.wait_ready()
-        variants = plan.variants(options.drafters, ready)
+        variants = plan.variants(() if ALL in options.drafters else options.drafters, ready)
         beside = _peers(options, config, made[0], variants)
         say("measuring the copy bandwidth")
         bandwidth = copy_bandwidth(made[0].target.device)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Ready
-from specchat.engine.request import Sampling, check_gamma, gamma_text
+from specchat.engine.request import AUTO, Sampling, check_gamma, gamma_text
 
 BASELINE = "none"
 
@@ -68,11 +68,12 @@ class Plan:
         """Plain decoding, and each drafter with each γ.
 
         Args:
-            drafters: names of drafters; empty for all that the engine offers.
+            drafters: names of drafters, auto for the best one; empty for all that the engine offers.
 
         Raises:
             EngineError: the engine has no such drafter.
         """
+        drafters = [ready.drafters[0] if name == AUTO else name for name in drafters]
         for name in drafters:
             if name not in ready.drafters:
                 hint = " (it needs --draft)" if name == "model" else ""

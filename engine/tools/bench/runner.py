@@ -9,7 +9,7 @@ from itertools import count
 
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
-from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready, Round
+from specchat.engine.events import Counted, Died, Event, Finished, FinishReason, Loading, Ready, Round
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request, Sampling
 from specchat.engine.tools.bench.plan import Variant
@@ -39,7 +39,7 @@ def run_requests(engine: Engine, requests: Sequence[Request], batch: int) -> lis
             engine.submit(waiting.popleft(), outbox)
             running += 1
         for event in outbox.drain():
-            if isinstance(event, Loading | Ready | Died) or event.request_id is None:
+            if isinstance(event, Loading | Ready | Counted | Died) or event.request_id is None:
                 continue
             events[event.request_id].append(event)
             if isinstance(event, Finished):

@@ -4,8 +4,8 @@ Importing this package loads neither torch nor transformers.
 """
 
 from specchat.engine.tools.compare.figures import SAMPLED, WITHOUT_MODEL, Comparison, LaneTally, top2_gap
-from specchat.engine.tools.compare.report import ComparisonReport, make_report
-from specchat.engine.tools.compare.runner import run_trials, submit_probe
+from specchat.engine.tools.compare.report import ComparisonReport, make_report, spread_line
+from specchat.engine.tools.compare.runner import Trial, run_trials, submit_probe
 
 __all__ = [
     "SAMPLED",
@@ -13,8 +13,10 @@ __all__ = [
     "Comparison",
     "ComparisonReport",
     "LaneTally",
+    "Trial",
     "make_report",
     "run_trials",
+    "spread_line",
     "submit_probe",
     "top2_gap",
 ]

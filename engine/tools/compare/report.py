@@ -44,6 +44,18 @@ class Spread:
         return cls(statistics.median(known), min(known), max(known)) if known else None
 
 
+def spread_line(trials: Sequence[Trial]) -> str:
+    """The last of several trials beside the spread of all."""
+    measured = [trial.comparison.measured for trial in trials]
+    spread, latest = Spread.of(measured), measured[-1]
+    if spread is None or latest is None:
+        return f"run {len(trials)}: no speedup can be measured between these lanes"
+    return (
+        f"run {len(trials)}: {latest:.2f}x measured; of all runs {spread.median:.2f}x, "
+        f"{spread.least:.2f}x ... {spread.most:.2f}x"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class LaneRow:
     """Figures of one lane over several trials."""

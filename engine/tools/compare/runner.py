@@ -39,27 +39,36 @@ def run_trials(
     ask: Ask,
     prompts: Sequence[str],
     orders: Sequence[Order],
-    repeat: int,
+    repeat: int | None,
     say: Callable[[str], None],
+    tell: Callable[[Sequence[Trial]], None] = lambda _trials: None,
 ) -> list[Trial]:
-    """Run every prompt in every order, `repeat` times; orders alternate.
+    """Run every prompt in every order, `repeat` times; orders alternate. ctrl+c ends it with the trials there are.
 
     Args:
         ask: makes the requests.
+        repeat: None for no end.
         say: called with one-line progress messages.
+        tell: called with all trials so far after each.
 
     Raises:
         EngineError: a request failed.
     """
     say("warming up")
     _warm_up(engine, ask)
-    trials = []
-    for number in range(repeat):
-        for prompt, text in enumerate(prompts):
-            for order in orders:
-                say(f"prompt {prompt + 1} of {len(prompts)}, run {number + 1} of {repeat}, {order}")
-                engine.order = order
-                trials.append(_trial(engine, ask, prompt, text))
+    trials: list[Trial] = []
+    of = "" if repeat is None else f" of {repeat}"
+    try:
+        for number in count() if repeat is None else range(repeat):
+            for prompt, text in enumerate(prompts):
+                for order in orders:
+                    say(f"prompt {prompt + 1} of {len(prompts)}, run {number + 1}{of}, {order}")
+                    engine.order = order
+                    trials.append(_trial(engine, ask, prompt, text))
+                    tell(trials)
+    except KeyboardInterrupt:
+        if not trials:
+            raise
     return trials
 
 

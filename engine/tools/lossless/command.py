@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,25 @@ from specchat.engine.sequence.prompt import encode
 from specchat.engine.tools.bench.plan import NONE, Plan, Variant
 from specchat.engine.tools.bench.prompts import SETS, Prompt, load_prompts
 from specchat.engine.tools.bench.runner import reply, request, run_pass, run_requests
-from specchat.engine.tools.lossless.greedy import EXACT, TOLERANCES, check_greedy
+from specchat.engine.tools.lossless.greedy import EXACT, TOLERANCES, GreedyCheck, check_greedy
 from specchat.engine.tools.lossless.quantization import Fidelity, QuantizedReference, measure_fidelity
 from specchat.engine.tools.lossless.reference import Reference, Scorer
 from specchat.engine.tools.lossless.report import VerificationReport
-from specchat.engine.tools.lossless.sampled import FALSE_ALARM, TOKENS, Context, check_sampled, choose_context
+from specchat.engine.tools.lossless.sampled import (
+    FALSE_ALARM,
+    TOKENS,
+    Context,
+    SampledCheck,
+    check_sampled,
+    choose_context,
+)
 from specchat.engine.worker.assembly import Assembly, assemble
 from specchat.engine.worker.obtain import obtain_model
 
 Say = Callable[[str], None]
 SLOTS = 8
 """Requests run at once."""
+CONTEXTS = 2
 _PROMPT_ROOM = 1024
 _SCOUTED_TOKENS = 24
 """Tokens of each reply that is searched for contexts to sample at."""
@@ -63,8 +71,8 @@ class LosslessOptions:
     max_tokens: int = 48
     samples: int = 400
     """Samples per drafter and context."""
-    contexts: int = 2
-    """Contexts to sample at, per drafter."""
+    contexts: int | None = None
+    """Contexts to sample at, per drafter; None for `CONTEXTS`, or `limit` if that is less."""
     temperature: float = 1.0
     seed: int = 0
     dtype: str = "auto"
@@ -75,12 +83,17 @@ class LosslessOptions:
         for name, value, least in (
             ("limit", self.limit, 1),
             ("samples", self.samples, 20),
-            ("contexts", self.contexts, 1),
+            ("contexts", self.places, 1),
         ):
             if value < least:
                 raise EngineError(f"{name} is {value}: it must be at least {least}")
         if not self.temperature > 0:
             raise EngineError(f"temperature is {self.temperature:g}: sampling needs one above 0 (0 is checked anyway)")
+
+    @property
+    def places(self) -> int:
+        """Contexts to sample at, per drafter."""
+        return min(CONTEXTS, self.limit) if self.contexts is None else self.contexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +122,12 @@ class _Evidence:
     greedy: dict[Variant, list[list[int]]]
     sampled: list[tuple[Variant, Context, list[list[Event]]]]
     notes: list[str]
+    stopped: bool
+    """Whether ctrl+c ended it before everything was collected."""
 
 
 def run(options: LosslessOptions, say: Say) -> Verification:
-    """Run the checks.
+    """Run the checks. Once the replies without drafts are there, ctrl+c ends it with what is finished.
 
     Args:
         say: called with one-line progress messages.
@@ -135,7 +150,7 @@ def run(options: LosslessOptions, say: Say) -> Verification:
     if evidence.ready.device == "cuda":
         torch.cuda.empty_cache()
     say("loading the target once more, as the reference")
-    return _judge(options, evidence, *_reload(config, evidence))
+    return _judge(options, evidence, *_reload(config, evidence), say)
 
 
 def _gather(options: LosslessOptions, config: EngineConfig, say: Say) -> _Evidence:
@@ -161,23 +176,35 @@ def _gather(options: LosslessOptions, config: EngineConfig, say: Say) -> _Eviden
             for each in sets
             for number, prompt in enumerate(each.first(options.limit).prompts, start=1)
         ]
-        greedy = {}
-        for variant in variants:
-            say(f"greedy, {variant.drafter}")
-            passed = run_pass(engine, variant, _as_prompts(prompts), 1, Sampling(), plan.max_tokens)
-            greedy[variant] = [reply(events) for events in passed]
-        sampled, notes = [], []
-        for variant in variants:
-            if variant != NONE:
-                found = _contexts(options, engine, variant, prompts)
-                if not found:
-                    notes.append(f"{variant.drafter} drafted nothing in these prompts, so it was not sampled.")
-                for context in found:
-                    say(f"sampling, {variant.drafter}, {context.label}")
-                    sampled.append((variant, context, _sample(options, engine, variant, context)))
-        return _Evidence(ready, tokenizer, prompts, greedy, sampled, notes)
+        evidence = _Evidence(ready, tokenizer, prompts, greedy={}, sampled=[], notes=[], stopped=False)
+        try:
+            _collect(options, engine, variants, plan, evidence, say)
+        except KeyboardInterrupt:
+            if NONE not in evidence.greedy:
+                raise
+            evidence = replace(evidence, stopped=True)
+        return evidence
     finally:
         engine.close()
+
+
+def _collect(
+    options: LosslessOptions, engine: Engine, variants: Sequence[Variant], plan: Plan, evidence: _Evidence, say: Say
+) -> None:
+    """Add the replies of each variant to the evidence as they are finished."""
+    for variant in variants:
+        say(f"greedy, {variant.drafter}")
+        passed = run_pass(engine, variant, _as_prompts(evidence.prompts), 1, Sampling(), plan.max_tokens)
+        evidence.greedy[variant] = [reply(events) for events in passed]
+    for variant in variants:
+        if variant != NONE:
+            say(f"looking for places to sample at, {variant.drafter}")
+            found = _contexts(options, engine, variant, evidence.prompts)
+            if not found:
+                evidence.notes.append(f"{variant.drafter} drafted nothing in these prompts, so it was not sampled.")
+            for context in found:
+                say(f"sampling, {variant.drafter}, {context.label}")
+                evidence.sampled.append((variant, context, _sample(options, engine, variant, context)))
 
 
 def _contexts(options: LosslessOptions, engine: Engine, variant: Variant, prompts: Prompts) -> list[Context]:
@@ -186,7 +213,7 @@ def _contexts(options: LosslessOptions, engine: Engine, variant: Variant, prompt
     passed = run_pass(engine, variant, _as_prompts(prompts), SLOTS, sampling, _SCOUTED_TOKENS)
     found = [choose_context(label, tokens, events) for (label, tokens), events in zip(prompts, passed, strict=True)]
     live = [context for context in found if context is not None]
-    return sorted(live, key=lambda context: abs(context.beta - 0.5))[: options.contexts]
+    return sorted(live, key=lambda context: abs(context.beta - 0.5))[: options.places]
 
 
 def _sample(options: LosslessOptions, engine: Engine, variant: Variant, context: Context) -> list[list[Event]]:
@@ -198,11 +225,30 @@ def _sample(options: LosslessOptions, engine: Engine, variant: Variant, context:
 
 
 def _judge(
-    options: LosslessOptions, evidence: _Evidence, eos: Collection[int], reference: Scorer, fidelity: Fidelity | None
+    options: LosslessOptions,
+    evidence: _Evidence,
+    eos: Collection[int],
+    reference: Scorer,
+    fidelity: Fidelity | None,
+    say: Say,
 ) -> Verification:
-    tolerance = EXACT if fidelity else TOLERANCES[evidence.ready.dtype]
+    tolerance = TOLERANCES.get(evidence.ready.dtype, EXACT)
     threshold = FALSE_ALARM / max(1, len(evidence.sampled))
     plain = evidence.greedy[NONE]
+    greedy: list[GreedyCheck] = []
+    sampled: list[SampledCheck] = []
+    stopped = evidence.stopped
+    try:
+        for variant, replies in evidence.greedy.items():
+            say(f"checking the greedy replies, {variant.drafter}")
+            greedy.append(check_greedy(variant.drafter, evidence.prompts, plain, replies, reference, tolerance))
+        for variant, context, found in evidence.sampled:
+            say(f"checking the samples, {variant.drafter}, {context.label}")
+            sampled.append(
+                check_sampled(variant.drafter, context, found, reference, eos, options.temperature, threshold)
+            )
+    except KeyboardInterrupt:
+        stopped = True
     report = VerificationReport(
         command=options.command,
         target=evidence.ready.target,
@@ -211,16 +257,11 @@ def _judge(
         dtype=evidence.ready.dtype,
         gamma=parse_gamma(options.gamma),
         temperature=options.temperature,
-        greedy=tuple(
-            check_greedy(variant.drafter, evidence.prompts, plain, replies, reference, tolerance)
-            for variant, replies in evidence.greedy.items()
-        ),
-        sampled=tuple(
-            check_sampled(variant.drafter, context, replies, reference, eos, options.temperature, threshold)
-            for variant, context, replies in evidence.sampled
-        ),
+        greedy=tuple(greedy),
+        sampled=tuple(sampled),
         notes=tuple(evidence.notes),
         fidelity=fidelity,
+        stopped=stopped,
     )
     return Verification(report, evidence.tokenizer)
 
@@ -239,6 +280,8 @@ def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int],
     packed = obtain_model(config.target, config, device, ignore_progress).model
     assert isinstance(packed, PackedModel)  # as it was for the engine
     reference = QuantizedReference(packed, config.context)
+    if evidence.stopped:  # how far the weights are from float32 takes another model to load
+        return packed.eos_ids, reference, None
     dequantized = load_dequantized(packed, resolve(config.target, store, ignore_progress), ignore_progress)
     texts = [(tokens, reply) for (_, tokens), reply in zip(evidence.prompts, evidence.greedy[NONE], strict=True)]
     return packed.eos_ids, reference, measure_fidelity(packed.format, texts, reference, Reference(dequantized))

@@ -42,6 +42,8 @@ class VerificationReport:
     notes: tuple[str, ...]
     fidelity: Fidelity | None = None
     """Of quantised weights; None where they are not."""
+    stopped: bool = False
+    """Whether it was stopped before everything was checked."""
 
     @property
     def passed(self) -> bool:
@@ -67,12 +69,18 @@ class VerificationReport:
         greedy = [line for check in self.greedy for line in _greedy(check, name)]
         sampled = [_sampled(check) for check in self.sampled]
         verdict = "PASSED: nothing differs beyond the stated tolerance."
+        if self.stopped:
+            verdict = "STOPPED before the end: nothing differs in what is listed here."
         if not self.passed:
             verdict = "FAILED: the output differs by more than rounding or chance explains."
         parts = [
             head,
             "\n".join(["Greedy, token by token:", *greedy]),
-            "\n".join([f"Sampled at temperature {self.temperature:g}, two tokens in a row:", *sampled]),
+            *(
+                ["\n".join([f"Sampled at temperature {self.temperature:g}, two tokens in a row:", *sampled])]
+                if sampled
+                else []
+            ),
             *([_fidelity(self.fidelity)] if self.fidelity else []),
             *self.notes,
             verdict,

@@ -32,7 +32,8 @@ class Served:
         self.key = key
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         environment = {**os.environ, "SPECCHAT_API_KEY": key or ""}
-        if home is not None:
+        if home is not None:  # a tiny model, for which threads are no help
+            environment["OMP_NUM_THREADS"] = "1"
             environment["SPECCHAT_HOME"] = str(home)
         command = [sys.executable, "-m", "specchat", "serve", "--port", "0", *map(str, arguments)]
         self.process = subprocess.Popen(

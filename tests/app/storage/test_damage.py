@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specchat.app.errors import StoreError
+from specchat.app.storage import database
 from specchat.app.storage.store import Store
 from tests.app.storage.helpers import Clock, child
 
@@ -201,3 +202,26 @@ def test_a_full_disk_keeps_what_was_stored(store: Store) -> None:
     store._db.execute("PRAGMA max_page_count = 1000000")
     store.append_rounds(reply, "y", [])
     assert store.messages(chat.id)[0].content.endswith("y")
+
+
+def test_damage_behind_what_a_start_checks_is_found_by_the_next_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "CHECKED_BYTES", 0)
+    with Store(path, Clock()) as store:
+        chat = store.create_chat("large")
+        for _ in range(200):
+            store.add_message(chat.id, "user", "words " * 200)
+        store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 :] = b"\xff" * (len(content) - len(content) // 2)
+    path.write_bytes(content)
+    with Store(path) as store:
+        assert store.notice is None
+        with pytest.raises(StoreError, match="is damaged, restart specchat"):
+            store.messages(chat.id)
+    with Store(path) as store:
+        assert "is damaged" in str(store.notice)
+        assert store.chats() == []
+    with Store(path) as store:
+        assert store.notice is None

@@ -22,19 +22,19 @@ a chat whose replies do not name their prompts, as in version 1."""
 def test_an_older_database_is_migrated_with_its_chats(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store(path, Clock()) as store:
         chat = store.create_chat("old")
-    step = ("ALTER TABLE chats ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",)
+    step = ("ALTER TABLE chats ADD COLUMN colour INTEGER NOT NULL DEFAULT 0",)
     monkeypatch.setattr(database, "_MIGRATIONS", (*database._MIGRATIONS, step))
     for _ in range(2):  # the second time there is nothing left to do
         with Store(path) as store:
             assert store.notice is None
             assert store.chats() == [chat]
-            assert store._db.execute("SELECT pinned FROM chats").fetchall() == [(0,)]
+            assert store._db.execute("SELECT colour FROM chats").fetchall() == [(0,)]
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store(path, Clock()) as store:
         chat = store.create_chat("old")
-    step = ("ALTER TABLE chats ADD COLUMN pinned", "ALTER TABLE nothing ADD COLUMN x")
+    step = ("ALTER TABLE chats ADD COLUMN colour", "ALTER TABLE nothing ADD COLUMN x")
     with monkeypatch.context() as patch:
         patch.setattr(database, "_MIGRATIONS", (*database._MIGRATIONS, step))
         with pytest.raises(StoreError, match="nothing"):
@@ -70,7 +70,7 @@ def test_what_version_2_stored_becomes_a_tree_of_the_same_turns(path: Path) -> N
         turns = stored_conversation(lisbon, store.messages(lisbon.id)).turns
         assert all(len(reply.rounds) == 4 for turn in turns[:3] for reply in turn.replies)
         assert turns[1].following.keys() == {turns[1].replies[1]}
-        assert store.unsent() == "half a question"
+        assert store.unsent() == {0: "half a question"}
         store.restore_chat(3)
         assert paths(store)["Deleted"] == [("Bye", 1, 1)]
 
@@ -102,4 +102,4 @@ def test_a_migration_that_is_killed_is_done_by_the_next_start(path: Path, statem
     assert ended.returncode == -9
     with Store(path) as store:
         assert [len(turns) for turns in paths(store).values()] == [2, 4]
-        assert store.unsent() == "half a question"
+        assert store.unsent() == {0: "half a question"}

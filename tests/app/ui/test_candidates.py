@@ -74,7 +74,7 @@ async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str
         assert isinstance(stage.app.screen, ChatScreen)
         assert turn(stage).place == 2
         assert [chosen for _, _, chosen in stored(stage)] == [True, False, True, False]
-        assert any("2 of 3" in line for line in lines_of(stage))
+        assert any("2 / 3" in line for line in lines_of(stage))
         text = turn(stage).replies[1].text
         await stage.send(pilot, "and then?")
         assert stage.engine.submitted[-1].messages[1].content == text
@@ -116,6 +116,25 @@ async def test_leaving_the_grid_lets_them_go_on(stage: Stage) -> None:
         assert len(stage.engine.cancelled) == 1
 
 
+async def test_who_leaves_them_sees_the_way_back(stage: Stage) -> None:
+    async with stage.app.run_test(size=(80, 24)) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 10, text=ASK)
+        await stage.press(pilot, "escape")
+        assert said(stage)[-1] == "reply 1 of 3 goes on · /candidates shows them again"
+        await stage.press(pilot, "home")
+        assert any(line.endswith("‹ 1 / 3 › · /candidates") for line in lines_of(stage))
+
+
+@pytest.mark.parametrize(("width", "columns"), [(140, 3), (120, 3), (119, 2), (100, 2), (59, 1)])
+async def test_three_of_them_are_three_columns_where_they_fit(stage: Stage, width: int, columns: int) -> None:
+    async with stage.app.run_test(size=(width, 40)) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 10, text=ASK)
+        frames = stage.app.screen.query(".candidate")
+        assert len({frame.region.x for frame in frames}) == columns
+
+
 async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.ready(pilot)
@@ -125,9 +144,9 @@ async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
         await stage.press(pilot, "home")
         transcript.scroll_home(animate=False, immediate=True)
         await stage.settle(pilot)
-        y = next(y for y, line in enumerate(lines_of(stage)) if "2 of 3" in line)
+        y = next(y for y, line in enumerate(lines_of(stage)) if "2 / 3" in line)
         left, top = transcript.content_region.offset
-        await pilot.click(offset=(left + lines_of(stage)[y].index("2 of 3"), top + y))
+        await pilot.click(offset=(left + lines_of(stage)[y].index("2 / 3"), top + y))
         await stage.settle(pilot)
         assert isinstance(stage.app.screen, CandidatesScreen)
 

@@ -72,7 +72,7 @@ async def test_the_list_says_how_each_stands(stage: Stage) -> None:
         await stage.settle(pilot)
         assert listed(stage)[0].startswith("◆ ")
         await stage.press(pilot, "ctrl+b", "home", "enter")
-        assert listed(stage)[0].startswith("  before the models")
+        assert listed(stage)[0].startswith("  before the model")
 
 
 async def test_the_newest_chat_is_opened_at_once(stage: Stage) -> None:

@@ -98,7 +98,7 @@ async def test_a_control(stage: Stage, line: str, name: str, value: object, sent
         ("/preset fast", "preset 'fast' is not known: none is saved yet, /save NAME makes one"),
         ("/save ../up", "'../up' is no name for a preset: use letters, digits, and - . + _ between them"),
         ("/help me", "/help takes nothing behind it, and got 'me'"),
-        ("/export pdf", "/export pdf is not understood: it takes md, json, svg"),
+        ("/export pdf", "/export pdf is not understood: it takes md, json, svg, html"),
         ("/candidates 9 x", "/candidates takes a number from 2 to 8 and a prompt behind it"),
         ("/candidates 4", "/candidates takes a number from 2 to 8 and a prompt behind it"),
     ],
@@ -231,7 +231,7 @@ async def test_tab_completes(stage: Stage) -> None:
         assert composer(stage).text == "/gamma "
         await stage.press(pilot, "a", "tab")
         assert composer(stage).text == "/gamma auto"
-        composer(stage).load_text("/to")
+        composer(stage).load_text("/top")
         await stage.press(pilot, "tab")
         assert composer(stage).text == "/top-"
         seen = []

@@ -8,11 +8,12 @@ from textual.widgets import Static
 
 from specchat.app.chat.marks import Marks
 from specchat.app.ui.notices import say
+from specchat.app.ui.screens.chat import COUNT_S
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.notice_line import NoticeLine
-from specchat.app.ui.widgets.prompt_frame import PromptFrame
+from specchat.app.ui.widgets.prompt_frame import PromptFrame, room_text
 from specchat.app.ui.widgets.too_small import TooSmall
 from tests.app.stage import Stage, lines_of
 
@@ -127,3 +128,18 @@ async def test_nothing_of_the_models_is_cut_at_80_columns(stage: Stage) -> None:
         assert "γ auto" in str(models.content)
         assert models.content_region.width >= len(str(models.content))
         assert not machine.display or machine.region.x >= models.region.right
+
+
+async def test_the_composer_says_how_much_room_is_left(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        frame = stage.app.screen.query_one(PromptFrame)
+        await stage.press(pilot, *"three short words")
+        await pilot.pause(2 * COUNT_S)
+        await stage.settle(pilot)
+        assert str(frame.border_subtitle) == "3 tokens · room for 4 093"
+        await stage.press(pilot, "enter")
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert str(frame.border_subtitle) == ""
+        assert room_text(4100, 4096) == "4 100 tokens · 4 too many"

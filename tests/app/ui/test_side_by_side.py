@@ -72,6 +72,23 @@ async def test_the_next_turn_begins_when_both_lanes_have_answered(stage: SideSta
         assert [m.role for m in stage.left.submitted[1].messages] == ["user", "assistant", "user"]
 
 
+async def test_the_same_prompt_again_shows_the_spread(stage: SideStage) -> None:
+    """f3 asks both lanes the last prompt anew, without the replies to it; the summary has the spread."""
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await both_answer(stage, pilot)
+        assert "median" not in summary(stage)
+        await pilot.press("f3")
+        await stage.settle(pilot)
+        assert [len(lane.submitted) for lane in stage.lanes] == [2, 2]
+        assert stage.left.submitted[0].messages == stage.left.submitted[1].messages
+        await stage.give(pilot, None, None)
+        assert "runs" in summary(stage)
+        assert "median" in summary(stage)
+        await both_answer(stage, pilot, FOLLOW_UP)
+        assert "median" not in summary(stage)
+
+
 async def test_summary_and_both_conversations_in_the_store(stage: SideStage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.ready(pilot)

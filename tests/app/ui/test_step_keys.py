@@ -48,8 +48,9 @@ async def test_pending_tokens_are_not_left_behind(stage: Stage) -> None:
         await stage.press(pilot, "f10", *["f7"] * 30, "f10")
         transcript = screen.query_one(Transcript)
         stepped = [transcript.render_line(y).text for y in range(transcript.size.height)]
-        await stage.press(pilot, "ctrl+r", "ctrl+r")
-        assert [transcript.render_line(y).text for y in range(transcript.size.height)] == stepped
+        await stage.press(pilot, "ctrl+r", "ctrl+r", "ctrl+r")
+        again = [transcript.render_line(y).text for y in range(transcript.size.height)]
+        assert again == stepped[: len(again)]  # a notice has the last line
 
 
 async def test_a_paused_reply_is_stopped(stage: Stage) -> None:

@@ -119,7 +119,7 @@ def test_damaged_lines_of_a_stored_reply_are_left_out() -> None:
     rounds = [r for r in trace() if isinstance(r, Round)][:5]
     lines = tuple(to_json(r) for r in rounds)
     text = "".join(r.text for r in rounds)
-    assert stored_reply(text, "eos", lines).rounds == rounds
-    damaged = stored_reply(text, "eos", (*lines[:2], '{"half', *lines[3:]))
+    assert stored_reply(text, "eos", lambda: lines).rounds == rounds
+    damaged = stored_reply(text, "eos", lambda: (*lines[:2], '{"half', *lines[3:]))
     assert damaged.text == text
     assert not damaged.rounds

@@ -24,7 +24,7 @@ async def test_figure_1_has_a_line_for_each_round(stage: Stage, key: str) -> Non
             for y in range(transcript.size.height)
             if (line := transcript.render_line(y).text[:4]).strip()
         ]
-        assert [n for n in numbers if n.isdigit()] == [str(r.number) for r in reply.rounds]
+        assert [n for n in numbers if n.isdigit()] == [str(r.number + 1) for r in reply.rounds]
         await stage.press(pilot, key)
         assert not any(transcript.render_line(y).text[:4].strip().isdigit() for y in range(transcript.size.height))
 

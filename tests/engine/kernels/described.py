@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from specchat.engine.kernels.decoder import Decoder, DecoderShape, Floats, LayerWeights
+from specchat.engine.kernels.decoder import Decoder
+from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights, Floats, LayerWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 
 _LLAMA = ("llama", "mistral", "qwen2", "qwen3", "phi3")
@@ -142,7 +143,7 @@ class Description:
         output = embedding if self.tied else matrix(Source("lm_head.weight"))
         final_norm = self._norm(vector(Source("model.norm.weight")))
         tables = [rope_table(config, kind, self.shape.head_size, context) for kind in kinds]
-        return Decoder(self.shape, layers, embedding, output, final_norm, tables)
+        return Decoder(DecoderWeights(self.shape, layers, embedding, output, final_norm, tables))
 
     def _norm(self, weight: Floats | None) -> Floats:
         if weight is None:

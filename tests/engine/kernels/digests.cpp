@@ -150,7 +150,7 @@ uint64_t passes(uint64_t hash) {
         if (!sk_decoder_pass(decoder, &batch)) printf("%s\n", sk_error());
         hash = digest(hash, logits);
         const int32_t tree_columns[] = {150, 151, 152, 153}, prefixes[] = {150, 150, 150, 150};
-        const int32_t positions[] = {150, 151, 151, 152}, tree_offsets[] = {0, 0, 1, 2, 4}, ancestors[] = {0, 0, 0, 2};
+        const int32_t positions[] = {150, 151, 151, 152}, tree_offsets[] = {0, 0, 1, 2, 4}, ancestors[] = {150, 150, 150, 152};
         batch.tokens = batch.judged_count = 4;
         batch.columns = tree_columns;
         batch.prefixes = prefixes;

@@ -11,7 +11,8 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from specchat.engine.kernels.decoder import Chains, Decoder
+from specchat.engine.kernels.chains import Chains
+from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.library import KernelError, Library, Variant
 from specchat.engine.kernels.packed_matrix import Format
 from tests.engine.kernels.conftest import variants
@@ -193,5 +194,5 @@ def tree_at(start: int, paths: list[list[int]]) -> Chains:
         columns=np.arange(start, start + len(paths), dtype=np.int32),
         prefixes=np.full(len(paths), start, dtype=np.int32),
         ancestor_offsets=np.cumsum([0, *map(len, before)], dtype=np.int32),
-        ancestors=np.array([i for path in before for i in path], dtype=np.int32),
+        ancestors=np.array([start + i for path in before for i in path], dtype=np.int32),
     )

@@ -25,6 +25,7 @@ from specchat.engine import (
 from specchat.engine.lanes import worker as lane_loop
 from specchat.engine.lanes.clock import LaneClock, Order, next_lane
 from specchat.engine.lanes.engine import LaneEngine
+from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.progress import Progress
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
@@ -253,3 +254,15 @@ def test_order_of_clocks_is_a_running_sum() -> None:
     turns = schedule(Order.INTERLEAVED, costs)
     assert [lane for lane, _ in turns] == [0, 1, 1, 0, 1, 1, 0, 0]
     assert list(accumulate(cost for lane, cost in turns if lane == 1)) == pytest.approx([0.6, 1.2, 1.8, 2.4])
+
+
+def test_every_lane_has_answered_before_the_first_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So none pays in its first reply for what is done once; nobody hears of it."""
+    turns: list[LaneWorker] = []
+    turn = LaneWorker.turn
+    monkeypatch.setattr(LaneWorker, "turn", lambda lane: (turns.append(lane), turn(lane))[1])
+    with lane_engine() as engine:
+        counts = [turns.count(lane) for lane in dict.fromkeys(turns)]
+        assert len(counts) == 2
+        assert min(counts) > 2
+        assert not any(isinstance(event, Admitted | Round | Finished) for event in engine.outbox.drain())

@@ -27,6 +27,7 @@ from specchat.engine.progress import Progress
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.ngram import NGramDrafter
+from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_model
@@ -64,11 +65,13 @@ class Faulty(NGramDrafter):
         super().__init__()
         self.rounds = 0
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
+    def propose(
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
+    ) -> Draft:
         self.rounds += 1
         if self.rounds == 3:
             raise RuntimeError("table on fire")
-        return super().propose(rows, gammas)
+        return super().propose(rows, gammas, budgets)
 
 
 def test_a_drafter_that_raises_costs_the_draft_not_the_reply() -> None:

@@ -16,10 +16,10 @@ def test_the_plain_pass_is_measured_while_warming_up_and_beside_rounds_that_draf
         assert engine.ready is not None
         assert len(engine.ready.plain_s) >= 3
         assert min(engine.ready.plain_s) > 0
-        rounds = [e for e in engine.stream(ask("abcabc", max_tokens=200, gamma=2)) if isinstance(e, Round)]
+        rounds = [e for e in engine.stream(ask("abcabc", max_tokens=100, gamma=2)) if isinstance(e, Round)]
         timed = [r for r in rounds if r.plain_s]
         assert all(r.drafted for r in rounds[:-1])
-        assert len(timed) >= 3
+        assert len(timed) >= 2
         assert not rounds[0].plain_s
         assert len(timed) < len(rounds) / 3
 
@@ -27,7 +27,7 @@ def test_the_plain_pass_is_measured_while_warming_up_and_beside_rounds_that_draf
 @pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
 def test_a_plain_pass_changes_no_token(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one before every round, alone and in a batch, replies are what they are without any."""
-    requests = [ask(text, text, max_tokens=40, gamma=3, sampling=sampling) for text in ("abcabc", "hello", "x")]
+    requests = [ask(text, text, max_tokens=24, gamma=3, sampling=sampling) for text in ("abcabc", "hello", "x")]
     texts = {}
     for name in ("rare", "always", "never"):
         if name == "always":
@@ -38,7 +38,7 @@ def test_a_plain_pass_changes_no_token(sampling: Sampling, monkeypatch: pytest.M
         with tiny_engine(draft=tiny_model(1, layers=1)) as engine:
             together = run_together(engine, requests)
         timed = sum(isinstance(e, Round) and e.plain_s > 0 for events in together for e in events)
-        assert (timed > 20) >= (name == "always")
+        assert (timed > 10) >= (name == "always")
         assert (timed == 0) >= (name == "never")
         texts[name] = [ids_of(events) for events in together]
     assert texts["always"] == texts["rare"] == texts["never"]

@@ -10,7 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.request import Sampling
+from specchat.engine.kernels.quantized_linear import QuantizedLinear
+from specchat.engine.request import DEFAULT_GAMMA, Sampling
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, chain, tree_of
@@ -19,17 +21,21 @@ from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
-from specchat.engine.speculation.drafters.head.kv_window import HeadMemory
+from specchat.engine.speculation.drafters.head.drawer import Drawer
+from specchat.engine.speculation.drafters.head.growth import EXPECTED, GRADES, Growth, Node, going_on, nominal_rate
+from specchat.engine.speculation.drafters.head.layer import HeadLayer
+from specchat.engine.speculation.drafters.head.memory import HeadMemory
 from specchat.engine.speculation.drafters.head.network import DraftHead
+from specchat.engine.speculation.drafters.head.packed_layer import PackedLayer, Place, can_be_packed
 from specchat.engine.speculation.drafters.head.static_steps import StaticSteps
 from specchat.engine.speculation.drafters.head.steps import DraftSteps, Extend, levels_of
+from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 from specchat.engine.speculation.drafters.head.weights import score_layer
+from specchat.engine.speculation.gamma.budget import Budget, repeatable
 from specchat.engine.speculation.proposal import Draft, Offers, Support, join
 
 _STEADY = tree_of(2).first(4)
 """On the CPU, where a γ of its own was not asked for and may not be learnt: about what adapting comes to there."""
-WINDOW = 256
-"""Places a draft looks back: as far as the head has been trained on."""
 
 
 class HeadDrafter(Drafter):
@@ -51,9 +57,9 @@ class HeadDrafter(Drafter):
     name = "head"
     support: Support
     """The tokens that trees are drawn from."""
-    buckets = range(2 * BRANCHES)
-    """First choice to last for the first position, then for any later one."""
-    later = tuple(bucket for bucket in buckets if bucket % BRANCHES)
+    buckets: Sequence[int] = range(2 * BRANCHES)
+    """Of trees of fixed shape: first choice to last for the first position, then for any later one."""
+    later: Sequence[int] = tuple(bucket for bucket in buckets if bucket % BRANCHES)
 
     def __init__(
         self,
@@ -66,22 +72,26 @@ class HeadDrafter(Drafter):
     ) -> None:
         self._branches = branches
         self._device = target.device
-        scores, self.score_bytes = score_layer(head, target.output_rows(vocabulary))
-        self._steps = DraftSteps(head, vocabulary, scores, target.embedding_rows, target.vocabulary)
+        self._layer, self.score_bytes = _layer_of(head, vocabulary, target)
+        self._steps = DraftSteps(vocabulary, target.vocabulary)
         self.support = Support.of(vocabulary, target.vocabulary)
         self._penalties = penalties
         if self._device.type == "cpu":
             self.steady = _STEADY.depth
-        self._memory = HeadMemory(head, target.cache.slots, target.cache.columns)
+        self._memory = HeadMemory(self._layer, target.cache.slots)
         self._static: StaticSteps | None = None
-        if target.graph_runner is not None:
+        if isinstance(self._layer, PackedLayer):
+            self._known = vocabulary.tolist()
+            self.buckets, self.later, self.expected = range(2 * GRADES), (), EXPECTED
+            self.steady = DEFAULT_GAMMA
+        elif isinstance(self._layer, TorchLayer) and target.graph_runner is not None:
             pool = target.graph_runner.pool
-            self._static = StaticSteps(self._steps, self._memory, WINDOW, pool, target.cache.slots)
+            self._static = StaticSteps(self._steps, self._memory, self._layer, pool, target.cache.slots)
 
     @property
     def bytes(self) -> int:
         """Memory beyond the head's weights."""
-        return self._memory.bytes + self.score_bytes
+        return self._layer.bytes + self.score_bytes
 
     @property
     def graph_bytes(self) -> int:
@@ -107,80 +117,161 @@ class HeadDrafter(Drafter):
         """In the head's memory as well."""
         self._memory.exchange(one, other)
 
-    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor) -> None:
+    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor, lengths: Sequence[int] | None = None) -> None:
         """Keep the states of what the target has read."""
-        self._memory.absorb(rows, tapped)
+        self._memory.absorb(rows, tapped, lengths)
 
     def release(self, row: SequenceState) -> None:
         """Leave the slot's memory to the next turn."""
         self._memory.release(row)
 
-    def offers(self, row: SequenceState) -> Offers:
-        """A tree of fixed shape, or a chain."""
+    def offers(self, row: SequenceState) -> Offers | None:
+        """A tree of fixed shape, or a chain; what grows is not known before."""
+        if self.grows(row):
+            return None
         return lambda gamma: _offer(self._tree_for(row, gamma) or chain(gamma))
 
+    def grows(self, row: SequenceState) -> bool:
+        """On the quantised kernels, where every verified token costs; not where logits or acceptance are special."""
+        return isinstance(self._layer, PackedLayer) and self._may_branch(row)
+
     @torch.inference_mode()
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
+    def propose(
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
+    ) -> Draft:
         """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly."""
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
             return Draft([[] for _ in rows], [0] * len(rows), None, [[] for _ in rows])
-        alike: dict[tuple[Tree | None, bool], list[int]] = {}
+        alike: dict[tuple[Tree | None, bool, bool], list[int]] = {}
         for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True)):
-            tree = self._tree_for(row, gamma)
-            alike.setdefault((tree, tree is not None and row.request.sampling.greedy), []).append(i)
-        parts = [
-            (mine, self._tree([rows[i] for i in mine], tree))
-            if tree
-            else (mine, self._chain([rows[i] for i in mine], [gammas[i] for i in mine]))
-            for (tree, _), mine in alike.items()
-        ]
+            grows = self.grows(row)
+            tree = None if grows else self._tree_for(row, gamma)
+            alike.setdefault((tree, tree is not None and row.request.sampling.greedy, grows), []).append(i)
+        parts: list[tuple[list[int], Draft]] = []
+        for (tree, _, grows), mine in alike.items():
+            some, lengths = [rows[i] for i in mine], [gammas[i] for i in mine]
+            if grows:
+                draft = self._grow(some, lengths, [budgets[i] if budgets else None for i in mine])
+            else:
+                draft = self._tree(some, tree) if tree else self._chain(some, lengths)
+            parts.append((mine, draft))
         return parts[0][1] if len(parts) == 1 else join(parts, len(rows), self._device)
+
+    def _may_branch(self, row: SequenceState) -> bool:
+        sampling = row.request.sampling
+        return self._branches and sampling.lossless and not sampling.adjusts
 
     def _tree_for(self, row: SequenceState, gamma: int) -> Tree | None:
         """What a row is offered; None for a chain: where it is long, or the row's logits or acceptance are special."""
-        sampling = row.request.sampling
-        if not (self._branches and 0 < gamma <= LONGEST and sampling.lossless and not sampling.adjusts):
+        if not (self._may_branch(row) and 0 < gamma <= LONGEST):
             return None
         free = row.request.gamma is None and not row.adaptive
         return _STEADY if free and gamma == self.steady == _STEADY.depth else tree_of(gamma)
 
+    def _grow(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]) -> Draft:
+        """Trees that grow step by step, as long as that pays (`engine.speculation.drafters.head.growth`)."""
+        layer, device = self._layer, self._device
+        assert isinstance(layer, PackedLayer)
+        drawers = [None if row.request.sampling.greedy else Drawer(row, device) for row in rows]
+        growths = [
+            Growth(
+                budget or repeatable(nominal_rate, line=0 if row.request.gamma is None else gamma),
+                min(gamma, LONGEST),
+                drawn=drawer is not None,
+            )
+            for row, gamma, budget, drawer in zip(rows, gammas, budgets, drawers, strict=True)
+        ]
+        scores, steps = self._memory.read(rows), 0
+        nodes = [[Node(0, 1.0, i)] for i in range(len(rows))]
+        while any(nodes):
+            steps += 1
+            assert scores.best is not None
+            assert scores.shares is not None
+            best, shares = scores.best.tolist(), scores.shares.tolist()
+            promises = []
+            for growth, drawer, mine in zip(growths, drawers, nodes, strict=True):
+                added = growth.offers(mine, shares)
+                if drawer is None:
+                    for each in added:
+                        growth.add(each, self._known[best[each.node.source][each.rank]])
+                else:
+                    added = drawer.draw(growth, added, scores.logits, self._known)
+                promises.append(growth.promising(added))
+            nodes = [[] for _ in rows]
+            places: list[Place] = []
+            for i in going_on(growths, [gain for _, gain in promises]):
+                for place, each in promises[i][0]:
+                    path, token, column = each.node.path, growths[i].tokens[place - 1], growths[i].next_column()
+                    nodes[i].append(Node(place, each.chance, len(places), (*path, column)))
+                    places.append(Place(rows[i], token, column, path, each.node.source))
+            if places:
+                scores = layer.go_on(places)
+        whole = [growth.tree() for growth in growths]
+        q = None if all(drawer is None for drawer in drawers) else self._distributions(drawers, whole)
+        tokens = [each for each, _, _ in whole]
+        return Draft(
+            tokens,
+            [len(each) for each in tokens],
+            buckets=[buckets for _, buckets, _ in whole],
+            trees=[tree for _, _, tree in whole],
+            tree_q=q,
+            support=self.support,
+            steps=steps,
+        )
+
+    def _distributions(self, drawers: Sequence[Drawer | None], whole: Sequence[tuple[object, object, Tree]]) -> Tensor:
+        """[B, I, V'], what was drawn from behind each of the first I nodes; 0 for greedy rows."""
+        q = torch.zeros(len(drawers), max(tree.inner for _, _, tree in whole), len(self._known))
+        for part, drawer in zip(q, drawers, strict=True):
+            for place, distribution in drawer.distributions.items() if drawer else ():
+                part[place] = distribution
+        return q
+
     def _tree(self, rows: Sequence[SequenceState], tree: Tree) -> Draft:
         """The same tree for rows that are all greedy, or all not."""
-        sampling, u = [row.request.sampling for row in rows], _uniforms(rows, len(tree))
+        u = _uniforms(rows, len(tree))
         if self._static is not None:
             tokens, q = self._static.tree(rows, tree, u)
         else:
-            settings = SamplingRows.of(sampling, self._device)
-            state = self._memory.read(rows, self._steps.embed, WINDOW)
-            extend = self._extend(rows, tree)
+            settings, draws = self._settings(rows), to_device(u, self._device)
             levels = levels_of(tree, self._device)
-            tokens, q = self._steps.tree(tree, levels, state, extend, settings, to_device(u, self._device))
+            scores = self._memory.read(rows)
+            tokens, q = self._steps.tree(tree, levels, scores, self._extend(rows, tree), settings, draws)
         buckets, count = list(_offer(tree)[0]), len(rows)
         return Draft(tokens, [len(tree)] * count, None, [buckets] * count, [tree] * count, q, self.support)
 
     def _chain(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
         """One token for each position, `max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
-        steps, sampling = max(gammas), [row.request.sampling for row in rows]
-        u, adjustment = _uniforms(rows, steps), self._penalties.of(rows)
+        steps, u, adjustment = max(gammas), _uniforms(rows, max(gammas)), self._penalties.of(rows)
         if self._static is not None and adjustment is None:
             tokens, q = self._static.chain(rows, steps, u)
         else:
-            settings = SamplingRows.of(sampling, self._device)
-            state = self._memory.read(rows, self._steps.embed, WINDOW)
-            draws = to_device(u, self._device)
-            tokens, q = self._steps.chain(steps, state, self._extend(rows, chain(steps)), settings, draws, adjustment)
+            settings, draws = self._settings(rows), to_device(u, self._device)
+            scores = self._memory.read(rows)
+            tokens, q = self._steps.chain(steps, scores, self._extend(rows, chain(steps)), settings, draws, adjustment)
         return Draft(tokens, list(gammas), q, [list(_offer(chain(gamma))[0]) for gamma in gammas])
+
+    def _settings(self, rows: Sequence[SequenceState]) -> SamplingRows:
+        return SamplingRows.of([row.request.sampling for row in rows], self._device)
 
     def _extend(self, rows: Sequence[SequenceState], tree: Tree) -> Extend:
         """Go on behind drafted tokens of the rows."""
-        return lambda depth, state, embedded: self._memory.extend(
-            rows, tree, tree.levels[depth], state, embedded, WINDOW
-        )
+        levels = levels_of(tree, self._device)
+        return lambda depth, tokens: self._layer.extend(rows, tree, tree.levels[depth], levels[depth].parents, tokens)
 
 
 def _uniforms(rows: Sequence[SequenceState], count: int) -> NDArray[np.float64]:
     """[B, count], float64, for this round's draws."""
     return uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, count)
+
+
+def _layer_of(head: DraftHead, vocabulary: Tensor, target: Runner) -> tuple[HeadLayer, int]:
+    """The head beside a target, and the bytes of what scores its vocabulary."""
+    scores, size = score_layer(head, target.output_rows(vocabulary))
+    slots, columns = target.cache.slots, target.cache.columns
+    if isinstance(target, QuantizedRunner) and isinstance(scores, QuantizedLinear) and can_be_packed(head):
+        return PackedLayer(head, scores.matrix, target.embedding, slots, columns), size
+    return TorchLayer(head, scores, target.embedding_rows, slots, columns), size
 
 
 @lru_cache

@@ -19,8 +19,10 @@ from specchat.engine.runner.tree import Tree, chain
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sampling.sampler import NUMBERS, SamplingFlags, SamplingRows, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.kv_window import HeadMemory
+from specchat.engine.speculation.drafters.head.layer import Scores
+from specchat.engine.speculation.drafters.head.memory import HeadMemory
 from specchat.engine.speculation.drafters.head.steps import DraftSteps, levels_of
+from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 
 _MOST = 512
 """Shapes that are kept."""
@@ -41,17 +43,17 @@ class StaticSteps:
 
     Args:
         steps: the head's.
-        memory: of every slot.
-        window: places to look back.
+        memory: which places of every slot have been read.
+        layer: the head.
         pool: makes the graphs.
         slots: of the cache.
     """
 
-    def __init__(self, steps: DraftSteps, memory: HeadMemory, window: int, pool: GraphPool, slots: int) -> None:
+    def __init__(self, steps: DraftSteps, memory: HeadMemory, layer: TorchLayer, pool: GraphPool, slots: int) -> None:
         self._steps = steps
         self._memory = memory
-        self._window = window
-        self._widths = (*CAPTURED, 4 * CAPTURED[-1], window)
+        self._layer = layer
+        self._widths = (*CAPTURED, 4 * CAPTURED[-1], layer.window)
         self._regions = Regions(pool, slots, _MOST)
 
     @property
@@ -79,8 +81,8 @@ class StaticSteps:
     def _draft(self, rows: Sequence[SequenceState], tree: Tree, u: NDArray[np.float64], *, branches: bool) -> Drafted:
         sampling, count = [row.request.sampling for row in rows], power_of_two(len(rows))
         slots, ends = [row.slot for row in rows], [len(row.tokens) - 1 for row in rows]
+        unread = max(end - begin for begin, end in zip(self._memory.take_unread(rows), ends, strict=True))
         ends += [0] * (count - len(rows))
-        unread = max(self._memory.take_unread(rows, self._window))
         width = next(width for width in self._widths if width >= unread)
         tokens = np.zeros((len(rows), width), dtype=np.int64)
         for row, place in zip(rows, tokens, strict=True):
@@ -103,7 +105,7 @@ class StaticSteps:
 
         def run() -> list[Tensor]:
             slots, ends, tokens = numbers["slots"], numbers["ends"], numbers["tokens"]
-            return [self._memory.read_places(slots, ends, tokens, self._steps.embed, self._window)]
+            return [self._layer.read_places(slots, ends, tokens)]
 
         return self._regions.region(numbers, {}, run)
 
@@ -118,17 +120,21 @@ class StaticSteps:
         # Held here: what graphs read must stay where it is.
         tree_mask, levels = TreeMask.fresh((tree,), len(tree) + 1, device), levels_of(tree, device)
 
-        def extend(depth: int, state: Tensor, embedded: Tensor) -> Tensor:
-            level = levels[depth]
-            slots, ends, last = numbers["slots"], numbers["ends"], tree.levels[depth][-1]
-            return self._memory.extend_places(slots, ends, tree_mask, level.tokens, last, state, embedded, self._window)
-
         def run() -> list[Tensor]:
-            settings = SamplingRows.from_numbers(numbers["settings"], shape.flags)
+            settings, outcome = SamplingRows.from_numbers(numbers["settings"], shape.flags), inputs["state"]
+
+            def extend(depth: int, tokens: Tensor) -> Scores:
+                nonlocal outcome
+                level, last = levels[depth], tree.levels[depth][-1]
+                before, slots, ends = outcome[:, level.sources], numbers["slots"], numbers["ends"]
+                outcome = self._layer.extend_places(slots, ends, tree_mask, level.tokens, last, before, tokens)
+                return self._layer.score(outcome)
+
+            scores = self._layer.score(outcome)
             if shape.branches:
-                drafted = self._steps.tree(tree, levels, inputs["state"], extend, settings, numbers["u"])
+                drafted = self._steps.tree(tree, levels, scores, extend, settings, numbers["u"])
             else:
-                drafted = self._steps.chain(len(tree), inputs["state"], extend, settings, numbers["u"])
+                drafted = self._steps.chain(len(tree), scores, extend, settings, numbers["u"])
             return [part for part in drafted if part is not None]
 
         return self._regions.region(numbers, inputs, run)

@@ -7,46 +7,39 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
 from specchat.engine.sampling.penalties import Adjustment
 from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, standardise
-from specchat.engine.speculation.drafters.head.kv_window import Embed
-from specchat.engine.speculation.drafters.head.network import DraftHead
+from specchat.engine.speculation.drafters.head.layer import Scores
 
-Extend = Callable[[int, Tensor, Tensor], Tensor]
-"""`HeadMemory.extend` at a depth, from states [B, P, d] and embeddings [B, P, d]."""
+Extend = Callable[[int, Tensor], Scores]
+"""`HeadLayer.extend` at a depth, behind drafted tokens [B, P]."""
 
 
 class DraftSteps:
-    """What a head does from the state of each row's last token on.
+    """What a head does from the scores behind each row's last token on.
 
     Args:
-        head: the network.
         vocabulary: [V'], int64, the tokens that the head can draft.
-        scores: the layer that scores them.
-        embed: embeddings of the target.
         size: V, of the target's vocabulary.
     """
 
-    def __init__(self, head: DraftHead, vocabulary: Tensor, scores: nn.Module, embed: Embed, size: int) -> None:
-        self._head = head
+    def __init__(self, vocabulary: Tensor, size: int) -> None:
         self.vocabulary = vocabulary
-        self.embed = embed
-        self._scores = scores
         self._size = size
 
     def tree(
-        self, tree: Tree, levels: Sequence[Level], state: Tensor, extend: Extend, settings: SamplingRows, u: Tensor
+        self, tree: Tree, levels: Sequence[Level], scores: Scores, extend: Extend, settings: SamplingRows, u: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """The same tree for rows that are all greedy, or all not: a draft step for each of its levels.
 
         Args:
             tree: of K tokens.
             levels: `levels_of` the tree.
-            state: [B, 1, d], where drafting begins.
+            scores: [B, 1, V'], behind each row's last token.
             extend: goes on from there.
             settings: of B rows.
             u: [B, K], float64 uniforms.
@@ -54,19 +47,18 @@ class DraftSteps:
         Returns:
             Tokens [B, K] and, unless rows are greedy, the distributions [B, inner, V'] that they were drawn from.
         """
-        tokens = torch.zeros(len(state), len(tree), dtype=torch.long, device=state.device)
+        count, device = len(scores.logits), scores.logits.device
+        tokens = torch.zeros(count, len(tree), dtype=torch.long, device=device)
         q = None
         if not settings.flags.all_greedy:
-            q = torch.zeros(len(state), tree.inner, len(self.vocabulary), device=state.device)
+            q = torch.zeros(count, tree.inner, len(self.vocabulary), device=device)
         for depth, level in enumerate(levels):
             if depth:
-                embedded = self.embed(tokens[:, level.tokens - 1])
-                state = extend(depth, self._head.again(state[:, level.parents]), embedded)
-            logits = self._scores(state)
+                scores = extend(depth, tokens[:, level.tokens - 1])
             if q is None:
-                places = logits.topk(level.draws.shape[1], -1).indices
+                places = scores.likeliest(level.draws.shape[1])
             else:
-                q[:, level.tokens] = drawn_from = standardise(logits, settings)
+                q[:, level.tokens] = drawn_from = standardise(scores.logits, settings)
                 places = _draw_different(drawn_from, u[:, level.draws])
             tokens[:, level.children - 1] = self.vocabulary[places.flatten(1)[:, level.offered]]
         return tokens, q
@@ -74,7 +66,7 @@ class DraftSteps:
     def chain(
         self,
         steps: int,
-        state: Tensor,
+        scores: Scores,
         extend: Extend,
         settings: SamplingRows,
         u: Tensor,
@@ -84,7 +76,7 @@ class DraftSteps:
 
         Args:
             steps: γ.
-            state: [B, 1, d], where drafting begins.
+            scores: [B, 1, V'], behind each row's last token.
             extend: goes on from there.
             settings: of B rows.
             u: [B, γ], float64 uniforms.
@@ -93,12 +85,12 @@ class DraftSteps:
         Returns:
             Tokens [B, γ] and, unless all rows are greedy, the distributions [B, γ, V] that they were drawn from.
         """
-        tokens = torch.empty(len(state), 0, dtype=torch.long, device=state.device)
+        tokens = torch.empty(len(scores.logits), 0, dtype=torch.long, device=scores.logits.device)
         distributions: list[Tensor] = []
         for step in range(steps):
             if step:
-                state = extend(step, self._head.again(state), self.embed(tokens[:, -1:]))
-            token, q = self._choose(self._scores(state), tokens, step, settings, adjustment, u)
+                scores = extend(step, tokens[:, -1:])
+            token, q = self._choose(scores.logits, tokens, step, settings, adjustment, u)
             if q is not None:
                 distributions.append(q)
             tokens = torch.cat([tokens, token[:, None]], dim=1)
@@ -138,8 +130,10 @@ class Level:
 
     tokens: Tensor
     """[P], tokens of the pass that something is offered behind."""
-    parents: Tensor
-    """[P], where each one's parent is among those of the level before."""
+    parents: tuple[int, ...]
+    """[P], where each one's parent is among those of the level before; on the host."""
+    sources: Tensor
+    """[P], the same on the device."""
     children: Tensor
     """[C], what is offered behind them, tokens of the pass."""
     offered: Tensor
@@ -157,14 +151,11 @@ def levels_of(tree: Tree, device: torch.device) -> list[Level]:
         offered = [tree.children[token] for token in level]
         most = max(map(len, offered))
         draws = [[child - 1 for child in each] + [0] * (most - len(each)) for each in offered]
-        indices = (
-            level,
-            [before.index(tree.parents[token - 1]) if token else 0 for token in level],
-            [child for each in offered for child in each],
-            [place * most + rank for place, each in enumerate(offered) for rank in range(len(each))],
-            draws,
-        )
-        levels.append(Level(*(to_device(index, device) for index in indices)))
+        parents = tuple(before.index(tree.parents[token - 1]) if token else 0 for token in level)
+        children = [child for each in offered for child in each]
+        ranks = [place * most + rank for place, each in enumerate(offered) for rank in range(len(each))]
+        tokens, *others = (to_device(index, device) for index in (level, parents, children, ranks, draws))
+        levels.append(Level(tokens, parents, *others))
         before = level
     return levels
 

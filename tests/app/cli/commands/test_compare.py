@@ -47,6 +47,26 @@ def test_a_table_for_people(compare: Callable[..., Done]) -> None:
         assert words in done.out
 
 
+def test_watch_shows_the_spread_until_it_is_stopped(
+    compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, runs = runner._trial, []
+
+    def three(*given: object) -> runner.Trial:
+        runs.append(given)
+        if len(runs) > 3:
+            raise KeyboardInterrupt
+        return trial(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner, "_trial", three)
+    done = compare(PROMPT, "--watch", "--right", "ngram:gamma=3")
+    assert done.code == 0
+    lines = done.err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["run 1", "run 2", "run 3"]
+    assert "..." in lines[-1]
+    assert "identical, token for token (3 of 3 runs)" in done.out
+
+
 def test_json_has_every_figure(compare: Callable[..., Done]) -> None:
     found = json.loads(compare(PROMPT, "--repeat", "3", "--right", "ngram:gamma=4", "--json").out)
     (row,) = found["rows"]

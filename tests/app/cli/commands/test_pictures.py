@@ -115,8 +115,8 @@ def test_titles(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["paris"], "no chat has 'paris' in its title: specchat export --list shows all titles"),
         (["--out", "there.md"], "there.md exists already: name another file"),
-        (["--out", "chat.pdf"], "the ending of chat.pdf is not understood: choose --format md, json, svg"),
-        (["--format", "html"], "--format html is not understood: choose --format md, json, svg"),
+        (["--out", "chat.pdf"], "the ending of chat.pdf is not understood: choose --format md, json, svg, html"),
+        (["--format", "pdf"], "--format pdf is not understood: choose --format md, json, svg, html"),
     ],
 )
 def test_a_wrong_export(chats: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
@@ -130,3 +130,19 @@ def test_a_wrong_export(chats: Path, capsys: pytest.CaptureFixture[str], argumen
 def test_no_chats_yet(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export"]) == FAILED
     assert "there are no chats yet" in capsys.readouterr().err
+
+
+def test_a_chat_becomes_a_page_that_replays_it(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "lisbon", "--html", "--out", "lisbon.html"]) == 0
+    page = (chats / "lisbon.html").read_text("utf-8")
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    assert data["title"] == "Lisbon in spring"
+    (reply,) = data["replies"]
+    rounds = [r for r in trace() if isinstance(r, Round)]
+    assert [r["ms"][1] for r in reply["rounds"]] == [
+        round(1000 * r.verify_s, 2) for r in rounds[: len(reply["rounds"])]
+    ]
+    assert reply["ending"] == "token limit"
+    capsys.readouterr()
+    assert run(["export", "lisbon", "--perfetto"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["traceEvents"]) > 4 * len(reply["rounds"])

@@ -6,6 +6,7 @@ A set-up that never changes is a γ and, for a drafter that offers trees, the nu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from operator import mul
 from statistics import mean
@@ -13,6 +14,7 @@ from statistics import mean
 import pytest
 
 from specchat.engine.runner.tree import LONGEST, Tree, chain, tree_of
+from specchat.engine.speculation.drafters.head.growth import EXPECTED, Growth, Node
 from specchat.engine.speculation.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.speculation.gamma.controller import LIMIT
 from tests.engine.speculation.gamma.test_controller import Pass, World, offers
@@ -108,6 +110,45 @@ def trees(world: World, rates: Sequence[float]) -> list[float]:
     return [tokens / seconds]
 
 
+def growing(world: World) -> list[float]:
+    """The same of a drafter whose trees grow by confidence: its shares are the chances of its tokens."""
+    acceptance = world.gamma.acceptance("head", tuple(EXPECTED), (), None, EXPECTED, growing=True)
+    tokens = seconds = 0.0
+    for number in range(2 * ROUNDS):
+        asked = world.gamma.choose([acceptance], [LIMIT], 1)[0]
+        steps, buckets, tree, accepted = 0, list[int](), chain(0), list[int]()
+        if asked:
+            growth = Growth(world.gamma.budget(acceptance, 1), LONGEST, drawn=False)
+            nodes, own = [Node(0, 1.0, 0)], {0}
+            while nodes:
+                steps += 1
+                shares = [_shares(world) for _ in nodes]
+                added = growth.offers([replace(node, source=i) for i, node in enumerate(nodes)], shares)
+                ranks = [world.random.choices(range(5), [*each, 1 - sum(each)])[0] for each in shares]
+                for each in added:
+                    right = each.node.place in own and each.rank == ranks[each.node.source]
+                    growth.add(each, int(right))
+                    own |= {len(growth.tokens)} if right else set()
+                promises, gain = growth.promising(added)
+                nodes = [Node(place, each.chance, 0) for place, each in promises if gain > growth.budget.step]
+                growth.scored += len(nodes)
+            found, buckets, tree = growth.tree()
+            accepted = [place for place, right in enumerate(found, 1) if right]
+        kept = world.gamma.trim([acceptance], [steps], [buckets], 1, [tree])[0]
+        assert kept == len(tree)
+        world.gamma.observe([acceptance], [VerifiedDraft(buckets, len(accepted), tree, accepted)])
+        _time(world, "head", steps, kept)
+        if number >= COLD:
+            tokens += 1 + len(accepted)
+            seconds += world.verify(kept + 1) + steps * STEP * world.verify(1) + REST
+    return [tokens / seconds]
+
+
+def _shares(world: World) -> list[float]:
+    """Sure of half of the tokens, of the others not."""
+    return [0.93, 0.03, 0.02, 0.01] if world.random.random() < 0.5 else [0.25, 0.12, 0.08, 0.05]
+
+
 def _time(world: World, drafter: str, asked: int, kept: int) -> None:
     draft_s = world.noisy(asked * STEP * world.verify(1))
     verify_s, rest_s = world.noisy(world.verify(kept + 1)), world.noisy(REST)
@@ -136,3 +177,9 @@ def test_trees_reach_95_percent_of_the_best_fixed_tree(verify: Pass, rates: tupl
     )
     best = max(best, speed_of(verify, 0, 0, 1.0))
     assert reached(lambda world: trees(world, rates), verify, best) > 0.95
+
+
+@MACHINES
+def test_growing_trees_are_no_slower_than_the_best_fixed_chain(verify: Pass) -> None:
+    best = max(speed_of(verify, n, n, chain_tokens((0.93 + 0.25) / 2, n)) for n in range(LONGEST + 1))
+    assert reached(growing, verify, best) > 1.0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Ready
 from specchat.engine.request import parse_gamma
+from specchat.engine.tools.bench import BenchOptions
 from specchat.engine.tools.bench.plan import NONE, Plan, Variant
 
 READY = Ready("t", "d", ("model", "ngram", "none"), "cpu", "CPU", "float32", 512, 4, 1, 1, 0.0)
@@ -20,6 +23,11 @@ def test_without_names_every_drafter_is_measured_and_none_comes_first() -> None:
         Variant("ngram", 2),
         Variant("ngram", None),
     ]
+
+
+def test_the_set_up_of_a_chat_is_measured_unless_told_otherwise() -> None:
+    options = BenchOptions(Path(), "bench")
+    assert options.plan().variants(options.drafters, READY) == [NONE, Variant("model", None)]
 
 
 def test_none_and_gamma_0_are_the_baseline_which_is_there_once() -> None:

@@ -6,7 +6,8 @@ import torch
 
 from specchat.engine.runner.tree import chain
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.kv_window import HeadMemory
+from specchat.engine.speculation.drafters.head.memory import HeadMemory
+from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 from specchat.engine.tools.distill import unroll as unrolling
 from specchat.engine.tools.distill.objective import Agreement, Truth
 from specchat.engine.tools.distill.unroll import Batch, unroll
@@ -37,12 +38,12 @@ def test_every_step_scores_what_the_drafter_would(monkeypatch: object) -> None:
     for anchor in (0, 5, 15):
         # The drafter stands where the target has read up to the anchor and has given one token more.
         row = SequenceState(None, None, 0, tokens[0, : anchor + 2].tolist(), 1, 0, 0, None, "head")  # type: ignore[arg-type]
-        memory = HeadMemory(head, 1, 32)
+        layer = TorchLayer(head, torch.nn.Identity(), model.model.get_input_embeddings(), 1, 32, window=64)
+        memory = HeadMemory(layer, 1)
         memory.admit(row)
         memory.absorb([row], tapped[:, : anchor + 1])
-        drafted = memory.read([row], model.model.get_input_embeddings(), 64)
-        torch.testing.assert_close(drafted[0, 0], seen[0][anchor])
+        memory.read([row])
+        torch.testing.assert_close(layer.outcome[0, 0], seen[0][anchor])
         for step in range(1, depth):
-            following = embedding[tokens[:, anchor + 1 + step]][:, None]
-            drafted = memory.extend([row], chain(depth), (step,), head.again(drafted), following, 64)
-            torch.testing.assert_close(drafted[0, 0], seen[step][anchor])
+            layer.extend([row], chain(depth), (step,), (0,), tokens[:, anchor + 1 + step, None])
+            torch.testing.assert_close(layer.outcome[0, 0], seen[step][anchor])

@@ -45,6 +45,36 @@ def test_a_correct_engine_passes(pair: dict[str, str]) -> None:
     assert whole["sampled"][0]["result"]["p_value"] >= 0.0005
 
 
+def test_what_is_finished_is_kept_when_it_is_stopped(pair: dict[str, str]) -> None:
+    """ctrl+c at the second drafter's samples: the greedy checks and the first drafter's samples are reported."""
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if line.startswith("sampling, suffix"):
+            raise KeyboardInterrupt
+
+    report = run(LosslessOptions(**{**QUICK, "samples": 40, "dtype": "float32", **pair}), say).report  # type: ignore[arg-type]
+    assert report.stopped
+    assert len(report.greedy) == 4
+    assert [check.drafter for check in report.sampled] == ["model"]
+    assert "STOPPED" in report.text(str)
+    with pytest.raises(KeyboardInterrupt):
+        run(LosslessOptions(**{**QUICK, "dtype": "float32", **pair}), stop)  # type: ignore[arg-type]
+
+
+def stop(line: str) -> None:
+    if line == "greedy, none":
+        raise KeyboardInterrupt
+
+
+def test_the_limit_bounds_the_places_that_are_sampled() -> None:
+    options = {name: value for name, value in QUICK.items() if name not in ("limit", "contexts")}
+    places = [LosslessOptions(**options, limit=limit).places for limit in (1, 2, 5)]  # type: ignore[arg-type]
+    assert places == [1, 2, 2]
+    assert LosslessOptions(**options, limit=1, contexts=3).places == 3  # type: ignore[arg-type]
+
+
 def test_accepting_what_should_be_refused_is_found(pair: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     def lax(best: Tensor, drafted: Tensor, lengths: Tensor, near: Tensor | None) -> Verdict:
         best = best.clone()

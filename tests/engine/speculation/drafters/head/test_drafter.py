@@ -7,7 +7,8 @@ import torch
 
 from specchat.engine import Admitted, Request, Round, Sampling
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.kv_window import HeadMemory
+from specchat.engine.speculation.drafters.head.memory import HeadMemory
+from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 from tests.engine.chi_square import z_score
 from tests.engine.tiny import ask, assert_the_same_in_a_batch, ids_of, run_together, tiny_engine, tiny_head, tiny_model
 
@@ -170,7 +171,8 @@ def test_places_may_be_read_in_any_order_and_together() -> None:
         return [SequenceState(None, None, slot, tokens, 1, 0, 0, None, "head") for slot, tokens in enumerate(texts)]  # type: ignore[arg-type]
 
     def remembered(lengths: tuple[int, ...]) -> tuple[HeadMemory, list[SequenceState]]:
-        memory, made = HeadMemory(head, 2, 64), rows(*lengths)
+        layer, made = TorchLayer(head, torch.nn.Identity(), embed, 2, 64, window=32), rows(*lengths)
+        memory = HeadMemory(layer, 2)
         for i, row in enumerate(made):
             memory.admit(row)
             memory.absorb([row], tapped[i : i + 1, : len(row.tokens) - 1])
@@ -178,10 +180,10 @@ def test_places_may_be_read_in_any_order_and_together() -> None:
         return memory, made
 
     memory, both = remembered((50, 4))
-    together = memory.read(both, embed, 32)
+    together = memory.read(both).logits
     for i in range(2):
         memory, both = remembered((50, 4))
-        alone = memory.read([both[i]], embed, 32)
+        alone = memory.read([both[i]]).logits
         torch.testing.assert_close(alone[0], together[i])
 
 

@@ -1,0 +1,1 @@
+"""A chat or a trace as one HTML file, which replays it in a browser without a network."""

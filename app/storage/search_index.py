@@ -1,0 +1,105 @@
+"""Full-text search over titles, prompts and replies (SQLite FTS5). What is typed is words, never query syntax.
+
+Texts enter the index a little later than the chats: a reply when it has ended, so that a stream costs no indexing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from sqlite3 import Connection
+from typing import Any
+
+BATCH = 500
+"""Messages that are indexed in one transaction: a few milliseconds, for which others wait."""
+BEGIN, END = "\x02", "\x03"
+"""Stand around a hit in `Hit.excerpt`."""
+ABANDONED_S = 3600.0
+"""A reply without an end is indexed when it is as old as this: its program was killed."""
+_WORDS = 14
+"""Length of an excerpt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One place where what was searched for stands."""
+
+    chat_id: int
+    title: str
+    message_id: int | None
+    """None for a hit in the title."""
+    role: str
+    excerpt: str
+    """The text around it; `BEGIN` and `END` around each word that was found."""
+
+
+class SearchIndex:
+    """The index of one store.
+
+    Args:
+        read: Runs a query.
+        write: A transaction.
+        now: Seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]],
+        write: Callable[[], AbstractContextManager[Connection]],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._read = read
+        self._write = write
+        self._now = now
+
+    def update(self, at_most: int = BATCH) -> bool:
+        """Index what has ended since; whether there may be more than `at_most`.
+
+        Raises:
+            StoreError: the file cannot be read or written.
+        """
+        ended = "role = 'user' OR finish_reason IS NOT NULL OR created_at < ?"
+        rows = self._read(
+            f"SELECT id, content FROM messages WHERE indexed = 0 AND ({ended}) LIMIT ?",
+            (self._now() - ABANDONED_S, at_most),
+        )
+        titles = self._read("SELECT -id, title FROM chats WHERE indexed = 0 LIMIT ?", (at_most,))
+        if rows or titles:
+            with self._write() as db:
+                db.executemany("INSERT OR REPLACE INTO search (rowid, text) VALUES (?, ?)", [*rows, *titles])
+                # A reply that has grown since it was read is read again.
+                db.executemany(
+                    "UPDATE messages SET indexed = 1 WHERE id = ? AND length(content) = ?",
+                    [(row_id, len(text)) for row_id, text in rows],
+                )
+                db.executemany(
+                    "UPDATE chats SET indexed = 1 WHERE id = ? AND title = ?",
+                    [(-row_id, text) for row_id, text in titles],
+                )
+        return max(len(rows), len(titles)) == at_most
+
+    def find(self, text: str, limit: int = 50) -> list[Hit]:
+        """The newest hits, those in titles first. Every word has to be there; the last one may be unfinished.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        words = ['"' + word.replace('"', '""') + '"' for word in text.replace("\0", " ").split()]
+        if not words:
+            return []
+        query = " ".join(words) + "*"
+        excerpt = f"snippet(search, 0, '{BEGIN}', '{END}', '…', {_WORDS})"
+        titles = self._read(
+            f"SELECT c.id, c.title, NULL, '', {excerpt} FROM search CROSS JOIN chats c ON c.id = -search.rowid"
+            " WHERE search MATCH ? AND search.rowid < 0 AND c.deleted_at IS NULL ORDER BY search.rowid LIMIT ?",
+            (query, limit),
+        )
+        messages = self._read(
+            f"SELECT c.id, c.title, m.id, m.role, {excerpt} FROM search CROSS JOIN messages m ON m.id = search.rowid"
+            " CROSS JOIN chats c ON c.id = m.chat_id WHERE search MATCH ? AND search.rowid > 0"
+            " AND c.deleted_at IS NULL ORDER BY search.rowid DESC LIMIT ?",
+            (query, limit),
+        )
+        return [Hit(*row) for row in (*titles, *messages)][:limit]

@@ -1,0 +1,82 @@
+"""The tokens of a pass, and where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specchat.engine.kernels.library import CBatch, KernelError
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Chains:
+    """Where the tokens of a pass stand, flat: those of a slot next to each other. All arrays are int32."""
+
+    slots: Ints
+    """[n]"""
+    positions: Ints
+    """[n], for the rotary embedding, and the order in which keys are seen."""
+    columns: Ints
+    """[n], of the cache, where keys and values are written."""
+    prefixes: Ints
+    """[n], how many columns are seen from 0 on; they hold those positions."""
+    ancestor_offsets: Ints
+    """[n + 1], the part of `ancestors` that is each token's."""
+    ancestors: Ints
+    """Columns that are seen behind the prefix, by position; the token itself always is."""
+
+    @classmethod
+    def plain(cls, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> Chains:
+        """Rows of `lengths` tokens, each a chain from its start."""
+        positions = np.concatenate([np.arange(s, s + n, dtype=np.int32) for s, n in zip(starts, lengths, strict=True)])
+        return cls(
+            slots=np.repeat(np.asarray(slots, dtype=np.int32), lengths),
+            positions=positions,
+            columns=positions,
+            prefixes=positions,
+            ancestor_offsets=np.zeros(len(positions) + 1, dtype=np.int32),
+            ancestors=np.zeros(0, dtype=np.int32),
+        )
+
+
+class Batch:
+    """The tokens of one pass as the library takes them.
+
+    Args:
+        tokens: [n].
+        chains: where they stand.
+        judged: [m], the tokens whose logits are wanted.
+        threads: how many compute, the caller included.
+
+    Raises:
+        KernelError: lengths do not fit.
+    """
+
+    def __init__(self, tokens: NDArray[np.int64], chains: Chains, judged: Ints, threads: int) -> None:
+        count = len(tokens)
+        parts = {name: np.ascontiguousarray(getattr(chains, name), dtype=np.int32) for name in _PARTS}
+        for name, part in parts.items():
+            if name != "ancestors" and len(part) != count + (name == "ancestor_offsets"):
+                raise KernelError(f"{name} does not fit a pass over {count} tokens")
+        if count and parts["ancestor_offsets"][-1] > len(parts["ancestors"]):
+            raise KernelError("ancestor_offsets points beyond the ancestors")
+        tokens = np.ascontiguousarray(tokens, dtype=np.int64)
+        judged = np.ascontiguousarray(judged, dtype=np.int32)
+        self._kept = (parts, tokens, judged)
+        self.c = CBatch(
+            tokens=count,
+            ids=tokens.ctypes.data,
+            judged_count=len(judged),
+            judged=judged.ctypes.data,
+            threads=threads,
+            **{name: part.ctypes.data for name, part in parts.items()},
+        )
+        """Valid while this object lives; what comes out of the pass has no place yet."""
+
+
+_PARTS = tuple(field.name for field in fields(Chains))

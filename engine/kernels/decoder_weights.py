@@ -1,0 +1,199 @@
+"""Weights of a decoder as the kernels take them: checked, and kept where C reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specchat.engine.kernels.library import CLayer, CModel, CRope, KernelError
+from specchat.engine.kernels.packed_matrix import PackedMatrix
+
+_ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+_LARGEST_HEAD = 512
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderShape:
+    """Sizes and constants of a decoder."""
+
+    hidden: int
+    heads: int
+    key_heads: int
+    head_size: int
+    intermediate: int
+    vocabulary: int
+    epsilon: float
+    activation: str
+    """`silu` or `gelu_tanh`."""
+    attention_scale: float
+    """Factor on the scores."""
+    attention_cap: float = 0.0
+    """c of c·tanh(score/c); 0 for none."""
+    logit_cap: float = 0.0
+    """The same on logits."""
+    embedding_scale: float = 1.0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LayerWeights:
+    """One layer: packed matrices, float32 norms and biases."""
+
+    query: PackedMatrix
+    key: PackedMatrix
+    value: PackedMatrix
+    output: PackedMatrix
+    gate: PackedMatrix
+    up: PackedMatrix
+    down: PackedMatrix
+    attention_norm: Floats
+    """[hidden], before attention; what is multiplied with, so 1 + w of Gemma."""
+    mlp_norm: Floats
+    """[hidden], before the MLP."""
+    attention_out_norm: Floats | None = None
+    """[hidden], on what attention puts out, before it is added."""
+    mlp_out_norm: Floats | None = None
+    """[hidden], on what the MLP puts out, before it is added."""
+    query_norm: Floats | None = None
+    """[head_size], on every query head."""
+    key_norm: Floats | None = None
+    query_bias: Floats | None = None
+    key_bias: Floats | None = None
+    value_bias: Floats | None = None
+    output_bias: Floats | None = None
+    window: int = 0
+    """Positions that a token sees, itself included; 0 for all."""
+    rope: int = 0
+    """Which rotary table."""
+
+
+class DecoderWeights:
+    """All weights of a decoder.
+
+    Args:
+        shape: sizes and constants.
+        layers: weights, in order.
+        embedding: [any vocabulary, hidden].
+        output: [vocabulary, hidden]; the embedding itself where they are tied.
+        final_norm: [hidden].
+        ropes: cosines and sines [positions, pairs] of each rotary table; dimension d turns with d + pairs.
+
+    Raises:
+        KernelError: sizes do not fit.
+    """
+
+    def __init__(
+        self,
+        shape: DecoderShape,
+        layers: Sequence[LayerWeights],
+        embedding: PackedMatrix,
+        output: PackedMatrix,
+        final_norm: Floats,
+        ropes: Sequence[tuple[Floats, Floats]],
+    ) -> None:
+        _check(shape, layers, embedding, output, ropes)
+        self.shape = shape
+        self.layers = tuple(layers)
+        self.embedding, self.output = embedding, output
+        self._kept: list[Any] = []
+        c_layers = (CLayer * len(layers))(*map(self._c_layer, layers))
+        c_ropes = (CRope * len(ropes))(*(CRope(self._keep(c), self._keep(s), len(c), c.shape[1]) for c, s in ropes))
+        self.c = CModel(
+            layer_count=len(layers),
+            activation=_ACTIVATIONS[shape.activation],
+            rope_count=len(ropes),
+            embedding=embedding.c,
+            output=output.c,
+            final_norm=self._keep(final_norm),
+            layers=c_layers,
+            ropes=c_ropes,
+            **{f.name: getattr(shape, f.name) for f in fields(shape) if f.name != "activation"},
+        )
+        """As the library takes it; valid while this object lives."""
+
+    def _c_layer(self, layer: LayerWeights) -> CLayer:
+        parts: dict[str, Any] = {}
+        for field in fields(layer):
+            part = getattr(layer, field.name)
+            if isinstance(part, PackedMatrix):
+                part = part.c
+            elif isinstance(part, np.ndarray):
+                part = self._keep(part)
+            parts[field.name] = part
+        return CLayer(**parts)
+
+    def _keep(self, array: Floats) -> int:
+        """The address of the values as float32, which live as long as this object."""
+        plain = np.ascontiguousarray(array, dtype=np.float32)
+        self._kept.append(plain)
+        return int(plain.ctypes.data)
+
+
+def check_sizes(hidden: int, head_size: int, intermediate: int) -> None:
+    """Check that the decoder can compute with these sizes.
+
+    Raises:
+        KernelError: it cannot.
+    """
+    if hidden % 16 or head_size % 16 or head_size > _LARGEST_HEAD or intermediate % 16:
+        raise KernelError(
+            f"the quantised kernels need sizes that are multiples of 16 and heads up to {_LARGEST_HEAD}: this model "
+            f"has hidden {hidden}, head {head_size}, intermediate {intermediate}"
+        )
+
+
+def _check(
+    shape: DecoderShape,
+    layers: Sequence[LayerWeights],
+    embedding: PackedMatrix,
+    output: PackedMatrix,
+    ropes: Sequence[tuple[Floats, Floats]],
+) -> None:
+    """Refuse what the kernels cannot compute."""
+    if shape.activation not in _ACTIVATIONS:
+        raise KernelError(f"activation {shape.activation!r} is not known: choose one of {', '.join(_ACTIVATIONS)}")
+    check_sizes(shape.hidden, shape.head_size, shape.intermediate)
+    if shape.heads % shape.key_heads:
+        raise KernelError(f"{shape.heads} query heads cannot share {shape.key_heads} key heads")
+    queries, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
+    wanted = {
+        "query": (queries, shape.hidden),
+        "key": (keys, shape.hidden),
+        "value": (keys, shape.hidden),
+        "output": (shape.hidden, queries),
+        "gate": (shape.intermediate, shape.hidden),
+        "up": (shape.intermediate, shape.hidden),
+        "down": (shape.hidden, shape.intermediate),
+    }
+    vectors = {
+        **dict.fromkeys(("attention_norm", "mlp_norm", "attention_out_norm", "mlp_out_norm"), shape.hidden),
+        **dict.fromkeys(("query_norm", "key_norm"), shape.head_size),
+        "query_bias": queries,
+        "key_bias": keys,
+        "value_bias": keys,
+        "output_bias": shape.hidden,
+    }
+    for i, layer in enumerate(layers):
+        for name, size in wanted.items():
+            matrix: PackedMatrix = getattr(layer, name)
+            if (matrix.rows, matrix.columns) != size:
+                raise KernelError(
+                    f"layer {i}: {name} is {matrix.rows} x {matrix.columns} and not {size[0]} x {size[1]}"
+                )
+        for name, length in vectors.items():
+            vector = getattr(layer, name)
+            if vector is not None and vector.shape != (length,):
+                raise KernelError(f"layer {i}: {name} has the shape {list(vector.shape)} and not [{length}]")
+        if not 0 <= layer.rope < len(ropes):
+            raise KernelError(f"layer {i}: there is no rotary table {layer.rope}")
+    if (output.rows, output.columns) != (shape.vocabulary, shape.hidden):
+        raise KernelError(f"the output is {output.rows} x {output.columns}, which is not vocabulary x hidden")
+    if embedding.columns != shape.hidden:
+        raise KernelError(f"the embedding has {embedding.columns} columns, and the hidden size is {shape.hidden}")
+    for cosines, sines in ropes:
+        if cosines.shape != sines.shape or cosines.ndim != 2 or 2 * cosines.shape[1] > shape.head_size:
+            raise KernelError("a rotary table must be [positions, pairs], with at most half the head size of pairs")

@@ -1,0 +1,121 @@
+#include "head.h"
+
+#include <algorithm>
+
+#include "packing.h"
+#include "pieces.h"
+#include "variants.h"
+
+namespace sk {
+
+namespace {
+
+// Tokens of a prompt that are fused at a time, so that what is made on the way stays small.
+constexpr int64_t kAbsorbed = 64;
+
+}  // namespace
+
+Head::Head(const sk_head_model& model)
+    : layer_(model.layer),
+      fuse_(model.fuse),
+      again_(model.again),
+      token_(model.token),
+      tap_count_(model.tap_count),
+      ones_(size_t(model.layer.hidden), 1.0f) {}
+
+void Head::attach(int32_t slots, int32_t columns, float* states, uint16_t* keys, uint16_t* values) {
+    slots_ = slots;
+    columns_ = columns;
+    states_ = states;
+    layer_.attach(slots, columns, &keys, &values);
+}
+
+std::string Head::fault(int64_t count, const int32_t* slots, const int32_t* columns) const {
+    if (!states_) return "there is no cache: attach one first";
+    for (int64_t i = 0; i < count; i++)
+        if (slots[i] < 0 || slots[i] >= slots_ || columns[i] < 0 || columns[i] >= columns_)
+            return "the place of token " + std::to_string(i) + " is not in the cache";
+    return "";
+}
+
+std::string Head::fault(const sk_head_step& step) const {
+    for (int64_t i = 0; i < step.batch.tokens; i++)
+        if (step.sources[i] < -1 || step.sources[i] >= outcomes_)
+            return "the source of token " + std::to_string(i) + " was not judged in the step before";
+    if (step.batch.tap_count || step.batch.entered) return "a head has no taps, and finds itself what its layer reads";
+    return layer_.fault(step.batch);
+}
+
+// Root mean square 1.
+void Head::norm_plainly(const float* x, float* y) const {
+    kernels_->norm(x, ones_.data(), layer_.model().epsilon, layer_.model().hidden, y);
+}
+
+void Head::absorb(int64_t count, const int32_t* slots, const int32_t* columns, const float* tapped, int32_t threads) {
+    std::lock_guard<std::mutex> lock(pool_.mutex);
+    pool_.start(threads);
+    kernels_ = &kernels();
+    const int64_t hidden = layer_.model().hidden, width = tap_count_ * hidden;
+    for (int64_t first = 0; first < count; first += kAbsorbed) {
+        const int64_t some = std::min(kAbsorbed, count - first);
+        tapped_.reserve(some, width);
+        fused_.reserve(some * hidden);
+        each_token(pool_, some, [&](int64_t t) {
+            const float* from = tapped + (first + t) * width;
+            for (int64_t i = 0; i < tap_count_; i++) norm_plainly(from + i * hidden, tapped_.token(t) + i * hidden);
+            if (is_quantized(fuse_.format)) tapped_.quantize(*kernels_, t);
+        });
+        const Inputs inputs = tapped_.inputs();
+        each_panels(pool_, panels(hidden), [&](int64_t from, int64_t to, int) {
+            kernels_->linear(fuse_, inputs, from, to, 0, some, nullptr, false, fused_.get() + from * kPanel, hidden);
+        });
+        for (int64_t t = 0; t < some; t++) {
+            const float* from = fused_.get() + t * hidden;
+            std::copy(from, from + hidden, state(slots[first + t], columns[first + t]));
+        }
+    }
+}
+
+// What the layer reads: a state of the target's or of the head's own making, and the token's embedding.
+void Head::enter(const sk_head_step& step) {
+    const int64_t count = step.batch.tokens, hidden = layer_.model().hidden;
+    embedded_.reserve(count, hidden);
+    before_.reserve(count, hidden);
+    float* entered = entered_.reserve(count * hidden);
+    bool drafted = false;
+    for (int64_t t = 0; t < count; t++) drafted |= step.sources[t] >= 0;
+    each_token(pool_, count, [&](int64_t t) {
+        float* embedding = embedded_.token(t);
+        unpack_row(layer_.model().embedding, step.batch.ids[t], embedding);
+        norm_plainly(embedding, embedding);
+        if (is_quantized(token_.format)) embedded_.quantize(*kernels_, t);
+        if (!drafted) return;
+        const float* outcome = layer_.judged(std::max(step.sources[t], 0));
+        std::copy(outcome, outcome + hidden, before_.token(t));
+        if (is_quantized(again_.format)) before_.quantize(*kernels_, t);
+    });
+    const Inputs embedded = embedded_.inputs(), before = before_.inputs();
+    each_panels(pool_, panels(hidden), [&](int64_t from, int64_t to, int) {
+        float* out = entered + from * kPanel;
+        if (drafted) kernels_->linear(again_, before, from, to, 0, count, nullptr, false, out, hidden);
+        for (int64_t t = 0; t < count; t++)
+            if (step.sources[t] < 0) {
+                const float* known = state(step.batch.slots[t], step.batch.columns[t]) + from * kPanel;
+                std::copy(known, known + (to - from) * kPanel, out + t * hidden);
+            }
+        kernels_->linear(token_, embedded, from, to, 0, count, nullptr, true, out, hidden);
+    });
+}
+
+void Head::run(const sk_head_step& step) {
+    std::lock_guard<std::mutex> lock(pool_.mutex);
+    pool_.start(step.batch.threads);
+    kernels_ = &kernels();
+    enter(step);
+    sk_batch batch = step.batch;
+    batch.entered = entered_.get();
+    layer_.pass(batch);
+    outcomes_ = batch.judged_count;
+}
+
+}  // namespace sk

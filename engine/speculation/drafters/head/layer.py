@@ -1,0 +1,84 @@
+"""What drafting asks of a draft head's layer, whatever computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specchat.engine.runner.tree import Tree
+from specchat.engine.sequence.sequence import SequenceState
+
+WINDOW = 256
+"""Places a draft looks back: as far as the head has been trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a step says of P places of every row."""
+
+    logits: Tensor
+    """[B, P, V'], of the draft vocabulary."""
+    best: NDArray[np.int32] | None = None
+    """[B x P, `BRANCHES`], the likeliest of the V' tokens, where that costs nothing; else None."""
+    shares: NDArray[np.float32] | None = None
+    """[B x P, `BRANCHES`], their probabilities at temperature 1."""
+
+    def likeliest(self, count: int) -> Tensor:
+        """The `count` likeliest of the V' tokens [B, P, count], int64."""
+        if self.best is None or count > self.best.shape[1]:
+            return self.logits.topk(count, -1).indices
+        return torch.from_numpy(self.best[:, :count]).long().view(*self.logits.shape[:2], count)
+
+
+class HeadLayer(Protocol):
+    """A head with states, keys and values of every slot; a tree's token i has the i-th place behind the last read."""
+
+    window: int
+    """Places that a place sees, itself included."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all slots."""
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the states of the first `length` tokens to another slot."""
+
+    def exchange(self, one: int, other: int, length: int) -> None:
+        """Let two slots change the first `length` places."""
+
+    def absorb(
+        self, slots: Sequence[int], starts: Sequence[int], tapped: Tensor, lengths: Sequence[int] | None
+    ) -> None:
+        """Keep the states of tokens.
+
+        Args:
+            slots: [B].
+            starts: [B], the position of each row's first token.
+            tapped: [B, T, taps x d], the target's hidden states.
+            lengths: [B], how many of each row's T tokens are wanted; all if None.
+        """
+
+    def read(self, rows: Sequence[SequenceState], begins: Sequence[int], ends: Sequence[int]) -> Scores:
+        """Run on the target's states at places `begins[i]` to `ends[i]` - 1 of each row; scores [B, 1, V'] of the last.
+
+        Places before `begins[i]` may be read again.
+        """
+
+    def extend(
+        self, rows: Sequence[SequenceState], tree: Tree, level: Sequence[int], parents: Sequence[int], tokens: Tensor
+    ) -> Scores:
+        """Go on behind drafted tokens of one depth: scores [B, P, V'] of what follows them.
+
+        Args:
+            rows: whose drafts are this tree.
+            tree: of which token i has its place i behind the last that was read.
+            level: the P tokens.
+            parents: which of the places of the step before each of them follows.
+            tokens: [B, P], int64, what they are.
+        """

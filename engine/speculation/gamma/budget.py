@@ -1,0 +1,32 @@
+"""What a row's draft may cost, for drafters that decide while they draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from specchat.engine.request import MAX_GAMMA
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Prices in tokens: what has to be gained on average for a thing to pay."""
+
+    passes: Sequence[float]
+    """Of verifying 0, 1, … drafted tokens."""
+    step: float
+    """Of one more draft step, this row's share."""
+    rate: Callable[[int], float]
+    """The chance that a token is accepted where the one before it was, by its bucket."""
+    line: int = 0
+    """Positions that are drafted for whatever they cost: one token each at least."""
+    repeatable: bool = False
+    """Whether the draft may depend on nothing but the row."""
+
+
+def repeatable(rate: Callable[[int], float], line: int = 0) -> Budget:
+    """A budget of fixed prices, about those of quantised weights on a CPU, for rows that may not learn them."""
+    return Budget([_TOKEN * n for n in range(MAX_GAMMA + 2)], _STEP, rate, line, repeatable=True)
+
+
+_TOKEN, _STEP = 0.15, 0.1

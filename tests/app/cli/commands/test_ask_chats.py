@@ -1,0 +1,91 @@
+"""`specchat ask` with files, templates, and chats that it goes on with or begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.stored_conversation import stored_conversation
+from specchat.app.cli.commands.ask import Question
+from specchat.app.errors import AppError
+from specchat.app.paths import config_folder, database_file
+from specchat.app.storage.store import Store
+from specchat.engine import Message
+from tests.app.cli.commands.command import Done
+
+
+@pytest.fixture(autouse=True)
+def nothing_piped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+
+
+def question(text: str | None = "Why?", system: str | None = None, **rest: object) -> Question:
+    return Question(text, system, (), (), **rest)  # type: ignore[arg-type]
+
+
+def stored() -> list[Conversation]:
+    with Store(database_file()) as store:
+        return [stored_conversation(chat, store.messages(chat.id)) for chat in store.chats()]
+
+
+def test_a_chat_is_kept_and_gone_on_with(ask: Callable[..., Done]) -> None:
+    first = ask("the first question", "--save", "--system", "Be brief.", "--max-tokens", 5)
+    second = ask("the second one", "--continue", "--max-tokens", 5)
+    third = ask("the third one", "--chat", "FIRST", "--max-tokens", 5)
+    assert (first.code, second.code, third.code) == (0, 0, 0)
+    (kept,) = stored()
+    assert kept.system == "Be brief."
+    assert [turn.prompt for turn in kept.turns] == ["the first question", "the second one", "the third one"]
+    replies = [turn.reply for turn in kept.turns if turn.reply]
+    assert [reply.text.strip() for reply in replies] == [done.out.strip() for done in (first, second, third)]
+    assert all(len(reply.emitted) == 5 for reply in replies)
+    assert kept.messages(kept.turns[1])[:2] == (Message("system", "Be brief."), Message("user", "the first question"))
+
+
+def test_without_save_nothing_is_kept(ask: Callable[..., Done]) -> None:
+    assert ask("a question", "--max-tokens", 2).code == 0
+    assert not database_file().exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--continue",), "there are no chats yet"),
+        (("--chat", "x"), "there are no chats yet"),
+        (("--chat", "x", "--continue"), "name two chats"),
+        (("--file", "missing.txt"), "missing.txt cannot be read"),
+        (("--template", "none"), "template 'none' is not known"),
+        (("--var", "a=b"), "goes with a template"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_model_is_loaded(
+    ask: Callable[..., Done], options: tuple[str, ...], sentence: str
+) -> None:
+    done = ask("a question", *options)
+    assert done.code == 2
+    assert sentence in done.err
+
+
+def test_files_stand_behind_the_question_under_their_names(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.py", tmp_path / "two.md"
+    one.write_text("print(1)\n")
+    two.write_text("a ```fence```\n")
+    assert question(files=(one, two)).prompt() == (
+        "Why?\n\none.py:\n```\nprint(1)\n```\n\ntwo.md:\n~~~~~~\na ```fence```\n~~~~~~"
+    )
+    one.write_bytes(b"\x7fELF\x00")
+    with pytest.raises(AppError, match="is no text file"):
+        question(files=(one,)).prompt()
+
+
+def test_a_template_is_filled_and_a_missing_variable_is_named() -> None:
+    folder = config_folder() / "templates"
+    folder.mkdir(parents=True)
+    (folder / "translate.md").write_text("Translate into {{ language }}:\n{{text}} {{language}}\n")
+    filled = question(None, template="translate", values=("language=French", "text={{text}} = x"))
+    assert filled.prompt() == "Translate into French:\n{{text}} = x French"
+    with pytest.raises(AppError, match="lacks a value for text: give text="):
+        question(None, template="translate", values=("language=French",)).prompt()

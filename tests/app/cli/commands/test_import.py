@@ -1,0 +1,176 @@
+"""`specchat import`: whole chats come in with all of their versions, the rest is named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specchat.app.chat.chat_import import read_chats
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.export import as_json
+from specchat.app.chat.stored_conversation import stored_conversation
+from specchat.app.paths import database_file
+from specchat.app.storage.store import Store
+from tests.app.cli.commands.command import command
+from tests.app.storage.helpers import child
+from tests.app.storage.test_migrations import VERSION_2
+
+
+def node(role: str, parent: str, *parts: Any) -> dict[str, Any]:
+    """A node of ChatGPT's tree."""
+    return {"message": {"author": {"role": role}, "content": {"parts": parts}}, "parent": parent}
+
+
+CHATGPT = {
+    "title": "Trip",
+    "current_node": "a2",
+    "mapping": {
+        "root": {"message": None, "parent": None},
+        "s": node("system", "root", "Be brief."),
+        "u": node("user", "s", "Where to?"),
+        "a1": node("assistant", "u", "Porto"),
+        "t": node("tool", "u", "…"),
+        "a2": node("assistant", "t", "Lisbon", {"image": 1}),
+        "u2": node("user", "a1", "Why?"),
+    },
+}
+OPEN_WEBUI = {
+    "title": "Sort",
+    "chat": {
+        "title": "Sort",
+        "history": {
+            "currentId": "2",
+            "messages": {
+                "1": {"id": "1", "parentId": None, "role": "user", "content": "Sort a list"},
+                "2": {"id": "2", "parentId": "1", "role": "assistant", "content": "Use sorted()."},
+            },
+        },
+    },
+}
+
+
+def shown(conversation: Conversation) -> list[tuple[str, str]]:
+    return [(turn.prompt, turn.reply.text if turn.reply else "") for turn in conversation.turns]
+
+
+def stored() -> dict[str, Conversation]:
+    with Store(database_file()) as store:
+        return {chat.title: stored_conversation(chat, store.messages(chat.id)) for chat in store.chats()}
+
+
+def write(folder: Path, value: Any) -> Path:
+    path = folder / "export.json"
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return path
+
+
+def test_a_tree_of_chatgpt_comes_in_whole(tmp_path: Path) -> None:
+    done = command("import", write(tmp_path, [CHATGPT]))
+    assert (done.code, done.err) == (0, "")
+    trip = stored()["Trip"]
+    assert trip.system == "Be brief."
+    assert shown(trip) == [("Where to?", "Lisbon")]
+    assert [reply.text for reply in trip.turns[0].replies] == ["Porto", "Lisbon"]
+    assert [turn.prompt for turn in trip.every] == ["Where to?", "Why?"]
+
+
+def test_chats_of_open_webui_come_in(tmp_path: Path) -> None:
+    assert command("import", write(tmp_path, [OPEN_WEBUI])).code == 0
+    assert shown(stored()["Sort"]) == [("Sort a list", "Use sorted().")]
+
+
+def test_our_own_export_comes_back_with_its_rounds(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    path.write_bytes(VERSION_2.read_bytes())
+    with Store(path) as store:
+        chat = next(chat for chat in store.chats() if chat.title.startswith("Lisbon"))
+        before = stored_conversation(chat, store.messages(chat.id))
+    assert command("import", write(tmp_path, as_json(before, "m"))).code == 0
+    after = stored()[before.title]
+    assert shown(after) == shown(before)
+    for old, new in zip(before.turns[:3], after.turns[:3], strict=True):
+        assert [reply.rounds for reply in new.replies] == [reply.rounds for reply in old.replies]
+        assert new.place == old.place
+
+
+BROKEN: list[Any] = [
+    {"title": "No messages", "mapping": {}},
+    {"title": "No text", "chat": {"messages": [{"role": "user", "content": 7}]}},
+    {"title": "A circle", "mapping": {"a": {"parent": "b", "message": None}, "b": {"parent": "a", "message": None}}},
+    {"title": "Reply first", "chat": {"messages": [{"role": "assistant", "content": "hi"}]}},
+    {"title": "Something else"},
+    "text",
+    None,
+]
+
+
+def test_what_is_whole_comes_in_and_the_rest_is_named(tmp_path: Path) -> None:
+    done = command("import", write(tmp_path, [*BROKEN[:3], OPEN_WEBUI, *BROKEN[3:], CHATGPT]))
+    assert done.code == 0
+    assert sorted(stored()) == ["Sort", "Trip"]
+    lines = done.err.strip().split("\n")
+    assert len(lines) == len(BROKEN)
+    assert "chat 1 (No messages) is left out: it has no messages" in lines[0]
+    assert "chat 3 (A circle) is left out" in lines[2]
+
+
+def test_a_file_that_breaks_off_gives_the_chats_before_the_break() -> None:
+    text = json.dumps([OPEN_WEBUI, CHATGPT, OPEN_WEBUI])
+    chats, problems = read_chats(text[:-40])
+    assert [chat.title for chat in chats] == ["Sort", "Trip"]
+    assert problems == ["the file breaks off or is damaged behind chat 2: the rest is left out"]
+    for cut in range(len(text)):
+        read_chats(text[:cut])
+
+
+@pytest.mark.parametrize("text", ["", "hello", "{}", "[", "[1]"])
+def test_a_file_without_a_chat_is_refused(tmp_path: Path, text: str) -> None:
+    done = command("import", write(tmp_path, text))
+    assert done.code == 2
+    assert "nothing was imported" in done.err
+    assert stored() == {}
+
+
+def test_a_conversation_of_many_thousand_messages_comes_in(tmp_path: Path) -> None:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[n % 2], "content": f"message {n}"} for n in range(6000)]
+    assert command("import", write(tmp_path, {"title": "long", "chat": {"messages": messages}})).code == 0
+    assert len(stored()["long"].turns) == 3000
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        "s.import_chats([ImportedChat(str(n), (ImportedMessage('user', 'a', None),)) for n in range(50)])",
+        "s.fork_chat([1, 2, 3, 4], 'fork')",
+        "s.add_message(1, 'user', 'edited', parent=2)",
+    ],
+    ids=["import", "fork", "edit"],
+)
+def test_a_kill_in_the_middle_leaves_what_was_there(tmp_path: Path, job: str) -> None:
+    """The process ends itself, without any clean-up, behind each statement that writes."""
+    path = tmp_path / "specchat.db"
+    code = (
+        "import signal\n"
+        "from specchat.app.storage.imported import ImportedChat, ImportedMessage\n"
+        "s = Store(path)\n"
+        "left = [int(sys.argv[2])]\n"
+        "def trace(statement):\n"
+        "    left[0] -= statement.startswith(('INSERT', 'UPDATE', 'COMMIT'))\n"
+        "    if left[0] < 0:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "s._db.set_trace_callback(trace)\n"
+        f"{job}\n"
+    )
+    for statements in (0, 1, 2):
+        path.write_bytes(VERSION_2.read_bytes())
+        with Store(path) as store:
+            before = [(chat, store.messages(chat.id)) for chat in store.chats()]
+        assert subprocess.run(child(code, path, statements), timeout=60, check=False).returncode == -9
+        with Store(path) as store:
+            assert store.notice is None
+            assert [(chat, store.messages(chat.id)) for chat in store.chats()] == before

@@ -1,0 +1,197 @@
+"""A running `specchat serve` as the engine: the same records, the same text, and sentences for what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from specchat.app.sources.attached import AttachedEngine
+from specchat.engine import (
+    Admitted,
+    Counted,
+    Died,
+    Engine,
+    EngineConfig,
+    EngineError,
+    Event,
+    Finished,
+    FinishReason,
+    Message,
+    Outbox,
+    Ready,
+    Request,
+    Round,
+    Sampling,
+    read_trace,
+)
+from tests.app.cli.commands.command import command
+from tests.app.server.served import Served, chat
+
+ASKED = (Message("user", "the quick brown fox"),)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Callable[..., Path]) -> Path:
+    return tiny_model(eos_token_id=0)
+
+
+@pytest.fixture(scope="module")
+def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    options = ("--dtype", "float32", "--slots", 2)
+    with Served("--target", model, *options, home=tmp_path_factory.mktemp("home"), key="secret") as server:
+        yield server
+
+
+@pytest.fixture
+def attached(served: Served) -> Iterator[AttachedEngine]:
+    engine = AttachedEngine(served.url + "/v1", served.key)
+    yield engine
+    engine.close()
+
+
+def replies(engine: AttachedEngine | Engine, *requests: Request) -> list[list[Event]]:
+    boxes = []
+    for request in requests:
+        boxes.append(Outbox())
+        engine.submit(request, boxes[-1])
+    return [to_the_end(box) for box in boxes]
+
+
+def to_the_end(box: Outbox) -> list[Event]:
+    events: list[Event] = []
+    while not events or not isinstance(events[-1], Finished):
+        event = box.get(60)
+        assert event is not None
+        events.append(event)
+    return events
+
+
+def first(engine: AttachedEngine) -> Event:
+    """What it says after it has said that it asks."""
+    engine.start()
+    assert engine.outbox.get(60) is not None
+    event = engine.outbox.get(60)
+    assert event is not None
+    return event
+
+
+def test_a_server_gives_the_records_that_an_engine_here_gives(attached: AttachedEngine, model: Path) -> None:
+    requests = [
+        Request("greedy", ASKED, max_tokens=40, gamma=4),
+        Request("sampled", ASKED, sampling=Sampling(1.0, 20, seed=5), max_tokens=40, gamma=3, detail=4),
+        Request("text", prompt="the dog", max_tokens=10, gamma=2, stop=("zzz",)),
+        Request("ids", prompt_ids=(66, 67, 68), max_tokens=10, gamma=0),
+    ]
+    there = replies(attached, *requests)
+    ready = first(attached)
+    assert isinstance(ready, Ready)
+    assert (ready.slots, ready.device) == (2, "cpu")
+    engine = Engine(EngineConfig(str(model), dtype="float32"))
+    engine.start()
+    here = replies(engine, *requests)
+    engine.close()
+
+    def decisions(events: list[Event]) -> list[tuple[object, ...]]:
+        rounds = [e for e in events if isinstance(e, Round)]
+        return [(r.request_id, r.number, r.drafted, r.accepted, r.emitted, r.pieces, len(r.detail)) for r in rounds]
+
+    for ours, theirs in zip(here, there, strict=True):
+        assert decisions(theirs) == decisions(ours)
+        assert isinstance(theirs[0], Admitted)
+        assert isinstance(theirs[-1], Finished)
+        assert theirs[-1].reason is ours[-1].reason  # type: ignore[union-attr]
+
+
+def test_a_cancelled_reply_frees_its_slot(attached: AttachedEngine, served: Served) -> None:
+    box = Outbox()
+    attached.submit(Request("long", ASKED, max_tokens=200, drafter="none"), box)
+    while not isinstance(box.get(60), Admitted):
+        pass
+    with pytest.raises(EngineError, match="has not ended yet"):
+        attached.submit(Request("long", ASKED), box)
+    attached.cancel("long")
+    last = to_the_end(box)[-1]
+    assert isinstance(last, Finished)
+    assert last.reason is FinishReason.CANCELLED
+    served.wait_until_idle()
+
+
+def test_it_counts_the_tokens_of_a_prompt(attached: AttachedEngine, served: Served) -> None:
+    attached.count(ASKED)
+    counted = attached.outbox.get(60)
+    with served.http() as http:
+        made = http.post("/v1/chat/completions", json=chat(ASKED[0].content, max_tokens=1)).json()
+    assert isinstance(counted, Counted)
+    assert counted.tokens == made["usage"]["prompt_tokens"]
+
+
+def test_a_pause_holds_rounds_back(attached: AttachedEngine) -> None:
+    attached.pause()
+    attached.submit(Request("held", ASKED, max_tokens=5, gamma=0))
+    while attached._streams:
+        time.sleep(0.02)
+    assert attached.drain() == []
+    attached.step()
+    (given,) = [event for event in attached.drain() if isinstance(event, Round)]
+    assert given.number == 0
+    assert attached.drain() == []
+    attached.resume()
+    rest = attached.drain()
+    assert [event.number for event in rest if isinstance(event, Round)] == [1, 2, 3, 4]
+    assert isinstance(rest[-1], Finished)
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (Request("r", ASKED, sampling=Sampling(lenience=0.5)), "leave out --lenience"),
+        (Request("r", ASKED, reply_ids=(5,)), "cannot be given the beginning of a reply"),
+    ],
+)
+def test_what_the_protocol_cannot_carry_is_refused(attached: AttachedEngine, request_: Request, words: str) -> None:
+    with pytest.raises(EngineError, match=words):
+        attached.submit(request_)
+
+
+def test_the_server_s_own_sentence_arrives(attached: AttachedEngine) -> None:
+    ((last,),) = replies(attached, Request("r", (Message("user", "fox " * 400),)))
+    assert isinstance(last, Finished)
+    assert last.reason is FinishReason.ERROR
+    assert "and the context holds 256" in last.message
+
+
+def test_who_is_not_there_or_no_specchat_is_named(served: Served) -> None:
+    wrong = first(AttachedEngine(served.url, "wrong"))
+    assert isinstance(wrong, Died)
+    assert "the key is missing or wrong" in wrong.message
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    gone = first(AttachedEngine(f"127.0.0.1:{port}"))
+    assert isinstance(gone, Died)
+    assert f"http://127.0.0.1:{port} cannot be reached" in gone.message
+    for address in ("ftp://x", "http://", "http://x:99999", "http://x/other", "http://[::1"):
+        with pytest.raises(EngineError, match="is not the address of a server"):
+            AttachedEngine(address)
+
+
+def test_ask_prints_what_the_server_says(
+    served: Served, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
+    monkeypatch.setenv("SPECCHAT_API_KEY", served.key or "")
+    question = ("ask", "the quick brown fox", "--max-tokens", 30)
+    here = command(*question, "--target", model, "--dtype", "float32")
+    there = command(*question, "--attach", served.url, "--trace", tmp_path / "trace.jsonl")
+    assert (there.code, there.out, there.err) == (0, here.out, "")
+    records = list(read_trace(tmp_path / "trace.jsonl"))
+    assert [type(record) for record in records[:2]] == [Ready, Request]
+    figures = json.loads(command(*question, "--attach", served.url, "--json").out)
+    assert figures["text"] == here.out.removesuffix("\n")
+    assert figures["tested"] >= figures["accepted"] > 0
+    refused = command(*question, "--attach", served.url, "--target", model)
+    assert "--target contradicts --attach" in refused.sentence

@@ -1,0 +1,126 @@
+"""Search: words are found where they stand, whatever signs they are typed with, and never after they are gone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specchat.app.storage.search_index import BEGIN, END
+from specchat.app.storage.store import Store
+from tests.app.storage.helpers import Clock
+from tests.app.storage.test_migrations import VERSION_2
+
+
+def found(store: Store, text: str) -> list[tuple[str, str, str]]:
+    """Chat, role and excerpt of every hit, the hit in brackets."""
+    while store.search.update():
+        pass
+    return [(hit.title, hit.role, hit.excerpt.replace(BEGIN, "[").replace(END, "]")) for hit in store.search.find(text)]
+
+
+def ask(store: Store, chat: int, prompt: str, reply: str) -> int:
+    asked = store.add_message(chat, "user", prompt)
+    answer = store.add_message(chat, "assistant", "", parent=asked)
+    store.append_rounds(answer, reply, [])
+    store.finish_message(answer, "eos")
+    return answer
+
+
+@pytest.fixture
+def chat(store: Store) -> int:
+    chat = store.create_chat("Lisbon in spring").id
+    ask(store, chat, "Where is the Alfama?", "The Alfama is the oldest quarter of Lisbon.")
+    return chat
+
+
+@pytest.mark.usefixtures("chat")
+def test_titles_come_first_and_then_the_newest_messages(store: Store) -> None:
+    title = "Lisbon in spring"
+    assert found(store, "lisb") == [
+        (title, "", "[Lisbon] in spring"),
+        (title, "assistant", "The Alfama is the oldest quarter of [Lisbon]."),
+    ]
+    assert [role for _, role, _ in found(store, "alfama")] == ["assistant", "user"]
+    assert found(store, "oldest alfama")
+    assert not found(store, "oldest porto")
+    assert not found(store, "  ")
+
+
+def test_accents_and_case_do_not_matter(store: Store) -> None:
+    store.create_chat("São João")
+    assert found(store, "SAO joa") == [("São João", "", "[São] [João]")]
+
+
+@pytest.mark.parametrize(
+    "text", ["lisbon*", '"lisbon"', "lisbon OR", "lisbon AND (", "NEAR(lisbon", "-lisbon", "text:", "^"]
+)
+@pytest.mark.usefixtures("chat")
+def test_signs_of_a_query_language_mean_nothing(store: Store, text: str) -> None:
+    found(store, text)
+    assert bool(found(store, text)) is (text in ("lisbon*", '"lisbon"', "-lisbon", "^") and text != "^")
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.text(st.characters(codec="utf-8")))
+def test_whatever_is_typed_is_answered(store: Store, text: str) -> None:
+    store.search.find(text)
+
+
+def test_what_changes_is_found_as_it_is_now(store: Store, chat: int) -> None:
+    assert found(store, "spring")
+    store.rename_chat(chat, "Porto in autumn")
+    assert not found(store, "spring")
+    assert found(store, "autumn")
+    store.delete_chat(chat)
+    assert not found(store, "alfama")
+    store.restore_chat(chat)
+    assert found(store, "alfama")
+    waiting = store.add_message(chat, "user", "never asked")
+    assert found(store, "never")
+    store.take_back(waiting)
+    assert not found(store, "never")
+    assert store.add_message(chat, "user", "another one with the same id") == waiting
+    assert len(found(store, "another")) == 1
+
+
+def test_a_reply_is_found_when_it_has_ended_and_a_killed_one_later(path: Path) -> None:
+    clock = Clock()
+    with Store(path, clock) as store:
+        chat = store.create_chat("").id
+        reply = store.add_message(chat, "assistant", "")
+        store.append_rounds(reply, "half a word", [])
+        assert not found(store, "half")
+        clock.now += 7200
+        assert found(store, "half")
+        store.append_rounds(reply, " and more", [])
+        store.finish_message(reply, "eos")
+        assert len(found(store, "half more")) == 1
+
+
+def test_what_an_older_version_stored_is_found(path: Path) -> None:
+    path.parent.mkdir()
+    shutil.copy(VERSION_2, path)
+    with Store(path) as store:
+        assert [role for _, role, _ in found(store, "lisbon")][:2] == ["", "user"]
+        assert not found(store, "bye")  # its chat is deleted
+
+
+def test_pinned_chats_stand_above_the_others(store: Store) -> None:
+    one, _two = store.create_chat("one"), store.create_chat("two")
+    store.pin_chat(one.id, True)
+    assert [(chat.title, chat.pinned) for chat in store.chats()] == [("one", True), ("two", False)]
+    store.pin_chat(one.id, False)
+    assert [chat.title for chat in store.chats()] == ["two", "one"]
+
+
+def test_prompts_of_all_chats_come_once_each_the_newest_last(store: Store) -> None:
+    for title, prompts in (("a", ("x", "y")), ("b", ("z", "x"))):
+        chat = store.create_chat(title).id
+        for prompt in prompts:
+            ask(store, chat, prompt, "reply")
+    assert store.prompts(10) == ["y", "z", "x"]
+    assert store.prompts(2) == ["z", "x"]

@@ -1,0 +1,212 @@
+"""The page that replays a chat: in a real browser, with real traces, and with what a hostile model might say."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.trace import Trace
+from specchat.app.chat.web_page.data import trace_data
+from specchat.app.chat.web_page.render import render
+from specchat.app.sanitize import escape_controls
+from specchat.app.ui.themes import FATES_ON_DARK, FATES_ON_LIGHT
+from specchat.engine import Fate, Finished, Metrics, Record, Request, Round
+from tests.app.cli.commands.command import command
+from tests.app.recorded import TRACES, trace
+from tests.browser import Browser, needs_browser
+
+PAGE = Path(__file__).parents[2] / "app" / "chat" / "web_page"
+HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=hacked=1><!--&lt;\u2028\x1b]0;x\x07\u202e"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as opened:
+        yield opened
+
+
+def show(browser: Browser, page: str, folder: Path) -> None:
+    file = folder / "page.html"
+    file.write_text(page, "utf-8")
+    browser.open(file.as_uri())
+    assert browser.complaints() == []
+
+
+def kept(records: list[Record]) -> list[str]:
+    """The text of each reply of a trace."""
+    replies: dict[str, Reply] = {r.request_id: Reply() for r in records if isinstance(r, Request)}
+    for record in records:
+        if not isinstance(record, Request) and (reply := replies.get(getattr(record, "request_id", None) or "")):
+            reply.add(record)
+    return [escape_controls(reply.text) for reply in replies.values()]
+
+
+def visible(browser: Browser) -> list[str]:
+    script = "return [...document.querySelectorAll('main .token:not([hidden])')].map(e => e.textContent)"
+    return list(browser.run(script))
+
+
+def test_the_page_is_small_and_asks_no_network() -> None:
+    page = render({"title": "", "model": None, "duration": 0.0, "replies": []})
+    assert len(page.encode()) < 200_000
+    assert not re.search(r"https?:|src=|href=|@import|url\(", page)
+    assert "default-src 'none'" in page
+
+
+def test_its_colours_are_those_of_the_app() -> None:
+    style = (PAGE / "page.css").read_text("utf-8")
+    dark, light = style.split(':root[data-theme="light"]')
+    for part, colours in ((dark, FATES_ON_DARK), (light, FATES_ON_LIGHT)):
+        found = dict(re.findall(r"--(\w+): (#\w+)", part.split("}")[0]))
+        assert {f"fate-{fate.value}": found[fate.value] for fate in Fate} == colours
+
+
+@needs_browser
+def test_it_replays_a_trace_round_by_round(browser: Browser, tmp_path: Path) -> None:
+    records = trace("sampled")
+    rounds = [r for r in records if isinstance(r, Round)]
+    show(browser, Trace(records).page(), tmp_path)
+    everything = visible(browser)
+    assert len(everything) == sum(len(list(r.tokens())) for r in rounds)
+    browser.run("const at = document.getElementById('at'); at.value = 0; at.dispatchEvent(new Event('input'))")
+    assert visible(browser) == []
+    browser.press(".")
+    first = list(rounds[0].tokens())
+    assert len(visible(browser)) == len(first)
+    browser.press(".", ".", ",")
+    assert len(visible(browser)) == len(first) + len(list(rounds[1].tokens()))
+    browser.press("x")
+    looked_at = browser.run("return document.querySelector('.token.chosen').className")
+    assert "rejected" in looked_at
+    browser.run(
+        "document.getElementById('speed').value = 8; document.getElementById('speed').onchange({target: {value: 8}})"
+    )
+    browser.press(" ")
+    browser.wait_for("Number(document.getElementById('at').value) >= Number(document.getElementById('at').max)")
+    assert visible(browser) == everything
+
+
+@needs_browser
+def test_panel_and_inspector_say_what_the_records_say(browser: Browser, tmp_path: Path) -> None:
+    records = trace("detail")
+    rounds = [r for r in records if isinstance(r, Round)]
+    metrics = Metrics()
+    for r in rounds:
+        metrics.add(r)
+    show(browser, Trace(records).page(), tmp_path)
+    panel = browser.run("return document.getElementById('panel').innerText")
+    assert f"{metrics.accepted} / {metrics.tested}" in panel
+    assert f"τ\n{metrics.mean_emitted_length:.2f}" in panel
+    assert f"α\n{metrics.alpha:.2f}" in panel
+    browser.point_at("main .rejected")
+    said = browser.run("return document.getElementById('inspector').innerText")
+    refused = next(r for r in rounds if r.accepted < r.tested)
+    at = refused.accepted
+    for value in (refused.p[at], refused.q[at], refused.u[at], refused.beta[at]):
+        assert str(float(f"{value:.4g}")).removesuffix(".0") in said
+    assert json.dumps(refused.detail[at].target[0].text, ensure_ascii=False) in said
+    browser.picture(tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size > 10_000
+
+
+@needs_browser
+def test_what_is_copied_is_what_was_kept(browser: Browser, tmp_path: Path) -> None:
+    records = trace("usual")
+    show(browser, Trace(records).page(), tmp_path)
+    copied = browser.run(
+        "getSelection().selectAllChildren(document.querySelector('main'));"
+        "const event = new ClipboardEvent('copy', {clipboardData: new DataTransfer()});"
+        "document.dispatchEvent(event); return event.clipboardData.getData('text/plain')"
+    )
+    prompts = [r.messages[-1].content for r in records if isinstance(r, Request)]
+    pairs = zip(prompts, kept(records), strict=True)
+    assert copied == "\n\n".join(f"{prompt}\n\n{text}" for prompt, text in pairs).rstrip("\n")
+    browser.press("r")
+    shown = browser.run("return getComputedStyle(document.querySelector('main .rejected')).display")
+    assert shown == "none"
+
+
+@needs_browser
+def test_nothing_a_model_says_becomes_a_page(browser: Browser, tmp_path: Path) -> None:
+    records: list[Record] = []
+    for record in trace("sampled"):
+        if isinstance(record, Round):
+            record = replace(record, pieces=tuple(HOSTILE for _ in record.pieces), last_piece=HOSTILE)
+        elif isinstance(record, Request):
+            record = replace(record, messages=tuple(replace(turn, content=HOSTILE) for turn in record.messages))
+        elif isinstance(record, Finished):
+            record = replace(record, tail=HOSTILE, message=HOSTILE)
+        records.append(record)
+    page = Trace(records, HOSTILE).page()
+    assert page.count("</script>") == page.count("<script") == 2
+    show(browser, page, tmp_path)
+    for selector in ("main .token", "main .token:last-of-type", ".prompt", "#inspector"):
+        browser.run("document.querySelector(arguments[0])?.click()", selector)
+    assert browser.run("return window.hacked === undefined && document.images.length === 0")
+    assert browser.run("return document.querySelector('.prompt').textContent") == escape_controls(HOSTILE)
+    assert escape_controls(HOSTILE) in browser.run("return document.querySelector('.reply').textContent")
+
+
+@needs_browser
+def test_light_and_dark(tmp_path: Path) -> None:
+    with Browser(light=True) as browser:
+        show(browser, Trace(trace("code")).page(), tmp_path)
+        ground = "return getComputedStyle(document.body).backgroundColor"
+        assert browser.run(ground) == "rgb(251, 250, 247)"
+        browser.press("t")
+        assert browser.run(ground) == "rgb(15, 18, 24)"
+
+
+def test_a_notebook_shows_a_trace_in_a_frame() -> None:
+    shown = Trace.read(TRACES / "sampled.jsonl")
+    frame = shown._repr_html_()
+    assert frame.startswith('<iframe sandbox="allow-scripts"')
+    assert html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1]) == shown.page()  # type: ignore[index]
+
+
+def test_each_round_is_on_its_track_in_perfetto() -> None:
+    for name in ("lanes", "tree"):
+        records = trace(name)
+        events = json.loads(Trace(records, name).perfetto())["traceEvents"]
+        requests = [r for r in records if isinstance(r, Request)]
+        assert len([e for e in events if e["name"] == "thread_name"]) == len(requests)
+        rounds = [e for e in events if e.get("cat") == "round"]
+        assert len(rounds) == sum(isinstance(r, Round) for r in records)
+        for whole in rounds:
+            parts = [
+                e
+                for e in events
+                if e["name"] in ("draft", "verify", "rest")
+                and e["tid"] == whole["tid"]
+                and whole["ts"] - 0.01 <= e["ts"] <= whole["ts"] + whole["dur"]
+            ]
+            assert {e["name"] for e in parts} == {"draft", "verify", "rest"}
+        assert all(e["dur"] >= 0 for e in events if e["ph"] == "X")
+
+
+def test_the_data_is_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
+    for name in ("usual", "lanes"):
+        data = trace_data(trace(name), name)
+        texts = [
+            reply["given"]
+            + "".join(t for r in reply["rounds"] for t, fate, _ in r["tokens"] if fate not in ("rejected", "discarded"))
+            + reply["tail"]
+            for reply in data["replies"]
+        ]
+        assert texts == kept(trace(name))
+        assert all(0 <= r["t"] <= data["duration"] for reply in data["replies"] for r in reply["rounds"])
+    file = TRACES / "usual.jsonl"
+    assert command("export", "--trace", file, "--out", tmp_path / "a.html").err.startswith("exported as")
+    assert (tmp_path / "a.html").read_text("utf-8") == Trace.read(file).page()
+    assert json.loads(command("export", "--trace", file, "--perfetto").out)["traceEvents"]
+    assert "a trace cannot be exported as svg" in command("export", "--trace", file, "--format", "svg").sentence
+    assert "one form at a time" in command("export", "--html", "--perfetto").sentence
+    assert "two things to export: name one" in command("export", "Rivers", "--trace", file).sentence

@@ -1,0 +1,77 @@
+"""A long chat is opened with its end; the rest is read and laid out when one goes there, and nothing jumps."""
+
+from __future__ import annotations
+
+import json
+
+from textual.pilot import Pilot
+
+from specchat.app.chat.export import as_json
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Admitted, Finished, Round, to_json
+from tests.app.recorded import trace
+from tests.app.stage import Stage, lines_of
+from tests.app.views import screen_of
+
+SIZE, TURNS = (100, 30), 40
+
+
+def fill(stage: Stage) -> None:
+    """A chat of many turns with recorded rounds."""
+    records = [r for r in trace("code") if isinstance(r, Admitted | Round | Finished)][:60]
+    chat = stage.store.create_chat("A long chat").id
+    parent = None
+    for turn in range(TURNS):
+        asked = stage.store.add_message(chat, "user", f"Question-{turn}", parent=parent)
+        parent = stage.store.add_message(chat, "assistant", "", parent=asked)
+        text = "".join(r.text for r in records if isinstance(r, Round))
+        stage.store.append_rounds(parent, text, [to_json(r) for r in records])
+        stage.store.finish_message(parent, "length")
+
+
+async def opened(stage: Stage, pilot: Pilot[None]) -> Transcript:
+    fill(stage)
+    await stage.ready(pilot)
+    await stage.press(pilot, "ctrl+b", "home", "enter")
+    return screen_of(stage).query_one(Transcript)
+
+
+def loaded(stage: Stage) -> list[int]:
+    """The turns whose rounds have been read."""
+    turns = screen_of(stage).conversation.turns
+    return [n for n, turn in enumerate(turns) if turn.reply is not None and turn.reply.loaded]
+
+
+async def test_only_the_end_is_read_at_first(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await opened(stage, pilot)
+        assert 0 < len(loaded(stage)) < TURNS / 2
+        assert loaded(stage)[-1] == TURNS - 1
+        assert len(screen_of(stage).conversation.turns) == TURNS
+
+
+async def test_what_is_in_sight_stays_while_more_is_laid_out_above(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        transcript = await opened(stage, pilot)
+        first = loaded(stage)[0]
+        transcript.scroll_to(y=transcript.size.height, animate=False, immediate=True, force=True)
+        before = lines_of(stage)
+        await stage.settle(pilot)
+        assert loaded(stage)[0] < first
+        assert lines_of(stage) == before
+        for _ in range(TURNS):
+            transcript.scroll_home(animate=False, immediate=True, force=True)
+            await stage.settle(pilot)
+        assert loaded(stage) == list(range(TURNS))
+        transcript.scroll_home(animate=False, immediate=True, force=True)
+        assert "Question-0" in lines_of(stage)[1]
+
+
+async def test_a_message_far_above_is_gone_to_and_the_export_has_all(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await opened(stage, pilot)
+        await stage.press(pilot, "ctrl+e", "home", "enter")
+        assert "Question-0" in lines_of(stage)[0]
+        exported = json.loads(as_json(screen_of(stage).conversation, "m"))
+        assert len(exported["turns"]) == TURNS
+        assert all(turn["replies"][0]["rounds"] for turn in exported["turns"])

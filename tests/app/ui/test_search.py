@@ -1,0 +1,119 @@
+"""Search over all chats, by key, palette and command: as one types, and to the place that was found."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input, OptionList
+
+from specchat.app.ui.screens.search import SearchScreen
+from specchat.app.ui.widgets.chat_list import ChatList
+from specchat.app.ui.widgets.composer import Composer
+from tests.app.stage import QUESTION, Stage, lines_of
+from tests.app.views import screen_of
+
+WIDE, NARROW = (140, 40), (80, 24)
+
+
+def fill(stage: Stage) -> None:
+    """Two chats; in the first, the prompt that is searched for is no longer the version that is shown."""
+    for title, prompts in (
+        ("Trips", ("Where is the Alfama?", "And where to eat?")),
+        ("Code", ("Sort a list", "In Rust?")),
+    ):
+        chat = stage.store.create_chat(title).id
+        parent = None
+        for prompt in prompts:
+            asked = stage.store.add_message(chat, "user", prompt, parent=parent)
+            parent = stage.store.add_message(chat, "assistant", "", parent=asked)
+            stage.store.append_rounds(parent, f"That is a long story, {prompt.lower()} " * 30, [])
+            stage.store.finish_message(parent, "eos")
+    stage.store.add_message(1, "user", "Where is the Baixa?")
+
+
+def options(stage: Stage) -> list[str]:
+    found = stage.app.screen.query_one(OptionList)
+    return [str(found.get_option_at_index(n).prompt) for n in range(found.option_count)]
+
+
+async def searched(stage: Stage, pilot: Pilot[None], text: str = "alf") -> None:
+    fill(stage)
+    await stage.ready(pilot)
+    await stage.press(pilot, "ctrl+k")
+    await stage.press(pilot, *text)
+
+
+async def test_enter_opens_the_chat_at_the_place_though_another_version_was_shown(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await searched(stage, pilot)
+        assert len(options(stage)) == 2
+        await stage.press(pilot, "down", "enter")
+        conversation = screen_of(stage).conversation
+        assert conversation.title == "Trips"
+        assert [turn.prompt for turn in conversation.turns] == ["Where is the Alfama?", "And where to eat?"]
+        assert "Where is the Alfama?" in lines_of(stage)[0]
+        chosen = {m.content: m.chosen for m in stage.store.messages(1) if m.role == "user"}
+        assert chosen["Where is the Alfama?"]
+        assert not chosen["Where is the Baixa?"]
+
+
+async def test_what_is_not_there_is_said_and_escape_goes_back(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await searched(stage, pilot, "(.*")
+        stage.app.screen.query_one(Input).value = "(.*) nothing of the kind"
+        await stage.settle(pilot)
+        assert options(stage) == ["nothing found"]
+        await stage.press(pilot, "enter")
+        assert isinstance(stage.app.screen, SearchScreen)
+        await stage.press(pilot, "escape")
+        assert screen_of(stage).conversation.turns == []
+
+
+async def test_the_composer_brings_back_prompts_of_other_chats(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        fill(stage)
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        composer = stage.app.screen.query_one(Composer)
+        for text in (QUESTION, "Where is the Baixa?", "In Rust?"):
+            await stage.press(pilot, "up")
+            assert composer.text == text
+
+
+async def test_a_chat_is_pinned_in_the_list_and_by_command(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        fill(stage)
+        await stage.ready(pilot)
+        listed = screen_of(stage).query_one(ChatList)
+        await stage.press(pilot, "ctrl+b", "end", "p")
+        first = listed.chats[0]
+        assert first.pinned
+        assert str(listed.get_option_at_index(0).prompt).startswith("▴ ")
+        await stage.press(pilot, "home", "enter")
+        await stage.send(pilot, "/pin")
+        assert not stage.store.chats()[0].pinned
+
+
+async def test_a_list_of_hundreds_of_chats_grows_as_one_goes_down(stage: Stage) -> None:
+    with stage.store.one_transaction():
+        for number in range(450):
+            stage.store.create_chat(f"chat {number}")
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        listed = screen_of(stage).query_one(ChatList)
+        await stage.press(pilot, "ctrl+b")
+        for count in (400, 450, 450):
+            await stage.press(pilot, "end")
+            assert listed.option_count == count
+        assert listed.highlighted is not None
+        assert listed.chats[listed.highlighted].title == "chat 0"
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_looks(snap_compare: Any, tmp_path: Path, size: tuple[int, int]) -> None:
+    stage = Stage(tmp_path)
+    assert snap_compare(stage.app, terminal_size=size, run_before=partial(searched, stage, text="where i"))

@@ -1,0 +1,110 @@
+"""System prompts and templates in the app: written, saved, used, sent, exported."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input, TextArea
+
+from specchat.app.chat.export import as_markdown
+from specchat.app.chat.session import Session
+from specchat.app.settings.settings import load_settings
+from specchat.app.ui.screens.forms import SystemScreen, TemplateScreen
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.prompt_frame import PromptFrame
+from specchat.engine import Message
+from tests.app.stage import QUESTION, Stage
+from tests.app.views import screen_of
+
+WIDE, NARROW = (140, 40), (80, 24)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    """The app with a settings file in a folder of its own."""
+    stage = Stage(tmp_path)
+    folder = tmp_path / "config"
+    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, (), folder / "settings.toml")
+    (folder / "templates").mkdir(parents=True)
+    (folder / "templates" / "translate.md").write_text("Translate into {{language}}: {{text}}")
+    return stage
+
+
+def said(stage: Stage) -> list[str]:
+    return [notice.message for notice in stage.app._notifications]
+
+
+async def writing(stage: Stage, pilot: Pilot[None]) -> None:
+    await stage.ready(pilot)
+    await stage.send(pilot, "/system")
+    stage.app.screen.query_one("#form-text", TextArea).load_text("Answer like a pirate, in two sentences.")
+    await stage.settle(pilot)
+
+
+async def filling(stage: Stage, pilot: Pilot[None]) -> None:
+    await stage.ready(pilot)
+    await stage.send(pilot, "/template translate")
+
+
+async def test_a_system_prompt_is_sent_stored_shown_and_exported(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await writing(stage, pilot)
+        await stage.press(pilot, "ctrl+s")
+        await stage.answer(pilot)
+        text = "Answer like a pirate, in two sentences."
+        assert stage.engine.submitted[0].messages == (Message("system", text), Message("user", QUESTION))
+        assert stage.store.chats()[0].system == text
+        assert "system: Answer like a pirate" in str(screen_of(stage).query_one(PromptFrame).border_title)
+        assert text in as_markdown(screen_of(stage).conversation, "m")
+        await stage.send(pilot, "/system-save pirate")
+        await stage.send(pilot, "/system-default")
+        await stage.press(pilot, "ctrl+n")
+        await stage.send(pilot, "/system off")
+        await stage.send(pilot, "Plainly")
+        assert stage.engine.submitted[1].messages == (Message("user", "Plainly"),)
+        await stage.press(pilot, "ctrl+n")
+        await stage.send(pilot, "By default")
+        assert stage.engine.submitted[2].messages[0] == Message("system", text)
+    settings, _ = load_settings(stage.database.parent / "config" / "settings.toml")
+    assert settings.system == text
+    assert (stage.database.parent / "config" / "system" / "pirate.md").read_text() == f"{text}\n"
+
+
+async def test_escape_keeps_the_system_prompt_as_it_was(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await writing(stage, pilot)
+        assert isinstance(stage.app.screen, SystemScreen)
+        await stage.press(pilot, "escape")
+        await stage.send(pilot)
+        assert stage.engine.submitted[0].messages == (Message("user", QUESTION),)
+
+
+async def test_a_template_asks_for_its_variables(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await filling(stage, pilot)
+        assert isinstance(stage.app.screen, TemplateScreen)
+        await stage.press(pilot, "enter")
+        assert "language is empty" in str(stage.app.screen.query_one("#form").border_subtitle)
+        for field, value in zip(stage.app.screen.query(Input), ("French", "a cat"), strict=True):
+            field.value = value
+        await stage.press(pilot, "enter")
+        assert stage.app.screen.query_one(Composer).text == "Translate into French: a cat"
+
+
+@pytest.mark.parametrize("line", ["/system unknown", "/template unknown", "/system-save x/y", "/system-save x"])
+async def test_what_is_not_there_is_named(stage: Stage, line: str) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot, line)
+        assert len(said(stage)) == 1
+        assert stage.app.screen.query_one(Composer).text == line
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("step", [writing, filling])
+def test_looks(snap_compare: Any, stage: Stage, step: Any, size: tuple[int, int]) -> None:
+    assert snap_compare(stage.app, terminal_size=size, run_before=partial(step, stage))

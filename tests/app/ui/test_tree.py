@@ -1,0 +1,299 @@
+"""A chat as a tree, by key, by command, by mouse: edit, another reply, continue, fork, other versions."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.reply import CHOSEN, Reply
+from specchat.app.chat.stored_conversation import stored_conversation
+from specchat.app.chat.token_fork import token_fork
+from specchat.app.ui.screens.choice import ChoiceScreen
+from specchat.app.ui.screens.messages import MessagesScreen
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.prompt_frame import PromptFrame
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Admitted, Fate, FinishReason, Given, Message
+from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
+from tests.app.views import reply_of, screen_of
+
+WIDE, NARROW = (140, 40), (80, 24)
+EDITED = "What should I see in Porto?"
+
+
+def path(conversation: Conversation) -> list[tuple[str, str, int, int]]:
+    """Of every turn: version of the prompt, its text, place of the reply, how many."""
+    return [(f"{t.version}/{len(t.versions)}", t.prompt, t.place, len(t.replies)) for t in conversation.turns]
+
+
+def stored(stage: Stage) -> Conversation:
+    """The newest chat as another start would read it."""
+    chat = stage.store.chats()[0]
+    return stored_conversation(chat, stage.store.messages(chat.id))
+
+
+def said(stage: Stage) -> list[str]:
+    return [notice.message for notice in stage.app._notifications]
+
+
+async def two_turns(stage: Stage, pilot: Pilot[None]) -> None:
+    await stage.ready(pilot)
+    await stage.answer(pilot)
+    await stage.answer(pilot, text=FOLLOW_UP)
+
+
+async def edited(stage: Stage, pilot: Pilot[None]) -> None:
+    """Two turns, and then another version of the first prompt with a reply."""
+    await two_turns(stage, pilot)
+    await stage.press(pilot, "ctrl+e", "up", "e")
+    await stage.answer(pilot, text=EDITED)
+
+
+async def test_an_earlier_prompt_is_edited_and_nothing_is_lost(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await two_turns(stage, pilot)
+        screen = screen_of(stage)
+        before = [reply_of(screen, 0).text, reply_of(screen, 1).text]
+        await stage.press(pilot, "x", "ctrl+e", "up", "e")
+        assert stage.app.screen.query_one(Composer).text == QUESTION
+        assert screen.query_one(PromptFrame).border_title == "another version of message 1"
+        await stage.answer(pilot, text=EDITED)
+        assert stage.engine.submitted[-1].messages == (Message("user", EDITED),)
+        assert path(screen.conversation) == [("2/2", EDITED, 1, 1)]
+        assert stage.app.screen.query_one(Composer).text == "x"
+        screen.query_one(Transcript).scroll_home(animate=False)
+        assert "prompt ‹ 2 / 2 ›" in "\n".join(lines_of(stage))
+        assert path(stored(stage)) == path(screen.conversation)
+        await stage.press(pilot, "ctrl+e", "shift+left", "escape")
+        assert path(screen.conversation) == [("1/2", QUESTION, 1, 1), ("1/1", FOLLOW_UP, 1, 1)]
+        assert [reply_of(screen, turn).text for turn in (0, 1)] == before
+        again = stored(stage)
+        assert path(again) == path(screen.conversation)
+        assert len(again.every) == 3
+
+
+async def test_escape_ends_an_edit_and_brings_back_what_was_being_written(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await two_turns(stage, pilot)
+        composer = stage.app.screen.query_one(Composer)
+        composer.load_text("half a thought")
+        await stage.press(pilot, "ctrl+e", "e")
+        assert composer.text == FOLLOW_UP
+        await stage.press(pilot, "escape")
+        assert composer.text == "half a thought"
+        assert path(screen_of(stage).conversation)[-1] == ("1/1", FOLLOW_UP, 1, 1)
+
+
+async def test_another_reply_stands_beside_the_first(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, temperature=0.7, seed=3)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await two_turns(stage, pilot)
+        await stage.send(pilot, "/regenerate 1")
+        stage.engine.give()
+        await stage.settle(pilot)
+        conversation = screen_of(stage).conversation
+        assert [request.sampling.seed for request in stage.engine.submitted] == [3, 3, 4]
+        assert path(conversation) == [("1/1", QUESTION, 2, 2)]
+        assert path(stored(stage)) == path(conversation)
+        await stage.press(pilot, "ctrl+e", "left", "escape")
+        assert path(conversation) == [("1/1", QUESTION, 1, 2), ("1/1", FOLLOW_UP, 1, 1)]
+        assert path(stored(stage)) == path(conversation)
+
+
+async def test_a_greedy_reply_is_asked_for_again_with_other_settings(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await two_turns(stage, pilot)
+        await stage.press(pilot, "ctrl+e", "r")
+        assert isinstance(stage.app.screen, ChoiceScreen)
+        await stage.press(pilot, "1")
+        assert stage.engine.submitted[-1].sampling.temperature == 0.8
+        assert stage.app.requests.settings is not None
+        assert stage.app.requests.settings.temperature == 0
+        await stage.press(pilot, "escape")
+        await stage.send(pilot, "/regenerate")
+        await stage.press(pilot, "2")
+        assert stage.engine.submitted[-1].sampling.temperature == 0
+
+
+async def test_a_stopped_reply_is_continued_from_its_own_tokens(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 40)
+        await stage.press(pilot, "escape")
+        first = reply_of(screen_of(stage))
+        assert first.reason is FinishReason.CANCELLED
+        await stage.send(pilot, "/continue")
+        request = stage.engine.submitted[-1]
+        assert (request.reply_ids, request.reply_text) == (first.emitted, "")
+        reply = reply_of(screen_of(stage))
+        assert reply.text == first.text
+        stage.engine.give(10)
+        await stage.settle(pilot)
+        assert reply.text.startswith(first.text)
+        assert len(reply.own_rounds) == reply.metrics.rounds < len(reply.rounds)
+        kept = stored(stage).turns[0]
+        assert [other.text for other in kept.replies] == [first.text, reply.text]
+        assert kept.reply is not None
+        assert kept.reply.metrics.rounds == reply.metrics.rounds
+
+
+async def test_a_finished_reply_goes_on_with_a_paragraph_of_its_own(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, name="sampled", temperature=0.7)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await two_turns(stage, pilot)
+        last = reply_of(screen_of(stage))
+        await stage.press(pilot, "ctrl+e", "c")
+        request = stage.engine.submitted[-1]
+        assert last.reason is FinishReason.EOS
+        assert (request.reply_ids, request.reply_text) == (last.emitted[:-1], "\n\n")
+
+
+async def test_the_chat_is_forked_at_a_message(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await two_turns(stage, pilot)
+        before = stage.store.messages(1)
+        await stage.send(pilot, "/fork 1")
+        chats = stage.store.chats()
+        assert [chat.title for chat in chats] == [f"{chats[1].title} (fork)", chats[1].title]
+        assert path(screen_of(stage).conversation) == [("1/1", QUESTION, 1, 1)]
+        assert stage.store.messages(1) == before
+        assert [m.events for m in stage.store.messages(chats[0].id)] == [m.events for m in before[:2]]
+        await stage.answer(pilot, text=FOLLOW_UP)
+        assert len(stored(stage).turns) == 2
+        assert stage.store.messages(1) == before
+
+
+async def at_rejection(stage: Stage, pilot: Pilot[None]) -> tuple[Reply, int]:
+    """Select the first rejected token of a reply."""
+    await stage.ready(pilot)
+    await stage.answer(pilot)
+    reply = reply_of(screen_of(stage))
+    fates = [(n, reply.token(n)[1].fate) for n in range(reply.tokens)]
+    number = next(n for n, fate in fates if fate is Fate.REJECTED)
+    await stage.press(pilot, "f6")
+    transcript = screen_of(stage).query_one(Transcript)
+    for _ in range(reply.tokens):
+        if transcript.spot is not None and transcript.spot.token <= number:
+            break
+        await pilot.press("left")
+    await stage.settle(pilot)
+    return reply, number
+
+
+async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        reply, number = await at_rejection(stage, pilot)
+        rejected = reply.token(number)[1]
+        await pilot.press("enter")
+        await pilot.pause()
+        probe = stage.engine.submitted[-1]
+        assert (probe.max_tokens, probe.gamma) == (1, 0)
+        assert probe.detail > 0
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert isinstance(stage.app.screen, ChoiceScreen)
+        await stage.press(pilot, "1")
+        request = stage.engine.submitted[-1]
+        fork = token_fork(reply, number)
+        before = tuple(token for record in fork.rounds for token in record.emitted)
+        assert request.reply_ids == (*before, rejected.id)
+        other = reply_of(screen_of(stage))
+        assert other is not reply
+        texts = [piece for record in fork.rounds for piece in (*record.pieces[: record.accepted], record.last_piece)]
+        given = (*(Given(token, "") for token in before), Given(rejected.id, rejected.text))
+        open_events = stage.engine._open[request.request_id]
+        first = next(n for n, event in enumerate(open_events) if isinstance(event, Admitted))
+        open_events[first] = Admitted(request.request_id, 90, 80, 0.0, 1.0, given)
+        stage.engine.give(8)
+        await stage.settle(pilot)
+        assert other.text.startswith("".join(texts) + rejected.text)
+        assert other.rounds[len(fork.rounds)].drafter == CHOSEN
+        kept = stored(stage).turns[0]
+        assert [r.text for r in kept.replies] == [reply.text, other.text]
+        assert [len(r.rounds) - len(r.own_rounds) for r in kept.replies] == [0, len(fork.rounds) + 1]
+        assert kept.reply is kept.replies[1]
+
+
+@pytest.mark.parametrize("line", ["/edit 9", "/fork x", "/continue 0"])
+async def test_a_number_of_no_message_is_refused(stage: Stage, line: str) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await two_turns(stage, pilot)
+        await stage.send(pilot, line)
+        assert "takes the number of a message, 1 to 2" in said(stage)[-1]
+        assert stage.app.screen.query_one(Composer).text == line
+
+
+async def test_an_empty_chat_has_nothing_to_edit(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+e")
+        assert said(stage) == ["this chat has no messages yet"]
+        assert not isinstance(stage.app.screen, MessagesScreen)
+
+
+async def test_a_click_on_the_marks_shows_another_version(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await edited(stage, pilot)
+        screen_of(stage).query_one(Transcript).scroll_home(animate=False)
+        await stage.settle(pilot)
+        lines = lines_of(stage)
+        y = next(y for y, line in enumerate(lines) if "‹ 2 / 2 ›" in line)
+        await pilot.click(Transcript, offset=(lines[y].index("‹"), y))
+        await stage.settle(pilot)
+        assert path(screen_of(stage).conversation)[0] == ("1/2", QUESTION, 1, 1)
+
+
+async def test_an_edit_that_waits_is_taken_back_with_escape(stage: Stage) -> None:
+    """While the models load, a prompt and then another version of it are sent."""
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.settle(pilot)
+        await stage.send(pilot, "one")
+        await stage.press(pilot, "ctrl+e", "e")
+        await stage.send(pilot, "two")
+        conversation = screen_of(stage).conversation
+        assert path(conversation) == [("2/2", "two", 1, 0)]
+        await stage.press(pilot, "escape")
+        assert path(conversation) == [("1/1", "one", 1, 0)]
+        assert stage.app.screen.query_one(Composer).text == "two"
+        await stage.press(pilot, "escape")
+        assert conversation.turns == []
+        assert stage.store.chats() == []
+
+
+async def message_list(stage: Stage, pilot: Pilot[None]) -> None:
+    await edited(stage, pilot)
+    await stage.send(pilot, "/regenerate")
+    await stage.press(pilot, "1")
+    await stage.press(pilot, "ctrl+e")
+
+
+async def other_versions(stage: Stage, pilot: Pilot[None]) -> None:
+    await message_list(stage, pilot)
+    await stage.press(pilot, "escape")
+    stage.engine.give(60)
+    await stage.settle(pilot)
+    screen_of(stage).query_one(Transcript).scroll_home(animate=False)
+    await stage.settle(pilot)
+
+
+async def editing(stage: Stage, pilot: Pilot[None]) -> None:
+    await two_turns(stage, pilot)
+    await stage.press(pilot, "ctrl+e", "up", "e")
+
+
+async def forking(stage: Stage, pilot: Pilot[None]) -> None:
+    """The inspector at a rejected token, and what may stand there."""
+    await at_rejection(stage, pilot)
+    await stage.press(pilot, "enter")
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("step", [message_list, other_versions, editing, forking])
+def test_looks(snap_compare: Any, tmp_path: Path, step: Any, size: tuple[int, int]) -> None:
+    stage = Stage(tmp_path, name="detail" if step is forking else "chat")
+    assert snap_compare(stage.app, terminal_size=size, run_before=partial(step, stage))

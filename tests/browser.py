@@ -1,0 +1,124 @@
+"""Chromium without a window, by the WebDriver protocol (https://www.w3.org/TR/webdriver2/), for tests of pages."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+needs_browser = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="needs Chromium and its driver (Debian: chromium, chromium-driver)"
+)
+PATIENCE_S = 120
+
+
+class Browser:
+    """One window of `width` by `height` pixels."""
+
+    def __init__(self, width: int = 1280, height: int = 800, *, light: bool = False) -> None:
+        assert DRIVER is not None
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self._driver = subprocess.Popen(
+            [DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self._http = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
+        self._await_driver()
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"]
+        arguments += [f"--window-size={width},{height}"]
+        preferences = {"prefs": {}, "args": arguments, "binary": CHROMIUM}
+        wanted = {
+            "alwaysMatch": {
+                "browserName": "chrome",
+                "goog:chromeOptions": preferences,
+                "goog:loggingPrefs": {"browser": "ALL"},
+            }
+        }
+        made = self._http.post("/session", json={"capabilities": wanted}).json()["value"]
+        self._session = f"/session/{made['sessionId']}"
+        scheme = "light" if light else "dark"
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._call("goog/cdp/execute", cmd="Emulation.setEmulatedMedia", params={"features": features})
+
+    def open(self, url: str) -> None:
+        """Go to a page, and wait until it has been read."""
+        self._call("url", url=url)
+
+    def run(self, script: str, *arguments: object) -> Any:
+        """What a function body returns in the page."""
+        return self._call("execute/sync", script=script, args=list(arguments))
+
+    def wait_for(self, condition: str) -> Any:
+        """Until an expression is true in the page."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            if found := self.run(f"return {condition}"):
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"never true: {condition}")
+
+    def press(self, *keys: str) -> None:
+        """Press keys, one after the other."""
+        steps = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        self._call("actions", actions=[{"type": "key", "id": "keys", "actions": steps}])
+
+    def point_at(self, selector: str) -> None:
+        """Move the mouse to the middle of the first visible element of a selector."""
+        x, y = self.run(
+            "const e = [...document.querySelectorAll(arguments[0])].find(e => e.getClientRects().length);"
+            "e.scrollIntoView({block: 'center'}); const r = e.getClientRects()[0];"
+            "return [Math.round(r.x + r.width / 2), Math.round(r.y + r.height / 2)];",
+            selector,
+        )
+        move = {"type": "pointerMove", "duration": 0, "x": x, "y": y}
+        self._call(
+            "actions",
+            actions=[{"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move]}],
+        )
+
+    def picture(self, path: Path) -> None:
+        """Write what the window shows as a PNG file."""
+        path.write_bytes(base64.b64decode(self._call_get("screenshot")))
+
+    def complaints(self) -> list[str]:
+        """What the page has written to the console since the last time."""
+        return [entry["message"] for entry in self._call("se/log", type="browser")]
+
+    def _call(self, command: str, **values: Any) -> Any:
+        reply = self._http.post(f"{self._session}/{command}", json=values).json()["value"]
+        assert not (isinstance(reply, dict) and "error" in reply), reply
+        return reply
+
+    def _call_get(self, command: str) -> Any:
+        return self._http.get(f"{self._session}/{command}").json()["value"]
+
+    def _await_driver(self) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            try:
+                if self._http.get("/status").json()["value"]["ready"]:
+                    return
+            except httpx2.TransportError:
+                time.sleep(0.05)
+        raise AssertionError("the driver did not start")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            self._http.delete(self._session)
+        finally:
+            self._http.close()
+            self._driver.terminate()
+            self._driver.wait(PATIENCE_S)
