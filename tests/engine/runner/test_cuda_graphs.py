@@ -54,4 +54,4 @@ def test_a_bucket_is_made_once() -> None:
     with torch.inference_mode():
         for start in (30, 31, 40):
             steps.forward(torch.zeros(1, 4, dtype=torch.long), [0], [start])
-    assert steps.buckets == [(1, 5, 256, False)]
+    assert steps.buckets == [(1, 5, 256)]
