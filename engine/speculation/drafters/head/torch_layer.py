@@ -85,7 +85,7 @@ class TorchLayer:
         positions = torch.arange(columns, device=like.device)[None]
         self._cosine, self._sine = (part[0, 0].to(like.dtype) for part in head.rotation(positions))
         self._spare = like.new_empty(max(self._states[0].numel(), self._keys[0].numel()))
-        self._outcome: Tensor = like.new_empty(0)
+        self.outcome: Tensor = like.new_empty(0)
         """[B, P, d], what the last step scored with."""
 
     @property
@@ -126,8 +126,8 @@ class TorchLayer:
             else:
                 # Rows with less to read start earlier: what is read again is the same again.
                 width = max(width, end - begin)
-        self._outcome = self._read(rows, ends, min(padded_width(width), limit))[:, -1:]
-        return self.score(self._outcome)
+        self.outcome = self._read(rows, ends, min(padded_width(width), limit))[:, -1:]
+        return self.score(self.outcome)
 
     def read_places(self, slots: Tensor, ends: Tensor, tokens: Tensor) -> Tensor:
         """As `read`, for rows that are known on the device only: what the last places are scored with [B, 1, d].
@@ -154,15 +154,15 @@ class TorchLayer:
     ) -> Scores:
         """Go on behind drafted tokens."""
         device, tree_mask = self._states.device, TreeMask.of((tree,), len(tree) + 1, self._states.device)
-        state = self._head.again(self._outcome[:, to_device(parents, device)])
+        state = self._head.again(self.outcome[:, to_device(parents, device)])
         first = to_device([len(row.tokens) - 2 for row in rows], device)
         index = to_device(level, device)
         ends = [len(row.tokens) - 1 + level[-1] for row in rows]
         lows = [max(len(row.tokens) - 1 - self.window, 0) for row in rows]
         looked_at = _Columns.of(rows, lows, ends, to_device([row.slot for row in rows], device))
         columns = first[:, None] + index
-        self._outcome = self._extend(first, index, tree_mask, state, self._embed(tokens), looked_at, columns)
-        return self.score(self._outcome)
+        self.outcome = self._extend(first, index, tree_mask, state, self._embed(tokens), looked_at, columns)
+        return self.score(self.outcome)
 
     def extend_places(
         self,
