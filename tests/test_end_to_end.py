@@ -16,7 +16,6 @@ pytestmark = pytest.mark.model
 SPECCHAT = Path(sys.executable).with_name("specchat")
 QUIT = "\x11"  # ctrl+q
 CHATS = "\x02"  # ctrl+b
-HIDE_REJECTED = "\x12"  # ctrl+r
 DOWN = "\x1b[B"
 ENTER = "\r"
 
@@ -73,14 +72,13 @@ def test_a_reply_cut_short_by_a_kill_is_there_afterwards(home: Path) -> None:
     prompt, reply = stored(home)
     assert prompt.content == question
     assert reply.finish_reason is None
-    with Terminal(SPECCHAT, columns=80, rows=24, SPECCHAT_HOME=str(home)) as terminal:
+    with Terminal(SPECCHAT, "--rejected", "hide", columns=80, rows=24, SPECCHAT_HOME=str(home)) as terminal:
         terminal.wait_for("Ask anything", 20)
         terminal.type(CHATS)
         terminal.wait_for("Write a very long", 30)
         terminal.type(DOWN)
         terminal.type(ENTER)
         terminal.wait_for("interrupted", 30)
-        terminal.type(HIDE_REJECTED)
         terminal.wait_for(" ".join(reply.content.split())[:60], 30)
         assert question in terminal.words
         assert terminal.leave(QUIT) == 0

@@ -99,7 +99,7 @@ async def test_summary_and_both_conversations_in_the_store(stage: SideStage) -> 
         for words in ("measured", "Theorem 3.8", "Theorem 3.11", "target passes"):
             assert words in shown
     titles = {chat.title: chat for chat in stage.store_again().chats()}
-    assert set(titles) == {f"{name} · {QUESTION[:47].rstrip()}…" for name in ("no drafts", "ngram γ 4")}
+    assert set(titles) == {f"{QUESTION[:47].rstrip()}… · {name}" for name in ("no drafts", "ngram γ 4")}
 
 
 async def test_esc_stops_both_and_keeps_their_texts(stage: SideStage) -> None:

@@ -75,7 +75,7 @@ async def test_a_store_that_fails_does_not_stop_the_chat(stage: Stage) -> None:
         await stage.ready(pilot)
         stage.store.close()
         await stage.answer(pilot)
-        assert any("✓ token limit" in line for line in lines_of(stage))
+        assert any("… token limit" in line for line in lines_of(stage))
         assert any("chats are not stored" in notice for notice in notices(stage))
 
 
@@ -89,10 +89,11 @@ async def test_without_a_store(tmp_path: Path) -> None:
         assert notices(stage) == ["chats cannot be stored here"]
         await stage.answer(pilot)
         await stage.press(pilot, "ctrl+b", "d", "r", "u", "escape")
-        assert any("✓ token limit" in line for line in lines_of(stage))
+        assert any("… token limit" in line for line in lines_of(stage))
 
 
 async def test_pictures_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "nowhere").write_text("a file, no folder")
     stage = Stage(tmp_path / "gone", pictures=tmp_path / "nowhere")
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.press(pilot, "ctrl+s")
