@@ -121,6 +121,7 @@ def test_bad_input_is_refused(pair: dict[str, str], values: dict[str, object], s
         verified(pair, **values)
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_default_model_passes(default_model: Path) -> None:
     found = verified({"target": str(default_model)}, samples=24, max_tokens=6, limit=1)
