@@ -20,15 +20,21 @@ class StatusLine:
     """
 
     def __init__(self, stream: TextIO, *, as_lines: bool = False) -> None:
-        """Make it; with `as_lines`, texts are also written where the stream is no terminal."""
+        """Make it; with `as_lines`, texts are also written where the stream is no terminal.
+
+        The first of them waits for the second: a command that fails before its work begins has one line to say.
+        """
         self._stream = stream
         self._as_lines = as_lines and not stream.isatty()
+        self._begun = False
+        self._first: str | None = None
+        """The first line, until it is written."""
         self._shown = ""
 
     def say(self, text: str, suffix: str = "") -> None:
         """Replace the line; where it is too long, the text is cut and the suffix stays."""
         if self._as_lines:
-            print(escape_controls(text) + suffix, file=self._stream, flush=True)
+            self._add_line(escape_controls(text) + suffix)
         if not self._stream.isatty():
             return
         columns = shutil.get_terminal_size().columns
@@ -37,6 +43,15 @@ class StatusLine:
             self._stream.write(_BACK_AND_CLEAR + line)
             self._stream.flush()
             self._shown = line
+
+    def _add_line(self, line: str) -> None:
+        if not self._begun:
+            self._begun, self._first = True, line
+            return
+        if self._first is not None:
+            print(self._first, file=self._stream)
+            self._first = None
+        print(line, file=self._stream, flush=True)
 
     def show(self, loading: Loading) -> None:
         """Say what is being loaded, and how much of it has been."""

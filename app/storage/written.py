@@ -12,12 +12,9 @@ from specchat.engine import FILE_MODE, create_text, make_folder, make_private, r
 def write_first_free(folder: Path, names: Iterable[str], text: str) -> Path:
     """Write to the first of these names that is free, and return its path; nothing is ever overwritten.
 
-    The folder is made where missing.
-
     Raises:
-        OSError: the folder cannot be written, or every name is taken.
+        OSError: the folder is missing or cannot be written, or every name is taken.
     """
-    make_folder(folder)
     for name in names:
         try:
             with create_text(folder / name, errors="replace") as file:

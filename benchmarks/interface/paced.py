@@ -22,7 +22,7 @@ from specchat.app.sources.probe import Probe
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.pace import FRAME_S
-from specchat.engine import Admitted, Finished, FinishReason, Ready, Record, Request, Round, read_trace
+from specchat.engine import Admitted, Finished, FinishReason, Message, Ready, Record, Request, Round, read_trace
 
 TRACES = Path(__file__).parents[2] / "assets" / "traces"
 WARM_UP = 60
@@ -97,6 +97,9 @@ class PacedSource:
 
     def set_detail(self, request_id: str, detail: int) -> None:
         """Has the recorded detail only."""
+
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """Does nothing: there is no tokenizer."""
 
     def pause(self) -> None:
         """Is never paused."""

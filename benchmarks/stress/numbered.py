@@ -20,7 +20,7 @@ from specchat.app.cli.commands.chat import open_store
 from specchat.app.paths import settings_file
 from specchat.app.settings.settings import Settings, load_settings
 from specchat.app.ui.app import SpecChat
-from specchat.engine import Admitted, Fate, Finished, FinishReason, Ready, Record, Request, Round
+from specchat.engine import Admitted, Fate, Finished, FinishReason, Message, Ready, Record, Request, Round
 
 SLOTS = 4
 READY = Ready("smollm2-135m", None, ("ngram", "none"), "cpu", "cpu", "float32", 4096, SLOTS, 0, 0, 0.0)
@@ -81,6 +81,9 @@ class NumberedSource:
 
     def set_detail(self, request_id: str, detail: int) -> None:
         """No round has any."""
+
+    def count(self, messages: tuple[Message, ...]) -> None:
+        """Does nothing: there is no tokenizer."""
 
     def pause(self) -> None:
         self._paused = True

@@ -18,6 +18,7 @@ from specchat.app.ui.actions.engine_offer import EngineOffer
 from specchat.app.ui.notices import say
 from specchat.app.ui.picture import conversation_svg
 from specchat.app.ui.screens.chat import ChatScreen
+from specchat.engine import make_folder
 
 
 class FileExport:
@@ -67,6 +68,7 @@ class FileExport:
     def _write(self, names: Iterable[str], text: str, done: str, failed: str) -> None:
         folder = self._folder or exports_folder()
         try:
+            make_folder(folder)
             path = write_first_free(folder, names, text)
         except OSError as error:
             say(self._app, f"{failed}: {folder} cannot be written ({error.strerror or error})", "error")

@@ -15,6 +15,7 @@ from tests.app.cli.commands.command import command
 from tests.app.server.served import Served, chat
 
 
+@pytest.mark.slow
 def test_running_replies_are_finished_after_sigterm(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     model = tiny_model(eos_token_id=0)
     options = ("--dtype", "float32", "--slots", 1, "--timeout", 4)

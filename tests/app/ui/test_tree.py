@@ -17,6 +17,7 @@ from specchat.app.ui.screens.choice import ChoiceScreen
 from specchat.app.ui.screens.messages import MessagesScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
+from specchat.app.ui.widgets.token_cursor import Spot
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Fate, FinishReason, Given, Message
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
@@ -176,11 +177,7 @@ async def at_rejection(stage: Stage, pilot: Pilot[None]) -> tuple[Reply, int]:
     fates = [(n, reply.token(n)[1].fate) for n in range(reply.tokens)]
     number = next(n for n, fate in fates if fate is Fate.REJECTED)
     await stage.press(pilot, "f6")
-    transcript = screen_of(stage).query_one(Transcript)
-    for _ in range(reply.tokens):
-        if transcript.spot is not None and transcript.spot.token <= number:
-            break
-        await pilot.press("left")
+    screen_of(stage)._inspection.select(Spot(reply, number))
     await stage.settle(pilot)
     return reply, number
 

@@ -209,8 +209,8 @@ def test_a_reply_can_be_gone_on_from_to_ask_for_the_target_s_choice() -> None:
         lanes, _ = both(engine, *pair())
         tokens = ids_of(lanes[0])
         outbox = Outbox()
-        given = tuple(tokens[:10])
-        engine.submit(ask(PROMPT, "probe", drafter="none", max_tokens=1, detail=2, reply_ids=given), outbox, 0)
+        probe = ask(PROMPT, "probe", drafter="none", max_tokens=1, detail=2, reply_ids=tuple(tokens[:10]))
+        engine.submit(probe, outbox)
         events: list[Event] = []
         while not events or not isinstance(events[-1], Finished):
             event = outbox.get(30)

@@ -91,6 +91,7 @@ def test_the_default_preset(default_model: Path) -> None:
     assert resolve("smollm2-135m", ModelStore(default_model.parent), untouched) == default_model
 
 
+@pytest.mark.slow
 def test_a_conversion_killed_in_the_middle_is_redone(gguf: Path, store: ModelStore) -> None:
     code = f"""
 import sys, time

@@ -33,6 +33,7 @@ def prompted(device: str = "cpu") -> ModelRunner:
 @pytest.mark.filterwarnings("ignore:.*(torch.jit|distutils):DeprecationWarning")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @torch.inference_mode()
+@pytest.mark.slow
 def test_a_compiled_layer_stands_for_all_layers_rows_and_lengths(device: str) -> None:
     model, other = prompted(device), prompted(device)
     assert compile_layers(model.model)

@@ -61,6 +61,7 @@ def test_verify_passes(tiny_model: Callable[..., Path]) -> None:
     done = command(*arguments, "--max-tokens", "6", "--samples", "20", "--contexts", "1")
     assert done.code == 0
     assert "PASSED" in done.out
+    assert done.err.startswith("loading\ngreedy, none\n")  # stderr is no terminal: how far it is, line by line
 
 
 def test_verify_says_by_its_exit_code_that_something_differs(

@@ -75,6 +75,7 @@ def test_a_wrong_screenshot(
     assert sentence in capsys.readouterr().err
     assert not (home / "a.svg").exists()
     assert (home / "there.svg").read_text() == "mine"
+    assert not (home / "no").exists()
 
 
 @pytest.mark.usefixtures("chats")

@@ -36,7 +36,13 @@ def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_synthetic_pair_over_drafters_gammas_batches_and_temperatures() -> None:
     said: list[str] = []
     options = BenchOptions(
-        **QUICK, synthetic=0.8, shape="tiny/tiny", gammas=("2", "3"), batches=(1, 2), temperatures=(0.0, 0.7)
+        **QUICK,
+        synthetic=0.8,
+        shape="tiny/tiny",
+        drafters=("all",),
+        gammas=("2", "3"),
+        batches=(1, 2),
+        temperatures=(0.0, 0.7),
     )
     report = run(options, said.append)
     ways = [
@@ -70,6 +76,7 @@ def test_a_real_pair_beside_its_peers(tiny_model: Callable[..., Path]) -> None:
         target=str(target),
         draft=str(draft),
         prompts=("chat",),
+        gammas=("4",),
         batches=(1, 2),
         peers=("transformers", "llama.cpp"),
     )
@@ -123,7 +130,7 @@ def test_a_draft_may_pay_at_every_batch_tried(monkeypatch: pytest.MonkeyPatch) -
 def test_crossover_from_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "LARGEST_BATCH", 2)
     arguments = ["--synthetic", "1", "--shape", "tiny/tiny", "--limit", "1", "--max-tokens", "6", "--passes", "1"]
-    assert main([*arguments, "--crossover", "--drafter", "model"]) == 0
+    assert main([*arguments, "--crossover", "--drafter", "model", "--gamma", "4"]) == 0
     out = capsys.readouterr().out
     assert "model, gamma 4, synthetic, temperature 0, batch by batch" in out
     assert "a batch of" in out
@@ -131,7 +138,9 @@ def test_crossover_from_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_reading_a_prompt_is_measured_for_every_drafter() -> None:
     before = torch.get_num_threads()
-    options = BenchOptions(**QUICK, synthetic=0.8, shape="tiny/tiny", prompt_tokens=30, threads=before + 1)  # type: ignore[arg-type]
+    options = BenchOptions(
+        **QUICK, synthetic=0.8, shape="tiny/tiny", drafters=("all",), prompt_tokens=30, threads=before + 1
+    )  # type: ignore[arg-type]
     report = run(options, lambda _line: None)
     assert [(each.name, each.prompt_tokens) for each in report.readings] == [
         (name, 30) for name in ("none", "model", "suffix", "ngram")
@@ -155,7 +164,13 @@ def test_json_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["command"].startswith("python -m specchat.engine.tools.bench --synthetic 0.5")
-    assert [cell["drafter"] for cell in found["cells"]] == ["none", "suffix", "ngram"]
+    assert [cell["drafter"] for cell in found["cells"]] == ["none", "suffix"]
+
+
+def test_left_out_the_set_up_of_a_chat_is_measured() -> None:
+    options = BenchOptions(**QUICK, synthetic=0.8, shape="tiny/tiny")  # type: ignore[arg-type]
+    report = run(options, lambda _line: None)
+    assert [(cell.drafter, cell.gamma) for cell in report.cells] == [("none", "-"), ("model", "auto")]
 
 
 def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,6 +50,7 @@ def options(target: Path, out: Path, minutes: float, **more: object) -> DistillO
     return DistillOptions(models=out.parent / "models", target=str(target), out=out, minutes=minutes, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_acceptance_rises_at_every_step(made: Path, target: Path, tmp_path: Path) -> None:
     assembly = assemble(EngineConfig(str(target), Path(), draft=str(made)), ignore_progress)
     network, loaded = assembly.model.model, assembly.head
