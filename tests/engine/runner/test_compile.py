@@ -29,7 +29,6 @@ def prompted(device: str = "cpu") -> ModelRunner:
     return made
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*(torch.jit|distutils):DeprecationWarning")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @torch.inference_mode()
