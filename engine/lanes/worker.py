@@ -47,6 +47,10 @@ class LaneScheduler(Scheduler[Submit]):
     def lend(self, row: SequenceState) -> None:
         """None: every lane prefills its own prompt."""
 
+    def read_together(self, rows: Sequence[SequenceState], chunk: int, room: int) -> list[SequenceState]:  # noqa: ARG002
+        """The first alone."""
+        return [rows[0]]
+
     def retire(self, row: SequenceState, *, keep: bool = True) -> None:
         """As the base class, without the reply."""
         super().retire(row, keep=keep)

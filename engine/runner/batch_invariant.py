@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.runner.cuda_graphs import GraphRunner, Scores, StaticView, Step
+from specchat.engine.runner.cuda_graphs import Scores, Step
+from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.kv_cache import KVCache
+from specchat.engine.runner.static_view import StaticView
 from specchat.engine.runner.tree_mask import TreeMask
 
 WIDTH = 8
@@ -59,23 +61,39 @@ class SlotView(StaticView):
         return keys[None, :, : self.length], values[None, :, : self.length]
 
 
-class BatchInvariantRunner(GraphRunner):
-    """`GraphRunner` with one shape [1, `WIDTH`] for all passes; rows run one after the other."""
+class BatchInvariantRunner:
+    """Passes of one shape [1, `WIDTH`]; rows run one after the other.
 
-    def __init__(self, cache: KVCache, step: Step, *, capture: bool) -> None:
-        super().__init__(cache, step, capture=capture)
+    Args:
+        cache: the KV cache.
+        step: runs the model.
+        pool: makes the graphs.
+    """
+
+    def __init__(self, cache: KVCache, step: Step, pool: GraphPool) -> None:
+        self._cache = cache
+        self._step = step
+        self._pool = pool
         self._fixed: dict[tuple[int, int], tuple[Tensor, Tensor, Callable[[], Scores]]] = {}
 
     def forward(
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
     ) -> Scores:
-        """As the base class, for chains only: in a tree, the columns a token attends to depend on its branch."""
+        """As `ModelRunner.forward_tapped`, for chains only: what a token of a tree attends to depends on its branch."""
         assert tree_mask is None
         rows = []
         for row, slot, start in zip(tokens, slots, starts, strict=True):
             cuts = pieces(start, len(row), self._cache.columns)
             rows.append(_joined([self._pass(row[i:j], slot, start + i) for i, j in cuts], dim=1))
         return _joined(rows, dim=0)
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Capture the passes of every slot and extent."""
+        extents = sorted({extent(position, self._cache.columns) for position in range(self._cache.columns)})
+        for columns in reversed(extents):
+            for slot in range(self._cache.slots):
+                self._shape(slot, columns)
 
     def _pass(self, tokens: Tensor, slot: int, start: int) -> Scores:
         """Scores [1, n, …] of n ≤ `WIDTH` tokens of one extent."""
@@ -90,14 +108,14 @@ class BatchInvariantRunner(GraphRunner):
     def _shape(self, slot: int, columns: int) -> tuple[Tensor, Tensor, Callable[[], Scores]]:
         key = (slot, columns)
         if key not in self._fixed:
-            tokens = torch.zeros(1, WIDTH, dtype=torch.long, device=self._device)
+            tokens = torch.zeros(1, WIDTH, dtype=torch.long, device=self._pool.device)
             positions = torch.zeros_like(tokens)
             view = SlotView(self._cache, slot, columns, positions)
 
             def run() -> Scores:
                 return self._step(tokens, positions, view, None)
 
-            self._fixed[key] = tokens, positions, self._as_graph(run)
+            self._fixed[key] = tokens, positions, self._pool.graph(run)
         return self._fixed[key]
 
 

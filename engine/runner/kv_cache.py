@@ -72,18 +72,20 @@ class KVCache:
             block[:, slot] = 0
 
     @torch.inference_mode()
-    def keep(self, slots: Sequence[int], starts: Sequence[int], path: Tensor) -> None:
+    def keep(self, slots: Tensor, starts: Tensor, path: Tensor) -> None:
         """Move the accepted branch of a verified tree to consecutive positions.
 
         Args:
-            slots: [B], the slot of each row.
-            starts: [B], the first position that each row's pass wrote, which stays.
-            path: [B, γ], int64, on the device: offset from `starts` at which each of the next γ positions was written.
+            slots: [B], int64, the slot of each row.
+            starts: [B], int64, the first position that each row's pass wrote, which stays. The last column stands for
+                no row: there nothing is kept that matters.
+            path: [B, γ], int64: offset from `starts` at which each of the next γ positions was written.
         """
-        slot, start = to_device([slots, starts], path.device)[:, :, None]
-        to = start + torch.arange(1, path.shape[1] + 1, device=path.device)
+        slot, start = slots[:, None], starts[:, None]
+        to = (start + torch.arange(1, path.shape[1] + 1, device=path.device)).clamp_(max=self.columns - 1)
+        source = (start + path).clamp_(max=self.columns - 1)
         for block in self._blocks:
-            block[:, slot, :, to] = block[:, slot, :, start + path]
+            block[:, slot, :, to] = block[:, slot, :, source]
 
     def move(self, slot: int, sources: Sequence[int], target: int) -> None:
         """Copy the columns `sources` of a slot to `target` and those behind it; on the CPU.

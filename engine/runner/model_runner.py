@@ -8,16 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention.flex_attention import BlockMask
 
-from specchat.engine.errors import EngineError
-from specchat.engine.runner import attention
+from specchat.engine.errors import EngineError, first_line
+from specchat.engine.runner import attention, flex
 from specchat.engine.runner.batch_invariant import BatchInvariantRunner
 from specchat.engine.runner.compile import compile_layers
-from specchat.engine.runner.cuda_graphs import GraphRunner, StaticView
+from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.device import require_memory
+from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.kv_cache import CacheView, KVCache
 from specchat.engine.runner.longrope import fix_longrope
-from specchat.engine.runner.padding import captured_width, padded_width
+from specchat.engine.runner.padding import CAPTURED, captured_width, padded_width
+from specchat.engine.runner.static_view import StaticView
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
 
@@ -47,6 +50,7 @@ class ModelRunner:
         self.device: torch.device = model.device
         self.vocabulary = int(self.config.vocab_size)
         self.branches = not exact
+        self._exact = exact
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
         self.context = context
@@ -55,14 +59,19 @@ class ModelRunner:
         self.short_context = fix_longrope(model, context, self)
         """Context of the short set of rotary factors, where the model has two and runs with the long one."""
         self._fold = self._use_slot_attention()
+        self.flex = self._fold > 0 and not exact and flex.is_available(self.device)
+        """Whether passes of fixed shape attend by `engine.runner.flex`."""
+        self._not_flex: str | None = None
         # The last column never holds a token: padding rows of a CUDA graph write there.
         self.cache = self._allocate(slots, context + overhang + 1)
+        self.graph_runner: GraphRunner | None = None
+        """Passes of fixed shape, on a GPU."""
         on_gpu = self.device.type == "cuda"
-        self._usual: GraphRunner | None = None
+        pool = GraphPool(self.device, capture=on_gpu)
         if on_gpu:
             compiled = not exact and compile_layers(model)
-            self._usual = GraphRunner(self.cache, self._step, capture=True, compiled=compiled)
-        self._static = BatchInvariantRunner(self.cache, self._step, capture=on_gpu) if exact else self._usual
+            self.graph_runner = GraphRunner(self.cache, self._step, pool, compiled=compiled, trees=bool(taps))
+        self._static = BatchInvariantRunner(self.cache, self._step, pool) if exact else self.graph_runner
 
     @torch.inference_mode()
     def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
@@ -93,23 +102,36 @@ class ModelRunner:
         gives their positions and what they attend to; `KVCache.keep` moves the accepted ones to their places. The mask
         may be padded to the `width` of the pass already.
         """
-        if self._static is not None:
+        if self._static is not None and (tokens.shape[1] <= CAPTURED[-1] or self._exact):
             return self._static.forward(tokens, slots, starts, tree_mask)
         out = self._run(self.model, tokens, slots, starts, tree_mask)
         return out.logits[:, : tokens.shape[1]], self._tapped(out, tokens.shape[1])
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
+    def prefill(
+        self,
+        tokens: Tensor,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        lengths: Sequence[int] | None = None,  # noqa: ARG002
+    ) -> Tensor | None:
         """Write keys and values of tokens [B, T]; returns their tapped hidden states [B, T, taps x hidden size]."""
         return self._tapped(self._run(self.model.base_model, tokens, slots, starts), tokens.shape[1])
 
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """As `forward`, in the fastest shape, without batch invariance."""
-        exact, self._static = self._static, self._usual
+        exact, self._static = self._static, self.graph_runner
         try:
             return self.forward(tokens, slots, starts)
         finally:
             self._static = exact
+
+    def capture(self) -> None:
+        """On a GPU, capture the passes that rounds can meet, so that no reply waits for one."""
+        if isinstance(self._static, BatchInvariantRunner) and self.graph_runner is not None:
+            self._static.capture()
+        elif self.graph_runner is not None:
+            self.graph_runner.capture(CAPTURED)
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding of tokens [...]."""
@@ -125,10 +147,11 @@ class ModelRunner:
     @property
     def hindrances(self) -> list[str]:
         """Why passes on a GPU are slower than they could be, one clause each; empty if they are not."""
-        not_captured = self._static.not_captured if self._static else None
-        not_compiled = self._usual.not_compiled if self._usual else None
+        not_captured = self.graph_runner.pool.not_captured if self.graph_runner else None
+        not_compiled = self.graph_runner.not_compiled if self.graph_runner else None
         return [
             *([f"its passes cannot all be captured as CUDA graphs ({not_captured})"] if not_captured else []),
+            *([f"its attention cannot be compiled ({self._not_flex})"] if self._not_flex else []),
             *([f"its layers cannot be compiled ({not_compiled})"] if not_compiled else []),
         ]
 
@@ -151,7 +174,15 @@ class ModelRunner:
     def _step(
         self, tokens: Tensor, columns: Tensor, view: StaticView, tree_mask: TreeMask | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        out = self._call(self.model, tokens, columns, view, tree_mask)
+        try:
+            out = self._call(self.model, tokens, columns, view, tree_mask)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a compiler fails in many ways, with each new shape
+            if not self.flex:
+                raise
+            self.flex, self._not_flex = False, first_line(error)
+            out = self._call(self.model, tokens, columns, view, tree_mask)
         return out.logits, self._tapped(out, tokens.shape[1])
 
     def _tapped(self, out: Any, length: int) -> Tensor | None:
@@ -170,15 +201,17 @@ class ModelRunner:
         return model(
             input_ids=tokens,
             position_ids=positions.clamp(max=self._limit),
-            attention_mask=self._mask(columns, view.length, tree_mask),
+            attention_mask=self._mask(
+                columns, view.length, tree_mask, blocks=self.flex and isinstance(view, StaticView)
+            ),
             past_key_values=view,
             use_cache=True,
             output_hidden_states=bool(self.taps),
         )
 
     def _mask(
-        self, written: Tensor, length: int, tree_mask: TreeMask | None = None
-    ) -> Tensor | dict[str, Tensor] | None:
+        self, written: Tensor, length: int, tree_mask: TreeMask | None = None, *, blocks: bool = False
+    ) -> Tensor | BlockMask | dict[str, Tensor | BlockMask]:
         """Attention mask for S = `length` columns, in the form that the model's attention takes (per layer type if it
         mixes full and sliding windows)."""
         columns = torch.arange(length, device=self.device)
@@ -191,13 +224,16 @@ class ModelRunner:
             before = columns <= written[:, None, :, None]
             return before if window is None else before & (columns > written[:, None, :, None] - window)
 
+        def shaped(window: int | None) -> Tensor | BlockMask:
+            return flex.block_mask(seen(window), written[:, -1] + 1) if blocks else self._shaped(seen(window))
+
         window = getattr(self.config, "sliding_window", None)
         types = set(getattr(self.config, "layer_types", None) or ())
         if window is None or (types and "sliding_attention" not in types):
-            return self._shaped(seen(None))
+            return shaped(None)
         if not types:
-            return self._shaped(seen(window))
-        return {"full_attention": self._shaped(seen(None)), "sliding_attention": self._shaped(seen(window))}
+            return shaped(window)
+        return {"full_attention": shaped(None), "sliding_attention": shaped(window)}
 
     def _shaped(self, mask: Tensor) -> Tensor:
         if self._fold > 0:

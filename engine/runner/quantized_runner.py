@@ -71,6 +71,7 @@ class QuantizedRunner:
 
     device = CPU
     branches = True
+    graph_runner = None
     gathers = False
 
     def __init__(self, model: PackedWeights, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
@@ -111,9 +112,11 @@ class QuantizedRunner:
         rows, width = tokens.shape
         counts = [width] * rows if lengths is None else list(lengths)
         trees = [chain(count - 1) for count in counts] if tree_mask is None else tree_mask.trees
-        flat = tokens if min(counts) == width else torch.cat([row[:n] for row, n in zip(tokens, counts, strict=True)])
-        logits, tapped = self._run(flat, _chains(trees, slots, starts), every=True)
+        logits, tapped = self._run(_flat(tokens, counts), _chains(trees, slots, starts), every=True)
         return _by_row(logits, counts, width), None if tapped is None else _by_row(tapped, counts, width)
+
+    def capture(self) -> None:
+        """There are no graphs on a CPU."""
 
     def likeliest(
         self, tokens: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int], trees: Sequence[Tree]
@@ -137,11 +140,14 @@ class QuantizedRunner:
         return [found[first:end] for first, end in rows], states
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
+    def prefill(
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int] | None = None
+    ) -> Tensor | None:
         """Feed tokens [B, T]; their tapped hidden states."""
         rows, width = tokens.shape
-        tapped = self._run(tokens, Chains.plain(slots, starts, [width] * rows), every=False)[1]
-        return None if tapped is None else tapped.view(rows, width, -1)
+        counts = [width] * rows if lengths is None else list(lengths)
+        tapped = self._run(_flat(tokens, counts), Chains.plain(slots, starts, counts), every=False)[1]
+        return None if tapped is None else _by_row(tapped, counts, width)
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding, float32."""
@@ -168,6 +174,13 @@ def _allocate(model: PackedWeights, slots: int, columns: int) -> KVCache:
         raise EngineError(
             f"a cache of {slots} x {columns} tokens needs {size / 1e9:.1f} GB and does not fit: lower --context"
         ) from None
+
+
+def _flat(tokens: Tensor, counts: Sequence[int]) -> Tensor:
+    """The tokens that count of [B, T], one row after the other."""
+    if min(counts) == tokens.shape[1]:
+        return tokens
+    return torch.cat([row[:count] for row, count in zip(tokens, counts, strict=True)])
 
 
 def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.tree_mask import TreeMask
 
@@ -27,6 +28,10 @@ class Runner(Protocol):
     """Whether a pass copies the cached keys and values of rows whose slots are not neighbours."""
     short_context: int | None
     """Context of the short set of rotary factors, where the model has two and runs with the long one."""
+
+    @property
+    def graph_runner(self) -> GraphRunner | None:
+        """Passes of fixed shape; None on a CPU."""
 
     @property
     def hindrances(self) -> list[str]:
@@ -52,6 +57,8 @@ class Runner(Protocol):
     ) -> tuple[Tensor, Tensor | None]:
         """As `forward`, with the tapped hidden states [B, T, taps x hidden] beside the logits.
 
+        On a GPU both are there until the next pass.
+
         Args:
             tokens: [B, T], int64, on the device.
             slots: the slot of each row.
@@ -63,8 +70,13 @@ class Runner(Protocol):
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """As `forward`, in the shape that is fastest, whatever that does to the last bits."""
 
-    def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
-        """Feed tokens [B, T] for their keys and values, and their tapped hidden states."""
+    def capture(self) -> None:
+        """On a GPU, capture the passes that rounds can meet, so that no reply waits for one."""
+
+    def prefill(
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int] | None = None
+    ) -> Tensor | None:
+        """Feed tokens [B, T] for their keys and values, and their tapped hidden states; `lengths` as above."""
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding, as they are stored, of tokens [...]."""

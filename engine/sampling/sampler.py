@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.request import Sampling
@@ -33,22 +34,15 @@ _GROUP = 32
 """Logits per group in the search for the head: group maxima are compared first."""
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingRows:
-    """Sampling settings of a batch as tensors [B], and flags on the host for what no row uses."""
+_SMALL_TOP_K = 64
+"""On a GPU, so many of the largest logits are found without sorting all."""
 
-    greedy: Tensor
-    """bool."""
-    temperature: Tensor
-    """float32; 1 for greedy rows."""
-    top_k: Tensor
-    """int64; 1 for greedy rows, 0 where off."""
-    top_p: Tensor
-    """float64; 1 where off."""
-    min_p: Tensor
-    """float64; 0 where off."""
-    lenience: Tensor | None
-    """float64; None if all are 1."""
+
+class SamplingFlags(NamedTuple):
+    """What of the sampling settings no row of a batch uses, known on the host."""
+
+    lenient: bool
+    """Whether any row has a lenience below 1."""
     all_greedy: bool
     any_greedy: bool
     all_filtered: bool
@@ -63,22 +57,11 @@ class SamplingRows:
     """Whether any greedy row has a lenience below 1."""
 
     @classmethod
-    def of(cls, settings: Sequence[Sampling], device: torch.device) -> SamplingRows:
-        """Settings of one batch, row by row; cached, so the tensors are shared."""
-        return cls._of(tuple(settings), device)
-
-    @classmethod
-    @lru_cache(maxsize=64)
-    def _of(cls, settings: tuple[Sampling, ...], device: torch.device) -> SamplingRows:
-        numbers = to_device([_numbers(s) for s in settings], device, torch.float64)
+    def of(cls, settings: Sequence[Sampling]) -> SamplingFlags:
+        """Flags of a batch."""
         free = [s for s in settings if not s.greedy]
         return cls(
-            greedy=numbers[:, 0] > 0,
-            temperature=numbers[:, 1].float(),
-            top_k=numbers[:, 2].long(),
-            top_p=numbers[:, 3],
-            min_p=numbers[:, 4],
-            lenience=None if all(s.lossless for s in settings) else numbers[:, 5],
+            lenient=not all(s.lossless for s in settings),
             all_greedy=not free,
             any_greedy=len(free) < len(settings),
             all_filtered=all(s.top_k > 0 or s.top_p < 1 or s.min_p > 0 for s in free),
@@ -88,6 +71,71 @@ class SamplingRows:
             any_min_p=any(s.min_p > 0 for s in free),
             lenient_greedy=any(s.greedy and not s.lossless for s in settings),
         )
+
+    @property
+    def coarse(self) -> SamplingFlags:
+        """Flags that serve as well and of which there are fewer: no filters, a small top-k beside others, or all."""
+        filtered = bool(self.max_top_k or self.any_top_p or self.any_min_p)
+        small = self.all_top_k and 0 < self.max_top_k <= _SMALL_TOP_K
+        top_k = _SMALL_TOP_K if small else 1 << 31
+        return self._replace(
+            all_filtered=filtered,
+            all_top_k=small,
+            max_top_k=top_k if filtered else 0,
+            any_top_p=filtered,
+            any_min_p=filtered,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRows:
+    """Sampling settings of a batch as tensors [B], and flags for what no row uses."""
+
+    greedy: Tensor
+    """bool."""
+    temperature: Tensor
+    """float32; 1 for greedy rows."""
+    top_k: Tensor
+    """int64; 1 for greedy rows, 0 where off."""
+    top_p: Tensor
+    """float64; 1 where off."""
+    min_p: Tensor
+    """float64; 0 where off."""
+    lenience: Tensor | None
+    """float64; None if all are 1."""
+    flags: SamplingFlags
+
+    @classmethod
+    def of(cls, settings: Sequence[Sampling], device: torch.device) -> SamplingRows:
+        """Settings of one batch, row by row; cached, so the tensors are shared."""
+        return cls._of(tuple(settings), device)
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def _of(cls, settings: tuple[Sampling, ...], device: torch.device) -> SamplingRows:
+        return cls.from_numbers(to_device(setting_numbers(settings), device), SamplingFlags.of(settings))
+
+    @classmethod
+    def from_numbers(cls, numbers: Tensor, flags: SamplingFlags) -> SamplingRows:
+        """Settings from `numbers` [B, `NUMBERS`], float64, on the device."""
+        return cls(
+            greedy=numbers[:, 0] > 0,
+            temperature=numbers[:, 1].float(),
+            top_k=numbers[:, 2].long(),
+            top_p=numbers[:, 3],
+            min_p=numbers[:, 4],
+            lenience=numbers[:, 5] if flags.lenient else None,
+            flags=flags,
+        )
+
+
+NUMBERS = 6
+"""Numbers per row that settings are sent to the device as."""
+
+
+def setting_numbers(settings: Sequence[Sampling]) -> NDArray[np.float64]:
+    """[B, `NUMBERS`]: greedy, temperature, top-k, top-p, min-p, lenience."""
+    return np.array([_numbers(s) for s in settings], dtype=np.float64)
 
 
 def _numbers(s: Sampling) -> tuple[float, ...]:
@@ -111,17 +159,17 @@ def standardise(logits: Tensor, rows: SamplingRows) -> Tensor:
     Returns:
         Probabilities [B, T, V], float32, each [V] summing to 1.
     """
-    if rows.all_greedy:
+    if rows.flags.all_greedy:
         return one_hot(most_likely(logits), logits.shape[-1])
     scaled = logits.to(torch.float32, copy=True).div_(rows.temperature[:, None, None])
-    if not (rows.max_top_k or rows.any_top_p or rows.any_min_p):
+    if not (rows.flags.max_top_k or rows.flags.any_top_p or rows.flags.any_min_p):
         probabilities = scaled.softmax(-1)
     elif scaled.is_cuda:
         probabilities = _filtered(scaled.flatten(0, 1), _Filters.of(rows, scaled.shape[1])).view(scaled.shape)
     else:
         filters = _Filters.of(rows, scaled.shape[1])
-        probabilities = _filtered_by_head(scaled.flatten(0, 1), filters, rows.all_filtered).view(scaled.shape)
-    if not rows.any_greedy:
+        probabilities = _filtered_by_head(scaled.flatten(0, 1), filters, rows.flags.all_filtered).view(scaled.shape)
+    if not rows.flags.any_greedy:
         return probabilities
     return torch.where(rows.greedy[:, None, None], one_hot(most_likely(logits), logits.shape[-1]), probabilities)
 
@@ -139,9 +187,13 @@ def most_likely(logits: Tensor) -> Tensor:
     return block.squeeze(-1) * _BLOCK + inside
 
 
-def broken(logits: Tensor) -> Tensor:
-    """Rows [B], bool, whose logits [B, T, V] give no distribution at some position: NaN, +inf, or all -inf."""
-    return logits.amax(-1).isfinite().logical_not_().any(-1)
+def broken(logits: Tensor, lengths: Tensor) -> Tensor:
+    """Rows [B], bool, whose logits [B, T, V] give no distribution somewhere: NaN, +inf, or all -inf.
+
+    Looked at are each row's first `lengths` + 1 positions, [B], int64.
+    """
+    positions = torch.arange(logits.shape[1], device=logits.device)
+    return (logits.amax(-1).isfinite().logical_not_() & (positions <= lengths[:, None])).any(-1)
 
 
 def one_hot(tokens: Tensor, vocabulary: int) -> Tensor:
@@ -211,11 +263,11 @@ class _Filters(NamedTuple):
             top_k,
             top_p,
             log_min_p,
-            rows.max_top_k > 0 or rows.any_greedy,
-            rows.any_top_p,
-            rows.any_min_p,
-            rows.all_top_k or not rows.any_top_p,
-            max(rows.max_top_k, 1),
+            rows.flags.max_top_k > 0 or rows.flags.any_greedy,
+            rows.flags.any_top_p,
+            rows.flags.any_min_p,
+            rows.flags.all_top_k or not rows.flags.any_top_p,
+            max(rows.flags.max_top_k, 1),
         )
 
     def at(self, index: Tensor) -> _Filters:

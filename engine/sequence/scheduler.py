@@ -79,6 +79,26 @@ class Scheduler(Generic[Waiting]):
         source = max(range(len(self._slots)), key=shared.__getitem__)
         return Placement(row.slot, source, shared[source]) if shared[source] > row.cached else None
 
+    def read_together(self, rows: Sequence[SequenceState], chunk: int, room: int) -> list[SequenceState]:
+        """Rows whose prompts one pass of `chunk` tokens, padding included, is to read: the first, and whole others.
+
+        What shares more with one of them than it has read waits, as that will be lent to it (`lend`).
+
+        Args:
+            rows: with something left to read, the one that came first at the head.
+            chunk: tokens of a pass.
+            room: tokens that a slot holds.
+        """
+        together = [rows[0]]
+        width = min(chunk, _left(rows[0]))
+        for row in rows[1:]:
+            wide = max(width, _left(row))
+            fits = wide * (len(together) + 1) <= chunk and max(r.cached for r in (*together, row)) + wide <= room
+            if fits and all(common_prefix(row.tokens, other.tokens) <= row.cached for other in together):
+                together.append(row)
+                width = wide
+        return together
+
     def moves(self, rows: Sequence[SequenceState], *, to_first: bool) -> list[tuple[int, int]]:
         """Pairs of slots to exchange so that the rows of a round lie in neighbouring slots.
 
@@ -114,6 +134,11 @@ class Scheduler(Generic[Waiting]):
         slot.tokens = row.tokens[: row.cached] if keep else []
         slot.row = None
         slot.used = self._clock
+
+
+def _left(row: SequenceState) -> int:
+    """Tokens of a prompt still to be read: all but the last, which a round feeds."""
+    return len(row.tokens) - 1 - row.cached
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:

@@ -21,14 +21,12 @@ from specchat.engine.runner.stopwatch import Stopwatch
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import chain
 from specchat.engine.runner.tree_mask import TreeMask
-from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner, RoundPlan
 from specchat.engine.speculation.proposal import Proposal
 from specchat.engine.speculation.verify.agreement import compare
-from specchat.engine.speculation.verify.chains import VerifiedChains
-from specchat.engine.speculation.verify.outcome import Outcome, Verified, to_host
-from specchat.engine.speculation.verify.trees import VerifiedTrees
+from specchat.engine.speculation.verify.outcome import Outcome, to_host
+from specchat.engine.speculation.verify.verifier import Verifier, along
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Timing:
 
 
 def run_round(
-    target: Runner, rows: Sequence[SequenceState], planner: Planner, penalties: Penalties
+    target: Runner, rows: Sequence[SequenceState], planner: Planner, verifier: Verifier
 ) -> tuple[RoundPlan, list[Outcome], Timing]:
     """Draft and verify once for a batch of rows.
 
@@ -49,7 +47,7 @@ def run_round(
         target: runner of the target model.
         rows: sequences ready for a round (`SequenceState.prefilled`).
         planner: chooses γ and drafts.
-        penalties: bias and penalties of the rows.
+        verifier: judges drafts.
 
     Returns:
         The plan with the drafts, one outcome per row, and the times of the round.
@@ -72,17 +70,11 @@ def run_round(
     trees = proposal.whole_trees
     tree_mask = None if trees is None else TreeMask.of(trees, target.width(fed.shape[1]), target.device)
     logits, tapped = target.forward_tapped(fed, slots, starts, tree_mask, [1 + length for length in proposal.lengths])
-    adjustment = penalties.of(rows)
-    if adjustment is not None:
-        logits = adjustment.apply(logits, proposal.tokens)
-    judged = _judge(rows, logits, plan)
-    if tree_mask is not None:
-        path = _path(judged, len(rows), len(tree_mask.widths))
-        target.cache.keep(slots, starts, path)
-        tapped = None if tapped is None else _along(path, tapped)
+    judged = verifier.judge(rows, logits, proposal, plan.gammas)
     outcomes = to_host(judged, len(rows))
     watch.mark()
-    planner.absorb(rows, tapped, [1 + outcome.accepted for outcome in outcomes])
+    kept = [1 + outcome.accepted for outcome in outcomes]
+    planner.absorb(rows, None if tapped is None else along(judged, tapped), kept)
     draft_s, verify_s = watch.seconds()
     return plan, outcomes, Timing(draft_s, verify_s, started)
 
@@ -118,34 +110,3 @@ def compare_drafts(
         torch.from_numpy(states.numpy()[[0, *outcome.path]]) if outcome.path else states[: 1 + outcome.accepted]
         for states, outcome in zip(tapped, outcomes, strict=True)
     ]
-
-
-def _judge(rows: Sequence[SequenceState], logits: Tensor, plan: RoundPlan) -> list[Verified]:
-    """Verify all chains of the batch together, and all trees together."""
-    trees = plan.proposal.trees
-    if trees is None:
-        return [VerifiedChains(range(len(rows)), rows, logits, plan.proposal, plan.gammas)]
-    judged: list[Verified] = []
-    for kind, are_chains in ((VerifiedChains, True), (VerifiedTrees, False)):
-        mine = [i for i, tree in enumerate(trees) if (tree is None) is are_chains]
-        if mine:
-            part = plan.proposal.only(mine)
-            seen = logits[to_device(mine, logits.device), : part.tokens.shape[1] + 1]
-            judged.append(kind(mine, [rows[i] for i in mine], seen, part, [plan.gammas[i] for i in mine]))
-    return judged
-
-
-@torch.inference_mode()
-def _path(judged: Sequence[Verified], rows: int, depth: int) -> Tensor:
-    """Node of the accepted token per position, [B, γ]; for chains the position itself."""
-    trees = next(part for part in judged if isinstance(part, VerifiedTrees))
-    device = trees.path.device
-    path = torch.arange(1, depth + 1, device=device).repeat(rows, 1)
-    path[to_device(trees.mine, device), : trees.path.shape[1]] = trees.path
-    return path
-
-
-def _along(path: Tensor, tapped: Tensor) -> Tensor:
-    """Gather hidden states [B, γ+1, n] of each row's last token and its path from states [B, T, n]."""
-    places = torch.nn.functional.pad(path, (1, 0))
-    return tapped[torch.arange(len(path), device=path.device)[:, None], places]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,8 +16,9 @@ from specchat.engine.errors import EngineError
 from specchat.engine.models.load import pick_device
 from specchat.engine.models.vocabulary import check_vocabularies
 from specchat.engine.progress import Progress
-from specchat.engine.request import MAX_GAMMA
+from specchat.engine.request import MAX_GAMMA, Sampling
 from specchat.engine.runner.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
+from specchat.engine.runner.padding import CAPTURED
 from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.speculation.drafters.base import Drafter
@@ -27,6 +29,7 @@ from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_he
 from specchat.engine.speculation.drafters.ngram import NGramDrafter
 from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.speculation.drafters.suffix import SuffixDrafter
+from specchat.engine.speculation.verify.verifier import Draws, Verifier
 from specchat.engine.worker.obtain import Model, make_runner, obtain_model
 
 _OVERHANG = MAX_GAMMA + 1
@@ -45,15 +48,24 @@ class Assembly:
     head: LoadedHead | None
     drafters: dict[str, Drafter]
     """By name, best first."""
-    penalties: Penalties
+    verifier: Verifier
     weight_bytes: int
     cache_bytes: int
     score_bytes: int
     """Of the layer that scores the head's vocabulary, a part of `cache_bytes`; 0 without a head."""
     notices: tuple[str, ...]
     """What the user should know about these models."""
+    smaller: Callable[[], Assembly] | None
+    """The same with fewer slots or less context, for when this is gone; None if this is the smallest."""
     exact: BatchInvarianceCheck | None = None
     """What passes of fixed shape give here; None where they were not asked for."""
+
+    @property
+    def graph_bytes(self) -> int:
+        """Memory that CUDA graphs read and write beside the caches: logits, distributions."""
+        runners = (self.target.graph_runner, self.draft_runner and self.draft_runner.graph_runner)
+        drafters = sum(drafter.graph_bytes for drafter in self.drafters.values())
+        return self.verifier.bytes + drafters + sum(runner.bytes for runner in runners if runner)
 
     @property
     def rounds_by_width(self) -> bool:
@@ -61,7 +73,11 @@ class Assembly:
         return self.model.format in ("bfloat16", "float16") and not (self.exact and self.exact.equal)
 
 
+_KINDS = (Sampling(), *(Sampling(temperature=1.0, top_k=k, top_p=p) for k, p in ((0, 1.0), (0, 0.9), (40, 1.0))))
+"""Rows that are expected: greedy, sampled, filtered in both ways. Graphs for others are made when they come: for rows
+of several kinds in one batch, for lenience, for details."""
 _LEAST_CONTEXT = 512
+OUT_OF_MEMORY = "the device is out of memory: lower --context or choose a smaller model"
 INEXACT = (
     "exact mode cannot be given here: on this device the same token gets other bits at another place of a pass, so "
     "greedy texts may differ where two tokens are close; --dtype float32 makes that rare"
@@ -110,9 +126,47 @@ def put_together(
     Raises:
         EngineError: not even one slot of a small context fits.
     """
-    limit = min(config.context, model.context, draft.context if draft else model.context)
-    target, cached = _runners(config, limit, model, draft, head)
-    slots, context = target.cache.slots, target.context
+    parts = _Parts(config, model, draft, head, tuple(notices))
+    return _first_that_fits(parts, list(_sizes(config.slots, parts.context)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What an assembly is put together from."""
+
+    config: EngineConfig
+    model: Model
+    draft: Model | None
+    head: LoadedHead | None
+    notices: tuple[str, ...]
+
+    @property
+    def context(self) -> int:
+        """Tokens per slot that are wanted."""
+        return min(self.config.context, self.model.context, self.draft.context if self.draft else self.model.context)
+
+    def reduced(self, slots: int, context: int) -> bool:
+        """Whether this is less than was asked for."""
+        return (slots, context) != (self.config.slots, self.context)
+
+
+def _first_that_fits(parts: _Parts, sizes: Sequence[tuple[int, int]]) -> Assembly:
+    """With the first of these slots and contexts that there is memory for."""
+    shortage = ""
+    for number, (slots, context) in enumerate(sizes, 1):
+        left = sizes[number:]
+        try:
+            return _of_size(parts, slots, context, partial(_first_that_fits, parts, left) if left else None)
+        except (EngineError, torch.OutOfMemoryError) as error:
+            shortage = str(error) if isinstance(error, EngineError) else OUT_OF_MEMORY
+        free_memory()  # the next try needs the memory of this one
+    raise EngineError(shortage)
+
+
+def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Assembly] | None) -> Assembly:
+    config, model, draft, head, notices = parts.config, parts.model, parts.draft, parts.head, parts.notices
+    target = make_runner(model, slots, context, _OVERHANG, head.head.shape.taps if head else (), exact=config.exact)
+    cached = make_runner(draft, slots, context, _OVERHANG) if draft else None
     exact = check_batch_invariance(target) if config.exact else None
     penalties = Penalties(target.cache.slots, context, target.device)
     never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
@@ -136,41 +190,20 @@ def put_together(
         draft=draft,
         head=head,
         drafters={drafter.name: drafter for drafter in drafters},
-        penalties=penalties,
+        verifier=Verifier(target, penalties),
         weight_bytes=model.weight_bytes + sum(part.weight_bytes for part in (draft, head) if part),
         cache_bytes=cache_bytes,
         score_bytes=score_bytes,
+        smaller=smaller,
         notices=(
             *notices,
-            *_notices(model, draft, (slots, context) != (config.slots, limit) and (slots, context)),
+            *_notices(model, draft, parts.reduced(slots, context) and (slots, context)),
             *_long_factors(model.name, target),
             *(_long_factors(draft.name, cached) if draft and cached else ()),
             *([INEXACT] if exact and not exact.equal else []),
         ),
         exact=exact,
     )
-
-
-def _runners(
-    config: EngineConfig, limit: int, model: Model, draft: Model | None, head: LoadedHead | None
-) -> tuple[Runner, Runner | None]:
-    """The passes of target and draft model, with the largest of `_sizes` that both caches fit with."""
-    taps = head.head.shape.taps if head else ()
-    shortage = ""
-    for slots, context in _sizes(config.slots, limit):
-        try:
-            target = make_runner(model, slots, context, _OVERHANG, taps, exact=config.exact)
-            cached = make_runner(draft, slots, context, _OVERHANG) if draft else None
-        except EngineError as error:
-            shortage = str(error)
-        else:
-            return target, cached
-        # The next try needs the memory of this one: a cache that did fit is held by nothing but this name and cycles.
-        target = None  # type: ignore[assignment]
-        gc.collect()
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.empty_cache()
-    raise EngineError(shortage)
 
 
 def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:
@@ -185,13 +218,39 @@ def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:
 
 
 def warm_up(made: Assembly) -> None:
-    """Let the kernels choose their ways, and be compiled, before the first round is timed."""
+    """Let the kernels choose their ways, be compiled, and be captured, before the first round is timed.
+
+    Raises:
+        torch.OutOfMemoryError: there is not the memory for it.
+    """
     for passes in filter(None, (made.target, made.draft_runner)):
         # One row and several, one token and several: what is compiled for these serves for all.
         for rows in {1, passes.cache.slots if passes.device.type == "cuda" else 1}:
             for length in (1, 5):
                 tokens = torch.zeros(rows, length, dtype=torch.long, device=passes.device)
-                passes.forward(tokens, range(rows), [0] * rows).amax().item()
+                logits = passes.forward(tokens, range(rows), [0] * rows)
+                logits.amax().item()
+    if made.target.graph_runner is not None:
+        _capture(made)
+
+
+def _capture(made: Assembly) -> None:
+    """Capture as CUDA graphs what this set-up can meet."""
+    made.target.capture()
+    for drafter in made.drafters.values():
+        drafter.capture(_KINDS)
+    head = made.drafters.get(HeadDrafter.name)
+    support = head.support if isinstance(head, HeadDrafter) and made.target.branches else None
+    token = torch.zeros(1, 1, dtype=torch.long, device=made.target.device)
+    logits = made.target.forward(token, [0], [0])
+    made.verifier.capture(logits, CAPTURED, _KINDS, Draws(ModelDrafter.name in made.drafters, support))
+
+
+def free_memory() -> None:
+    """Let go of what nothing refers to but cycles and the allocator."""
+    gc.collect()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
 
 
 def hindrances(made: Assembly) -> list[str]:

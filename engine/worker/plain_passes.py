@@ -14,12 +14,11 @@ from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.stopwatch import Stopwatch
 from specchat.engine.runner.to_device import to_device
-from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import merge
 from specchat.engine.speculation.round import compare_drafts, is_plainly_greedy
-from specchat.engine.speculation.verify.chains import VerifiedChains
 from specchat.engine.speculation.verify.outcome import to_host
+from specchat.engine.speculation.verify.verifier import Verifier
 
 WARM_UP_PASSES = 5
 FIRST = 8
@@ -74,12 +73,12 @@ class PlainPasses:
 
     Args:
         target: runner of the target model.
-        penalties: bias and penalties of the rows.
+        verifier: judges drafts.
     """
 
-    def __init__(self, target: Runner, penalties: Penalties) -> None:
+    def __init__(self, target: Runner, verifier: Verifier) -> None:
         self._target = target
-        self._penalties = penalties
+        self._verifier = verifier
         self._known: dict[int, _Known] = {}
 
     def measure(self, rows: Sequence[SequenceState]) -> float:
@@ -112,9 +111,6 @@ class PlainPasses:
             return watch.seconds()[0]
         last = to_device([[row.tokens[-1]] for row in rows], device)
         logits = self._target.forward(last, [row.slot for row in rows], [row.cached for row in rows])
-        adjustment = self._penalties.of(rows)
-        if adjustment is not None:
-            logits = adjustment.apply(logits, proposal.tokens)
-        to_host([VerifiedChains(range(len(rows)), rows, logits, proposal, [0] * len(rows))], len(rows))
+        to_host(self._verifier.judge(rows, logits, proposal, [0] * len(rows)), len(rows))
         watch.mark()
         return watch.seconds()[0]

@@ -29,7 +29,15 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.speculation.round import Timing, run_round
 from specchat.engine.speculation.verify.outcome import Outcome
-from specchat.engine.worker.assembly import UNREPEATABLE, Assemble, Assembly, hindrances, warm_up
+from specchat.engine.worker.assembly import (
+    OUT_OF_MEMORY,
+    UNREPEATABLE,
+    Assemble,
+    Assembly,
+    free_memory,
+    hindrances,
+    warm_up,
+)
 from specchat.engine.worker.commit import commit, record
 from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes
 
@@ -104,18 +112,17 @@ class Worker:
 
     def _load(self, assemble: Assemble) -> Assembly:
         made = assemble(self._config, self._say_loading)
-        self._model, self._target = made.model, made.target
-        self._penalties = made.penalties
-        self._plain_passes = PlainPasses(made.target, made.penalties) if self.times_plain_passes else None
+        while not self._warms_up(made):
+            smaller = made.smaller
+            del made  # its memory is needed for the next
+            if smaller is None:
+                raise EngineError(OUT_OF_MEMORY)
+            free_memory()
+            made = smaller()
+        self._model, self._target, self._verifier = made.model, made.target, made.verifier
+        self._plain_passes = PlainPasses(made.target, made.verifier) if self.times_plain_passes else None
         self._planner = Planner(made.drafters, made.target, self._drop_drafter)
         self._scheduler = Scheduler(made.target.cache.slots)
-        on_gpu = made.target.device.type == "cuda"
-        self._say_loading("warm-up", "warming up, compiling what is not compiled yet" if on_gpu else "warming up", None)
-        try:
-            warm_up(made)
-            plain_s = time_warm_passes(made.target)
-        except torch.OutOfMemoryError:
-            raise EngineError("the device is out of memory: lower --context or choose a smaller model") from None
         device = made.target.device
         self._on_ready(
             Ready(
@@ -128,9 +135,9 @@ class Worker:
                 context=made.target.context,
                 slots=made.target.cache.slots,
                 weight_bytes=made.weight_bytes,
-                cache_bytes=made.cache_bytes,
+                cache_bytes=made.cache_bytes + made.graph_bytes,
                 at=self._clock(),
-                plain_s=plain_s,
+                plain_s=time_warm_passes(made.target),
             ),
             made,
         )
@@ -139,6 +146,16 @@ class Worker:
         self._made = made
         self._tell_hindrances()
         return made
+
+    def _warms_up(self, made: Assembly) -> bool:
+        """Warm up; whether there was the memory for it."""
+        on_gpu = made.target.device.type == "cuda"
+        self._say_loading("warm-up", "warming up, compiling what is not compiled yet" if on_gpu else "warming up", None)
+        try:
+            warm_up(made)
+        except torch.OutOfMemoryError:
+            return False
+        return True
 
     def _tell_hindrances(self) -> None:
         """Say what keeps passes from being fast, once each: a shape may be met late."""
@@ -286,41 +303,51 @@ class Worker:
     # ---- work
 
     def _prefill(self) -> None:
-        """One chunk of the prompt that was admitted first, so that running rows wait for no more than that."""
-        unread = [row for row in self._scheduler.rows if not self._is_ready(row)]
+        """One chunk, beginning with the prompt that was admitted first; running rows wait for no more than that."""
+        unread = sorted((row for row in self._scheduler.rows if not self._is_ready(row)), key=lambda r: r.admitted_at)
         if not unread:
             return
-        row = min(unread, key=lambda row: row.admitted_at)
+        rows = unread[:1]
+        if not (rows[0].prefilled or self._config.exact):  # exact: how a prompt is read may not depend on others
+            rows = [row for row in unread if not row.prefilled]
         try:
-            self._read(row)
+            self._read(rows)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            self._blame([row], [error])
+            self._blame(*self._one_by_one(rows, error, self._read))
 
     def _is_ready(self, row: SequenceState) -> bool:
         """Whether target and drafter have read what they need for the row's next round."""
         return row.prefilled and not self._planner.unread(row)
 
-    def _read(self, row: SequenceState) -> None:
-        """One chunk of a row's prompt, for the target or, once that has it all, for the drafter."""
-        if row.prefilled:
-            self._planner.read(row)
+    def _read(self, rows: Sequence[SequenceState]) -> None:
+        """One chunk of the first row's prompt and what fits beside it, for the target or, once that has it all, for the
+        drafter."""
+        if rows[0].prefilled:
+            self._planner.read(rows[0])
             return
-        started = self._clock()
-        lent = self._scheduler.lend(row)
-        if lent is not None and (length := self._planner.lend(row, lent.source, lent.length)) > row.cached:
-            self._target.cache.copy(lent.source, lent.slot, length)
-            row.cached = length
-        chunk = row.tokens[row.cached : min(row.cached + self._config.prefill_chunk, len(row.tokens) - 1)]
-        if chunk:
-            tapped = self._target.prefill(to_device([chunk], self._target.device), [row.slot], [row.cached])
-            self._planner.absorb([row], tapped)
-            row.cached += len(chunk)
-        if row.rounds:  # a drafter that was changed to had to see it
-            return
+        started, limit, room = self._clock(), self._config.prefill_chunk, self._target.context
+        rows = self._scheduler.read_together(rows, limit, room)
+        for row in rows:  # what another slot has read meanwhile
+            lent = self._scheduler.lend(row)
+            if lent is not None and (length := self._planner.lend(row, lent.source, lent.length)) > row.cached:
+                self._target.cache.copy(lent.source, lent.slot, length)
+                row.cached = length
+        rows = self._scheduler.read_together(rows, limit, room)  # what was lent leaves less to read
+        chunks = [row.tokens[row.cached : min(row.cached + limit, len(row.tokens) - 1)] for row in rows]
+        lengths = [len(chunk) for chunk in chunks]
+        if any(lengths):
+            padded = to_device([chunk + [0] * (max(lengths) - len(chunk)) for chunk in chunks], self._target.device)
+            slots, starts = [row.slot for row in rows], [row.cached for row in rows]
+            tapped = self._target.prefill(padded, slots, starts, lengths)
+            self._planner.absorb(rows, tapped, lengths)
         now = self._clock()
-        row.outbox.put(Prefilled(row.request.request_id, row.cached, row.prompt_length, now - started, now))
+        for row, length in zip(rows, lengths, strict=True):
+            row.cached += length
+            if not row.rounds:  # else a drafter that was changed to had to see it
+                size = row.prompt_length
+                row.outbox.put(Prefilled(row.request.request_id, row.cached, size, now - started, now))
 
     def _round(self) -> None:
         rows = [row for row in self._scheduler.rows if self._is_ready(row)]
@@ -334,7 +361,7 @@ class Worker:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            self._blame(*self._one_by_one(rows, error))
+            self._blame(*self._one_by_one(rows, error, self._verify))
 
     @torch.inference_mode()
     def _bring_together(self, rows: Sequence[SequenceState]) -> None:
@@ -352,7 +379,7 @@ class Worker:
     def _verify(self, rows: Sequence[SequenceState]) -> None:
         """Run one round for these rows."""
         plain_s = self._plain_passes.measure(rows) if self._plain_passes else 0.0
-        plan, outcomes, timing = run_round(self._target, rows, self._planner, self._penalties)
+        plan, outcomes, timing = run_round(self._target, rows, self._planner, self._verifier)
         rest_s = self._rest(timing)
         self._planner.learn(rows, plan, outcomes, timing.draft, timing.verify, rest_s)
         if self._plain_passes:
@@ -366,17 +393,18 @@ class Worker:
             except Exception as error:  # its text, its record: nothing that the others share
                 self._finish(row, FinishReason.ERROR, _sentence(error), keep=False)
 
+    @staticmethod
     def _one_by_one(
-        self, rows: Sequence[SequenceState], error: Exception
+        rows: Sequence[SequenceState], error: Exception, work: Callable[[Sequence[SequenceState]], None]
     ) -> tuple[list[SequenceState], list[Exception]]:
-        """The rows of a round that failed, each in a round of its own: those that fail again, and how."""
+        """The rows of a pass that failed, each in a pass of its own: those that fail again, and how."""
         if len(rows) == 1:
             return list(rows), [error]
         failed: list[SequenceState] = []
         errors: list[Exception] = []
         for row in rows:
             try:
-                self._verify([row])
+                work([row])
             except torch.OutOfMemoryError:
                 raise
             except Exception as own:

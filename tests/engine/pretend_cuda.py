@@ -9,16 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.runner import flex
 from specchat.engine.runner import model_runner as cached_model
-from specchat.engine.runner.cuda_graphs import GraphRunner
+from specchat.engine.runner.graph_pool import GraphPool
+from specchat.engine.speculation.drafters.head.folder import LoadedHead
+from specchat.engine.worker import assembly
 
 GPU = torch.device("cuda:0")
 CPU = torch.device("cpu")
@@ -26,8 +32,27 @@ _NEEDED_ON_THE_HOST = {"item", "tolist", "__bool__", "__int__", "__float__", "__
 _INDEXING = {"__getitem__", "__setitem__"}
 
 
+_NO_KERNEL = {"alias", "detach", "empty", "empty_like", "empty_strided", "new_empty", "_unsafe_view", "lift_fresh"}
+"""Operations that launch nothing, beside views."""
+
+
 class OnGpu(Tensor):
     """A tensor of the pretended device."""
+
+
+class _Launches(TorchDispatchMode):
+    """Tells of each operation that would launch a kernel or a copy."""
+
+    def __init__(self, launched: Callable[[str], None]) -> None:
+        super().__init__()
+        self._launched = launched
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        is_view = any(part.alias_info is not None and not part.alias_info.is_write for part in func._schema.returns)
+        if not is_view and name not in _NO_KERNEL:
+            self._launched(name)
+        return func(*args, **(kwargs or {}))
 
 
 class PretendedGpu(TorchFunctionMode):
@@ -37,17 +62,32 @@ class PretendedGpu(TorchFunctionMode):
         super().__init__()
         self.waits: list[str] = []
         """What the host has waited for."""
+        self.launches: list[str] = []
+        """Kernels, copies and graphs that the host has launched: operations of ATen but for views, graphs as one."""
+        self.graphs = 0
+        """Graphs captured."""
         self._capturing = False
+        self._lent: list[Tensor] = []
+        self._working = False
+        self._counter = _Launches(self._launch)
 
     def captured(self, run: Callable[[], object]) -> Callable[[], object]:
-        """`run`, which may not cross between the devices: a CUDA graph cannot."""
+        """`run`, which may not cross between the devices: a CUDA graph cannot. What it returns is there until the next
+        graph runs, since graphs share their memory."""
+
+        self.graphs += 1
 
         def replay() -> object:
+            self.launches.append("graph")
+            for tensor in self._lent:
+                tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
             self._capturing = True
             try:
-                return run()
+                made = run()
             finally:
                 self._capturing = False
+            self._lent = [part for part in tree_iter(made) if isinstance(part, Tensor)]
+            return made
 
         return replay
 
@@ -71,8 +111,22 @@ class PretendedGpu(TorchFunctionMode):
             if strangers:
                 raise RuntimeError(f"{name}: expected all tensors to be on the same device, but found cuda:0 and cpu")
         if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cuda":
-            return _there(func(*args, **{**kwargs, "device": CPU}), GPU)
-        return func(*args, **kwargs)
+            return _there(self._run(func, args, {**kwargs, "device": CPU}), GPU)
+        return self._run(func, args, kwargs) if on_gpu else func(*args, **kwargs)
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call what works on the device, and count what it launches."""
+        if self._capturing or self._working:
+            return func(*args, **kwargs)
+        self._working = True
+        try:
+            with self._counter:
+                return func(*args, **kwargs)
+        finally:
+            self._working = False
+
+    def _launch(self, name: str) -> None:
+        self.launches.append(name)
 
     def _move(self, name: str, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Copies between the devices, and what makes tensors of numbers."""
@@ -87,14 +141,17 @@ class PretendedGpu(TorchFunctionMode):
             to, source = args[:2]
             if isinstance(to, OnGpu) is not isinstance(source, OnGpu):
                 self._note(isinstance(to, OnGpu), asynchronous or args[2:3] == (True,))
-            return func(to, _there(source, _place(to)))
+            return self._run(func, (to, _there(source, _place(to))), {})
         source, asked = args[0], [*args[1:], kwargs.get("device"), kwargs.get("dtype")]
         places = [torch.device(x) for x in asked if isinstance(x, torch.device | str)]
         likes = [_place(x) for x in asked if isinstance(x, Tensor)]
         place = {"cpu": [CPU], "cuda": [GPU]}.get(name, [*places, *likes, _place(source)])[0]
         dtypes = [x if isinstance(x, torch.dtype) else x.dtype for x in asked if isinstance(x, torch.dtype | Tensor)]
         plain = source.as_subclass(Tensor)
-        made = plain.to(dtypes[0], copy=kwargs.get("copy", False)) if dtypes else plain
+        made = plain
+        if dtypes:
+            cast = {"dtype": dtypes[0], "copy": kwargs.get("copy", False)}
+            made = self._run(plain.to, (), cast) if isinstance(source, OnGpu) else plain.to(**cast)
         return self._crossed(source if made is plain else _there(made, _place(source)), place, asynchronous)
 
     def _crossed(self, tensor: Tensor, place: torch.device, asynchronous: bool) -> Tensor:
@@ -106,6 +163,7 @@ class PretendedGpu(TorchFunctionMode):
     def _note(self, to_device: bool, asynchronous: bool) -> None:
         if self._capturing:
             raise RuntimeError("operation not permitted when stream is capturing")
+        self._launch("copy between host and device")
         if not asynchronous:
             self.waits.append("to the device" if to_device else "to the host")
 
@@ -124,6 +182,17 @@ def _there(made: Any, place: torch.device) -> Any:
     """Tensors as those of a device."""
     kind = OnGpu if place.type == "cuda" else Tensor
     return tree_map_only(Tensor, lambda tensor: tensor.as_subclass(kind), made)
+
+
+def parts_to_gpu(*parts: LoadedModel | LoadedHead | None) -> list[Any]:
+    """Models and heads, moved there."""
+    for part in parts:
+        if part is not None:
+            to_gpu(part.model if isinstance(part, LoadedModel) else part.head)
+    return [
+        replace(part, vocabulary=part.vocabulary.as_subclass(OnGpu)) if isinstance(part, LoadedHead) else part
+        for part in parts
+    ]
 
 
 def to_gpu(network: nn.Module) -> None:
@@ -156,8 +225,13 @@ class _Event:
 
 
 @contextmanager
-def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
-    """The device, with what the engine asks of `torch.cuda`."""
+def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> Iterator[PretendedGpu]:
+    """The device, with what the engine asks of `torch.cuda`.
+
+    Args:
+        monkeypatch: puts it in place.
+        capture: whether graphs are made while warming up, which takes long; else when they are needed.
+    """
     stand_ins: dict[str, Callable[..., object] | type] = {
         "is_available": lambda: True,
         "current_device": lambda: 0,
@@ -175,7 +249,15 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
         monkeypatch.setattr(torch.cuda, name, value)
     gpu = PretendedGpu()
     monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
-    monkeypatch.setattr(GraphRunner, "_warm", lambda _, run: None)  # noqa: ARG005
-    monkeypatch.setattr(GraphRunner, "_captured", lambda _, run: gpu.captured(run))
-    with gpu:
-        yield gpu
+    monkeypatch.setattr(flex, "is_available", lambda _: False)
+    if not capture:
+        monkeypatch.setattr(assembly, "_capture", lambda _: None)
+    monkeypatch.setattr(GraphPool, "_warm", lambda _, run: None)  # noqa: ARG005
+    monkeypatch.setattr(GraphPool, "_captured", lambda _, run: gpu.captured(run))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # what runs here is tiny: threads that wait for each other cost far more than they save
+    try:
+        with gpu:
+            yield gpu
+    finally:
+        torch.set_num_threads(threads)

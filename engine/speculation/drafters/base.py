@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from specchat.engine.request import DEFAULT_GAMMA
+from specchat.engine.request import DEFAULT_GAMMA, Sampling
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft, Offers
@@ -27,6 +27,14 @@ class Drafter:
     """The acceptance rate that tokens of a bucket are first thought to have, where there is one."""
     always = False
     """Whether it is asked even for a draft of no length: what it then drafts costs nothing."""
+
+    @property
+    def graph_bytes(self) -> int:
+        """Memory that its CUDA graphs share."""
+        return 0
+
+    def capture(self, samplings: Sequence[Sampling]) -> None:
+        """On a GPU, capture the draft steps that rows of these kinds can meet, so that no reply waits for one."""
 
     def admit(self, row: SequenceState) -> None:
         """A row starts; its tokens are in `row.tokens`. To see the target read more of them, lower `row.cached`."""

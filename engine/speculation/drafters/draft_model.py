@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specchat.engine.request import Sampling
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
@@ -15,6 +16,7 @@ from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, st
 from specchat.engine.sequence.scheduler import common_prefix
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
+from specchat.engine.speculation.drafters.static_steps import StaticSteps
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft
 
@@ -43,9 +45,22 @@ class ModelDrafter(Drafter):
         self._penalties = penalties
         self._vocabulary = vocabulary
         self._chunk = chunk
+        self._static: StaticSteps | None = None
+        if model.graph_runner is not None:
+            self._static = StaticSteps(model.graph_runner, self._fit, vocabulary, _LEAD)
         self._content: list[list[int]] = [[] for _ in range(model.cache.slots)]
         self._cached: dict[str, int] = {}
         self._asked: dict[str, int] = {}
+
+    @property
+    def graph_bytes(self) -> int:
+        """Memory of distributions."""
+        return self._static.bytes if self._static else 0
+
+    def capture(self, samplings: Sequence[Sampling]) -> None:
+        """All shapes."""
+        if self._static:
+            self._static.capture(samplings)
 
     def admit(self, row: SequenceState) -> None:
         """Note how much of the prompt the slot still holds from an earlier turn."""
@@ -80,9 +95,12 @@ class ModelDrafter(Drafter):
         lead = min(_LEAD, *(len(row.tokens) for row in rows))
         self._catch_up(rows, lead)
         steps = max(gammas)
-        settings = SamplingRows.of([row.request.sampling for row in rows], self._model.device)
         u = uniforms([r.seed for r in rows], [r.rounds for r in rows], Stream.DRAFT, steps)
-        tokens, q = self._draft(rows, lead, steps, settings, to_device(u, self._model.device))
+        plain = not any(row.request.sampling.adjusts for row in rows)
+        if self._static is not None and plain and lead == _LEAD:
+            tokens, q = self._static.draft(rows, steps, u)
+        else:
+            tokens, q = self._draft(rows, lead, steps, to_device(u, self._model.device))
         for row, gamma in zip(rows, gammas, strict=True):
             self._asked[row.request.request_id] = gamma
         return Draft(tokens, list(gammas), q)
@@ -114,10 +132,9 @@ class ModelDrafter(Drafter):
                 self._cached[row.request.request_id] = end
 
     @torch.inference_mode()
-    def _draft(
-        self, rows: Sequence[SequenceState], lead: int, steps: int, settings: SamplingRows, u: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
+    def _draft(self, rows: Sequence[SequenceState], lead: int, steps: int, u: Tensor) -> tuple[Tensor, Tensor | None]:
         """Tokens [B, steps] and, unless all rows are greedy, their distributions [B, steps, V]."""
+        settings = SamplingRows.of([row.request.sampling for row in rows], self._model.device)
         slots = [row.slot for row in rows]
         starts = [len(row.tokens) - lead for row in rows]
         fed = to_device([row.tokens[-lead:] for row in rows], self._model.device)
@@ -128,7 +145,7 @@ class ModelDrafter(Drafter):
             logits = self._fit(self._model.forward(fed, slots, starts)[:, -1:])
             if adjustment is not None:
                 logits = adjustment.apply(logits, tokens, first=step)
-            if settings.all_greedy:
+            if settings.flags.all_greedy:
                 token = most_likely(logits)[:, 0]
             else:
                 q = standardise(logits, settings)[:, 0]

@@ -105,7 +105,7 @@ def near_best(logits: Tensor, drafted: Tensor, rows: SamplingRows) -> Tensor | N
     Returns:
         [B, γ], bool; False for rows that are not greedy or not lenient. None if no row is both.
     """
-    if rows.lenience is None or not rows.lenient_greedy:
+    if rows.lenience is None or not rows.flags.lenient_greedy:
         return None
     judged = logits[:, : drafted.shape[1]]
     chosen = judged.gather(-1, drafted[..., None]).squeeze(-1).double()

@@ -3,18 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from specchat.engine.runner.padding import CAPTURED, captured_width
+from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import SamplingRows, broken, most_likely, standardise
+from specchat.engine.sampling.sampler import (
+    NUMBERS,
+    SamplingFlags,
+    SamplingRows,
+    broken,
+    most_likely,
+    setting_numbers,
+    standardise,
+)
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import Proposal
 from specchat.engine.speculation.verify import top_logprobs as detail
 from specchat.engine.speculation.verify.chain_acceptance import accept, accept_greedy, near_best
 from specchat.engine.speculation.verify.outcome import Outcome, Verified, packed
+
+
+@dataclass(frozen=True, slots=True)
+class ChainShape:
+    """What a graph of chains' verdicts is made for."""
+
+    logits: tuple[int, int, int]
+    """Rows, width and vocabulary, padded."""
+    dtype: torch.dtype
+    """Of the logits."""
+    flags: SamplingFlags
+    has_q: bool
+    """Whether drafts have distributions."""
+    details: int
+    """Entries per list; 0 for none."""
+
+    @classmethod
+    def of(cls, rows: int, logits: Tensor, flags: SamplingFlags, *, has_q: bool, details: int = 0) -> ChainShape:
+        """The shape that serves for `rows` rows of logits [B, T, V]."""
+        size = power_of_two(rows), captured_width(logits.shape[1]), logits.shape[2]
+        return cls(size, logits.dtype, flags.coarse, has_q, details)
 
 
 class VerifiedChains(Verified):
@@ -26,6 +59,7 @@ class VerifiedChains(Verified):
         logits: [b, γ+1, V], the target's.
         proposal: their drafts; γ is the longest.
         gammas: [b], draft lengths asked for.
+        regions: verdicts of fixed shape, on a GPU.
     """
 
     @torch.inference_mode()
@@ -36,38 +70,43 @@ class VerifiedChains(Verified):
         logits: Tensor,
         proposal: Proposal,
         gammas: Sequence[int],
+        regions: Regions | None = None,
     ) -> None:
-        drafted = proposal.tokens
-        lengths = to_device(proposal.lengths, logits.device)
+        drafted, device = proposal.tokens, logits.device
         seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
         self._u = uniforms(seeds, numbers, Stream.ACCEPT, drafted.shape[1])
         self._lengths, self._gammas = proposal.lengths, gammas
-        settings = SamplingRows.of([row.request.sampling for row in rows], logits.device)
-        near = near_best(logits, drafted, settings)
-        p = None
-        if settings.all_greedy:
-            verdict = accept_greedy(most_likely(logits), drafted, lengths, near)
-        else:
-            u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
-            p = standardise(logits, settings)
-            on_device = to_device(self._u, logits.device), to_device(u_last, logits.device)
-            verdict = accept(p, drafted, lengths, *on_device, proposal.q, settings.lenience, near)
+        sampling = [row.request.sampling for row in rows]
         k = max(row.request.detail for row in rows)
-        details = detail.pack(logits, p, settings.greedy, proposal.q, drafted, verdict.last, k) if k else None
-        integers = (verdict.accepted, verdict.last, broken(logits), drafted)
-        super().__init__(mine, packed(integers, (verdict.p, verdict.q, verdict.beta), details))
+        flags = SamplingFlags.of(sampling)
+        u_last = None if flags.all_greedy else uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
+        if regions is not None:
+            has_q = proposal.q is not None
+            shape = ChainShape.of(len(rows), logits, flags, has_q=has_q, details=k)
+            on_host: dict[str, ArrayLike] = {"lengths": proposal.lengths}
+            if u_last is not None:
+                on_host |= {"u": self._u, "u_last": u_last, "settings": setting_numbers(sampling)}
+            inputs = {"logits": logits, "drafted": drafted} | ({} if proposal.q is None else {"q": proposal.q})
+            whole = chain_region(regions, shape)(on_host, inputs)[0][: len(rows)]
+        else:
+            settings = SamplingRows.of(sampling, device)
+            draws = None if u_last is None else (to_device(self._u, device), to_device(u_last, device))
+            lengths = to_device(proposal.lengths, device)
+            whole = _verdict(logits, drafted, lengths, settings, draws, proposal.q, k)
+        self._room = drafted.shape[1] if regions is None else captured_width(logits.shape[1]) - 1
+        super().__init__(mine, whole)
 
     def outcomes(self, host: Tensor) -> list[Outcome]:
         """Outcome of each row, from `packed` on the host."""
-        gamma = self._u.shape[1]
+        room = self._room
         integers = host.tolist()
-        reals = host[:, 3 + gamma : 3 + 4 * gamma].contiguous().view(torch.float32).tolist()
+        reals = host[:, 3 + room : 3 + 4 * room].contiguous().view(torch.float32).tolist()
         outcomes = []
         for b, length in enumerate(self._lengths):
             accepted, last, is_broken = integers[b][:3]
             tested = min(accepted + 1, length)
-            rest = integers[b][3 + 4 * gamma : self.packed.shape[1]]
-            width = len(rest) // (gamma + 1)
+            rest = integers[b][3 + 4 * room : self.packed.shape[1]]
+            width = len(rest) // (room + 1)
             outcomes.append(
                 Outcome(
                     gamma=self._gammas[b],
@@ -75,11 +114,70 @@ class VerifiedChains(Verified):
                     accepted=accepted,
                     last=last,
                     p=reals[b][:tested],
-                    q=reals[b][gamma : gamma + tested],
+                    q=reals[b][room : room + tested],
                     u=self._u[b, :tested].tolist(),
-                    beta=reals[b][2 * gamma : 2 * gamma + tested],
-                    detail=[rest[i * width : (i + 1) * width] for i in range(gamma + 1)] if width else [],
+                    beta=reals[b][2 * room : 2 * room + tested],
+                    detail=[rest[i * width : (i + 1) * width] for i in range(room + 1)] if width else [],
                     broken=bool(is_broken),
                 )
             )
         return outcomes
+
+
+def _verdict(
+    logits: Tensor,
+    drafted: Tensor,
+    lengths: Tensor,
+    settings: SamplingRows,
+    draws: tuple[Tensor, Tensor] | None,
+    q: Tensor | None,
+    k: int,
+) -> Tensor:
+    """All that the host needs [b, n], int32.
+
+    Args:
+        logits: [b, γ+1, V].
+        drafted: [b, γ].
+        lengths: [b].
+        settings: of b rows.
+        draws: uniforms [b, γ] and [b]; None if all rows are greedy.
+        q: [b, γ, V]; None if all are one-hot.
+        k: entries per list of details; 0 for none.
+    """
+    near = near_best(logits, drafted, settings)
+    p = None
+    if draws is None:
+        verdict = accept_greedy(most_likely(logits), drafted, lengths, near)
+    else:
+        p = standardise(logits, settings)
+        verdict = accept(p, drafted, lengths, *draws, q, settings.lenience, near)
+    details = detail.pack(logits, p, settings.greedy, q, drafted, verdict.last, k) if k else None
+    integers = (verdict.accepted, verdict.last, broken(logits, lengths), drafted)
+    return packed(integers, (verdict.p, verdict.q, verdict.beta), details)
+
+
+def chain_region(regions: Regions, shape: ChainShape) -> Region:
+    """`_verdict` of a fixed shape."""
+    return regions.of(shape, lambda: _region(regions, shape))
+
+
+def _region(regions: Regions, shape: ChainShape) -> Region:
+    device, (rows, width, vocabulary) = regions.pool.device, shape.logits
+    gamma, most = width - 1, regions.rows * CAPTURED[-1] * vocabulary
+    numbers = Numbers(
+        device, {"lengths": (rows,)}, {"u": (rows, gamma), "u_last": (rows,), "settings": (rows, NUMBERS)}
+    )
+    inputs = {
+        "logits": regions.shared(f"logits {shape.dtype}", shape.logits, most, shape.dtype),
+        "drafted": torch.zeros(rows, gamma, dtype=torch.long, device=device),
+    }
+    if shape.has_q:
+        inputs["q"] = regions.shared("q", (rows, gamma, vocabulary), most, torch.float32)
+
+    def run() -> list[Tensor]:
+        settings = SamplingRows.from_numbers(numbers["settings"], shape.flags)
+        draws = None if shape.flags.all_greedy else (numbers["u"], numbers["u_last"])
+        logits, drafted, lengths = inputs["logits"], inputs["drafted"], numbers["lengths"]
+        return [_verdict(logits, drafted, lengths, settings, draws, inputs.get("q"), shape.details)]
+
+    return regions.region(numbers, inputs, run)

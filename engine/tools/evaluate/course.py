@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
-from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.speculation.round import run_round
+from specchat.engine.speculation.verify.verifier import Verifier
 from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner
 
 
@@ -37,14 +37,14 @@ class Course:
     """For each token of the reply, whether it came out of a draft."""
 
 
-def follow(runner: TextRunner, reading: Reading, planner: Planner, penalties: Penalties, request: Request) -> Course:
+def follow(runner: TextRunner, reading: Reading, planner: Planner, verifier: Verifier, request: Request) -> Course:
     """Draft along a text: the greedy rounds of a reply that comes out as the text.
 
     Args:
         runner: answers with the text.
         reading: of the text.
         planner: with the drafter that the request names.
-        penalties: of the assembly.
+        verifier: judges drafts by what the runner answers.
         request: its prompt and its length are the text's, its γ is fixed.
     """
     text = reading.text
@@ -64,7 +64,7 @@ def follow(runner: TextRunner, reading: Reading, planner: Planner, penalties: Pe
     planner.admit(row)
     _read_prompt(row, reading, planner)
     while row.emitted < len(text.reply):
-        plan, (outcome,), timing = run_round(runner, [row], planner, penalties)
+        plan, (outcome,), timing = run_round(runner, [row], planner, verifier)
         left = len(text.reply) - row.emitted
         emitted = text.reply[row.emitted : row.emitted + outcome.accepted + 1]
         row.cached += min(1 + outcome.accepted, left)

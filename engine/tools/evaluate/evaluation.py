@@ -11,9 +11,11 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import Request
+from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.speculation.planner import Planner
+from specchat.engine.speculation.verify.verifier import Verifier
 from specchat.engine.tools.evaluate.course import Course, follow
 from specchat.engine.tools.evaluate.options import EvaluateOptions
 from specchat.engine.tools.evaluate.report import Evaluation, Way
@@ -51,6 +53,7 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
     warm_up(made)
     runner = TextRunner(made.target)
     planner = Planner(made.drafters, runner, _fail)
+    verifier = Verifier(runner, Penalties(made.target.cache.slots, made.target.context, made.target.device))
     courses: dict[Way, list[Course]] = {way: [] for way in ways}
     agreed = 0
     reading_s = drafting_s = 0.0
@@ -68,7 +71,7 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
                 gamma=way.gamma,
                 max_tokens=len(text.reply),
             )
-            courses[way].append(follow(runner, reading, planner, made.penalties, request))
+            courses[way].append(follow(runner, reading, planner, verifier, request))
         drafting_s += time.perf_counter() - started
     return Evaluation(
         target=made.model.name,

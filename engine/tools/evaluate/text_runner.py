@@ -62,7 +62,7 @@ def read(target: Runner, text: Text, chunk: int) -> Reading:
             logits, tapped = target.forward_tapped(fed, [_SLOT], [place])
             choices += logits[0].argmax(-1).tolist()
         if tapped is not None:
-            states.append(tapped[0])
+            states.append(tapped[0].clone())
         place = end
     seconds = time.perf_counter() - started
     following = to_device([*tokens[1:], tokens[-1]], target.device)
@@ -92,7 +92,7 @@ class _NoCache:
     def __init__(self, cache: KVCache) -> None:
         self.slots, self.columns = cache.slots, cache.columns
 
-    def keep(self, slots: Sequence[int], starts: Sequence[int], path: Tensor) -> None:
+    def keep(self, slots: Tensor, starts: Tensor, path: Tensor) -> None:
         """Do nothing."""
 
 
@@ -107,6 +107,7 @@ class TextRunner:
 
     branches = True
     gathers = False
+    graph_runner = None
     hindrances: list[str] = []  # noqa: RUF012 never written to
 
     def __init__(self, target: Runner) -> None:
@@ -156,6 +157,11 @@ class TextRunner:
         self._logits[self._said] = 1.0
         return self._logits[:, : places.shape[1]], None if states is None else states[places.clamp(max=len(states) - 1)]
 
-    def prefill(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
+    def capture(self) -> None:
+        """There is nothing to capture."""
+
+    def prefill(
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int] | None = None
+    ) -> Tensor | None:
         """Not asked for: the text has been read."""
         raise NotImplementedError

@@ -22,6 +22,7 @@ from specchat.engine.models.architecture import model_config
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.quiet import silence_transformers
 from specchat.engine.runner.cuda_graphs import GraphRunner
+from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.runner.tree import Tree
 from specchat.engine.runner.tree_mask import TreeMask
@@ -159,7 +160,7 @@ def test_ragged_chains_and_trees_are_those_of_passes_without_a_cache(kind: str, 
     spread = float(expected_chains.std())
     for static in (False, True):
         if static:
-            runner._static = GraphRunner(runner.cache, runner._step, capture=False)
+            runner._static = GraphRunner(runner.cache, runner._step, GraphPool(runner.device, capture=False))
         found = runner.forward(chains, slots, LENGTHS)
         off = float((found - expected_chains).abs().max()) / spread
         assert off < 2e-3, f"chains, static: {static}"

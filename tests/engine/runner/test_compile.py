@@ -12,6 +12,7 @@ import torch
 from specchat.engine import EngineConfig
 from specchat.engine.runner.compile import compile_layers
 from specchat.engine.runner.cuda_graphs import GraphRunner
+from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.runner.tree import tree_of
 from specchat.engine.runner.tree_mask import TreeMask
@@ -35,8 +36,8 @@ def prompted(device: str = "cpu") -> ModelRunner:
 def test_a_compiled_layer_stands_for_all_layers_rows_and_lengths(device: str) -> None:
     model, other = prompted(device), prompted(device)
     assert compile_layers(model.model)
-    compiled = GraphRunner(model.cache, model._step, capture=device == "cuda", compiled=True)
-    plain = GraphRunner(other.cache, other._step, capture=False)
+    compiled = GraphRunner(model.cache, model._step, GraphPool(model.device, capture=device == "cuda"), compiled=True)
+    plain = GraphRunner(other.cache, other._step, GraphPool(other.device, capture=False))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     generator = torch.Generator().manual_seed(2)
@@ -62,7 +63,7 @@ def test_where_the_compiler_fails_the_modelling_code_runs(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
     model, other = prompted(), prompted()
     assert compile_layers(model.model)
-    steps = GraphRunner(model.cache, model._step, capture=False, compiled=True)
+    steps = GraphRunner(model.cache, model._step, GraphPool(model.device, capture=False), compiled=True)
     fed = torch.tensor([[1, 2, 3]])
     ours, theirs = steps.forward(fed, [0], [20])[0], other.forward(fed, [0], [20])
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
@@ -96,7 +97,7 @@ def test_the_user_is_told_what_keeps_a_gpu_from_its_speed(monkeypatch: pytest.Mo
     model = tiny_model()
     to_gpu(model.model)
     with pretended_gpu(monkeypatch):
-        monkeypatch.setattr(GraphRunner, "_captured", refuse)
+        monkeypatch.setattr(GraphPool, "_captured", refuse)
         made = put_together(EngineConfig("tiny", Path(), slots=2, context=256), model)
         warm_up(made)
         assert hindrances(made) == [

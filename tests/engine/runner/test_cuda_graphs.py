@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specchat.engine.runner.cuda_graphs import GraphRunner
+from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.model_runner import ModelRunner
 from tests.engine.tiny import tiny_model
 
@@ -35,7 +36,7 @@ def test_logits_are_those_of_the_exact_shape(case: tuple[list[int], list[int], i
     tokens = torch.randint(0, 250, (len(slots), length), generator=torch.Generator().manual_seed(2)).to(device)
     exact, padded = prepared(device), prepared(device)
     exact._static = None
-    padded._static = GraphRunner(padded.cache, padded._step, capture=device == "cuda")
+    padded._static = GraphRunner(padded.cache, padded._step, GraphPool(padded.device, capture=device == "cuda"))
     for _ in range(2):
         expected = exact.forward(tokens, slots, starts)
         assert padded._static is not None
@@ -49,8 +50,8 @@ def test_logits_are_those_of_the_exact_shape(case: tuple[list[int], list[int], i
 
 def test_a_bucket_is_made_once() -> None:
     model = prepared()
-    steps = GraphRunner(model.cache, model._step, capture=False)
+    steps = GraphRunner(model.cache, model._step, GraphPool(model.device, capture=False))
     with torch.inference_mode():
         for start in (30, 31, 40):
             steps.forward(torch.zeros(1, 4, dtype=torch.long), [0], [start])
-    assert list(steps._buckets) == [(1, 5, 256, False)]
+    assert steps.buckets == [(1, 5, 256)]

@@ -11,6 +11,7 @@ from transformers import Phi3Config, Phi3ForCausalLM
 
 from specchat.engine import EngineConfig, EngineError
 from specchat.engine.runner.cuda_graphs import GraphRunner
+from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.worker.assembly import put_together
 from tests.engine.tiny import tiny_model
@@ -55,7 +56,7 @@ def test_a_row_gets_the_same_logits_alone_and_beside_a_long_one(context: int, st
     uncached = {len(row[0]): phi3()(row).logits[0, -3:] for row in (short, long)}
     runner = ModelRunner(phi3(), 3, context, 17)
     if static:
-        runner._static = GraphRunner(runner.cache, runner._step, capture=False)
+        runner._static = GraphRunner(runner.cache, runner._step, GraphPool(runner.device, capture=False))
 
     def last(rows: list[torch.Tensor], slots: list[int]) -> torch.Tensor:
         for row, slot in zip(rows, slots, strict=True):

@@ -7,7 +7,6 @@ devices, the host may wait once in a round, and what comes out is what the CPU g
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,10 +27,10 @@ from specchat.engine import (
 from specchat.engine.commands import Submit
 from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.runner.cuda_graphs import GraphRunner
+from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.worker.assembly import Assembly, put_together
-from tests.engine.pretend_cuda import OnGpu, PretendedGpu, pretended_gpu, to_gpu
+from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
 from tests.engine.tiny import ask, ids_of, tiny_head, tiny_model
 
 DRAFTERS = ["none", "suffix", "ngram", "model", "head", "combined"]
@@ -65,11 +64,8 @@ def replies(
     """The tokens of each reply; on the pretended device, every turn is checked for what the host waits for."""
     target, draft = parts(drafter)
     if gpu is not None:
-        to_gpu(target.model)
-        for part in draft.values():
-            to_gpu(part.model if isinstance(part, LoadedModel) else part.head)
-        if "head" in draft:
-            draft["head"] = replace(draft["head"], vocabulary=draft["head"].vocabulary.as_subclass(OnGpu))
+        target, *moved = parts_to_gpu(target, *draft.values())
+        draft = dict(zip(draft, moved, strict=True))
 
     def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
         return put_together(config, target, **draft)
@@ -124,7 +120,7 @@ def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.Monke
         raise RuntimeError("operation not permitted when stream is capturing")
 
     with pretended_gpu(monkeypatch) as gpu:
-        monkeypatch.setattr(GraphRunner, "_captured", refuse)
+        monkeypatch.setattr(GraphPool, "_captured", refuse)
         assert replies(requests, drafter, gpu, gives_up=True) == expected
 
 
@@ -135,14 +131,14 @@ def test_one_shape_that_cannot_be_captured_costs_that_shape_and_is_told_once(
     target = tiny_model()
     captured: list[object] = []
 
-    def refuse_one(_: GraphRunner, run: Callable[[], object]) -> Callable[[], object]:
+    def refuse_one(_: GraphPool, run: Callable[[], object]) -> Callable[[], object]:
         captured.append(run)
         if len(captured) == number + 1:
             raise RuntimeError("operation not permitted when stream is capturing")
         return gpu.captured(run)
 
     with pretended_gpu(monkeypatch) as gpu:
-        monkeypatch.setattr(GraphRunner, "_captured", refuse_one)
+        monkeypatch.setattr(GraphPool, "_captured", refuse_one)
         to_gpu(target.model)
         box = Outbox()
         lane = LaneWorker(EngineConfig("tiny", Path(), slots=2, context=256), box, [])
@@ -164,18 +160,18 @@ def test_memory_that_is_short_for_a_moment_switches_nothing_off(where: str, monk
         target = tiny_model()
         to_gpu(target.model)
         runner = ModelRunner(target.model, 2, 64, 17)
-        usual = getattr(GraphRunner, where)
+        usual = getattr(GraphPool, where)
 
         def short(*_: object) -> None:
             raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
 
-        monkeypatch.setattr(GraphRunner, where, short)
+        monkeypatch.setattr(GraphPool, where, short)
         token = torch.zeros(1, 1, dtype=torch.long).as_subclass(OnGpu)
         with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
             runner.forward(token, [0], [0])
-        monkeypatch.setattr(GraphRunner, where, usual)
+        monkeypatch.setattr(GraphPool, where, usual)
         captured: list[object] = []
-        monkeypatch.setattr(GraphRunner, "_captured", lambda _, run: captured.append(run) or gpu.captured(run))
+        monkeypatch.setattr(GraphPool, "_captured", lambda _, run: captured.append(run) or gpu.captured(run))
         runner.forward(token, [0], [0])
         assert len(captured) == 1
         assert runner.hindrances == []
@@ -226,7 +222,7 @@ def test_one_chat_after_many_is_one_row_a_pass(monkeypatch: pytest.MonkeyPatch) 
         box = Outbox()
         lane = LaneWorker(EngineConfig("tiny", Path(), slots=8, context=256), box, [])
         made = lane.load(lambda config, _: put_together(config, target))
-        buckets = made.target._static._buckets
+        buckets = made.target.graph_runner._buckets._made
         buckets.clear()
         for number in range(8):
             lane.take(Submit(ask(f"{number} " * 9, f"{number}", gamma=0, max_tokens=4), box, 0.0))

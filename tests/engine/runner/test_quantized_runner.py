@@ -128,7 +128,7 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     # what is kept of the tree goes on as the chain does
     path = tree.path(len(tree))
     mine.forward_tapped(rows, [0, 2], [start, beside], mask, lengths)
-    mine.cache.keep([0], [start], torch.tensor([path]))
+    mine.cache.keep(torch.tensor([0]), torch.tensor([start]), torch.tensor([path]))
     after = torch.tensor([[9]])
     mine.forward(fed[[0, *path]][None], [1], [start])
     behind = start + 1 + len(path)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specchat.engine.runner.cuda_graphs import GraphRunner
+from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
@@ -92,7 +93,9 @@ def test_a_pass_over_trees_gives_what_passes_over_their_branches_give(static: bo
     width = max(map(len, trees)) + 1
     fed = torch.randint(0, 250, (3, width), generator=torch.Generator().manual_seed(2)).to(place)
     model = prompted(place)
-    model._static = GraphRunner(model.cache, model._step, capture=device == "cuda") if static else None
+    model._static = (
+        GraphRunner(model.cache, model._step, GraphPool(model.device, capture=device == "cuda")) if static else None
+    )
     logits, tapped = model.forward_tapped(fed, slots, starts, TreeMask.of(trees, width, place))
     assert (model._static is not None) is static, "nothing was given up on"
     assert tapped is not None
@@ -114,7 +117,7 @@ def test_what_is_kept_comes_to_where_it_belongs() -> None:
     ends = [len(tree), tree.children[0][1]]
     paths = [tree.path(end) for end in ends]
     padded = torch.tensor([path + [0] * (3 - len(path)) for path in paths])
-    model.cache.keep([2, 0], [20, 15], padded)
+    model.cache.keep(torch.tensor([2, 0]), torch.tensor([20, 15]), padded)
     for slot, start, row, path in ((2, 20, 0, paths[0]), (0, 15, 1, paths[1])):
         other.forward_tapped(fed[row : row + 1, [0, *path]], [slot], [start])
         for ours, theirs in zip(

@@ -97,13 +97,15 @@ def test_a_row_of_broken_logits_is_known_and_breaks_no_other(vocabulary: int, ba
     settings = [*SETTINGS, Sampling()]
     rows = SamplingRows.of(settings, CPU)
     whole = torch.randn(len(settings), 2, vocabulary)
+    ends = torch.ones(len(settings), dtype=torch.long)
     before = standardise(whole, rows)
     for row in range(len(settings)):
         logits = whole.clone()
         logits[row, 1] = -inf if bad == "nothing" else logits[row, 1]
         logits[row, 1, 7] = -inf if bad == "nothing" else bad  # type: ignore[assignment]
-        assert broken(logits).tolist() == [i == row for i in range(len(settings))]
-        assert broken(logits.bfloat16()).tolist() == broken(logits).tolist()
+        assert broken(logits, ends).tolist() == [i == row for i in range(len(settings))]
+        assert broken(logits.bfloat16(), ends).tolist() == broken(logits, ends).tolist()
+        assert not broken(logits, ends - 1).any(), "only what is judged counts"
         after = standardise(logits, rows)
         sound = torch.ones(after.shape[:2], dtype=torch.bool)
         sound[row, 1] = False
@@ -136,7 +138,7 @@ def test_both_ways_to_filter_give_the_same(vocabulary: int, monkeypatch: pytest.
 
 def test_forbidden_tokens_are_no_fault() -> None:
     logits = torch.tensor([[[0.0, -inf, 1.0, -inf]]])
-    assert not broken(logits).any()
+    assert not broken(logits, torch.zeros(1, dtype=torch.long)).any()
     for settings in [*SETTINGS, Sampling()]:
         p = standardise(logits, SamplingRows.of([settings], CPU))
         assert p.sum().item() == pytest.approx(1)

@@ -14,7 +14,7 @@ from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.speculation.drafters import ngram, suffix
 from specchat.engine.speculation.drafters.suffix_automaton import SuffixAutomaton
 from specchat.engine.worker.assembly import Assembly, put_together
-from tests.engine.tiny import ids_of, tiny_model
+from tests.engine.tiny import ids_of, tiny_engine, tiny_head, tiny_model
 
 CHUNK = 16
 LONG = tuple((7 * k + k // 5) % 250 for k in range(230))
@@ -38,10 +38,10 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest
     log: list[str] = []
     prefill, update, extend = ModelRunner.prefill, ngram.NGramPredictor.update, SuffixAutomaton.extend
 
-    def passes(runner: ModelRunner, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
-        assert tokens.shape[1] <= CHUNK
+    def passes(runner: ModelRunner, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
+        assert tokens.numel() <= CHUNK
         log.append("chunk")
-        return prefill(runner, tokens, slots, starts)
+        return prefill(runner, tokens, *rest)
 
     def counts(predictor: ngram.NGramPredictor, tokens: Iterable[int]) -> None:
         tokens = list(tokens)
@@ -75,13 +75,47 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest
     first.get(30)
     other = Request("other", prompt_ids=(9, *LONG), drafter=drafter, gamma=3, max_tokens=9)
     engine.submit(other, second)
-    events: list[Event] = []
-    while not events or not isinstance(events[-1], Finished):
-        event = second.get(30)
-        assert event is not None
-        events.append(event)
+    events = collected(second)
     engine.close()
     waits = [len(wait) for wait in "".join(entry[0] for entry in log).split("r")]
     assert sum(waits) >= len(LONG) // CHUNK
     assert max(waits[1:-1]) <= 2, "its own chunk, and the one that a round of the long row begins with"
     assert len(ids_of(events)) == 9
+
+
+@pytest.mark.parametrize("drafter", ["none", "combined"])
+def test_prompts_that_wait_are_read_in_one_pass(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tiny_model()
+    requests = [
+        Request(f"{n}", prompt_ids=tuple(range(7 * n, 8 * n + 9)), drafter=drafter, max_tokens=8) for n in range(5)
+    ]
+    with tiny_engine(target, head=tiny_head(target), slots=5, chunk=64) as engine:
+        alone = [ids_of(list(engine.stream(request))) for request in requests]
+    read: list[tuple[int, ...]] = []
+    prefill = ModelRunner.prefill
+
+    def passes(runner: ModelRunner, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
+        read.append(tuple(tokens.shape))
+        return prefill(runner, tokens, *rest)
+
+    monkeypatch.setattr(ModelRunner, "prefill", passes)
+    with tiny_engine(target, head=tiny_head(target), slots=5, chunk=64) as engine:
+        engine.pause()
+        boxes = [Outbox() for _ in requests]
+        for request, box in zip(requests, boxes, strict=True):
+            engine.submit(request, box)
+        engine.resume()
+        together = [collected(box) for box in boxes]
+    assert [ids_of(events) for events in together] == alone
+    assert max(rows for rows, _ in read) >= 3
+    assert all(rows * width <= 64 for rows, width in read)
+
+
+def collected(box: Outbox) -> list[Event]:
+    """A request's events."""
+    events: list[Event] = []
+    while not events or not isinstance(events[-1], Finished):
+        event = box.get(30)
+        assert event is not None
+        events.append(event)
+    return events

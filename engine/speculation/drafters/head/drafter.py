@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.kernels.quantized_linear import QuantizedLinear
-from specchat.engine.request import DEFAULT_GAMMA
+from specchat.engine.request import DEFAULT_GAMMA, Sampling
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, chain, tree_of
-from specchat.engine.sampling.penalties import Adjustment, Penalties
+from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, standardise
+from specchat.engine.sampling.sampler import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.head.drawer import Drawer
@@ -26,6 +27,8 @@ from specchat.engine.speculation.drafters.head.layer import HeadLayer
 from specchat.engine.speculation.drafters.head.memory import HeadMemory
 from specchat.engine.speculation.drafters.head.network import DraftHead
 from specchat.engine.speculation.drafters.head.packed_layer import PackedLayer, Place, can_be_packed
+from specchat.engine.speculation.drafters.head.static_steps import StaticSteps
+from specchat.engine.speculation.drafters.head.steps import DraftSteps, Extend, levels_of
 from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 from specchat.engine.speculation.drafters.head.weights import score_layer
 from specchat.engine.speculation.gamma.budget import Budget, repeatable
@@ -52,6 +55,8 @@ class HeadDrafter(Drafter):
     """
 
     name = "head"
+    support: Support
+    """The tokens that trees are drawn from."""
     buckets: Sequence[int] = range(2 * BRANCHES)
     """Of trees of fixed shape: first choice to last for the first position, then for any later one."""
     later: Sequence[int] = tuple(bucket for bucket in buckets if bucket % BRANCHES)
@@ -66,24 +71,39 @@ class HeadDrafter(Drafter):
         branches: bool = True,
     ) -> None:
         self._branches = branches
-        self._vocabulary = vocabulary
         self._device = target.device
         self._layer, self.score_bytes = _layer_of(head, vocabulary, target)
-        self._size = target.vocabulary
-        self._support = Support.of(vocabulary, target.vocabulary)
+        self._steps = DraftSteps(vocabulary, target.vocabulary)
+        self.support = Support.of(vocabulary, target.vocabulary)
         self._penalties = penalties
         if self._device.type == "cpu":
             self.steady = _STEADY.depth
         self._memory = HeadMemory(self._layer, target.cache.slots)
+        self._static: StaticSteps | None = None
         if isinstance(self._layer, PackedLayer):
             self._known = vocabulary.tolist()
             self.buckets, self.later, self.expected = range(2 * GRADES), (), EXPECTED
             self.steady = DEFAULT_GAMMA
+        elif isinstance(self._layer, TorchLayer) and target.graph_runner is not None:
+            pool = target.graph_runner.pool
+            self._static = StaticSteps(self._steps, self._memory, self._layer, pool, target.cache.slots)
 
     @property
     def bytes(self) -> int:
         """Memory beyond the head's weights."""
         return self._layer.bytes + self.score_bytes
+
+    @property
+    def graph_bytes(self) -> int:
+        """Memory that its CUDA graphs share."""
+        return self._static.bytes if self._static else 0
+
+    def capture(self, samplings: Sequence[Sampling]) -> None:
+        """All shapes of trees."""
+        if self._static:
+            self._static.capture(
+                samplings, [tree_of(gamma) for gamma in range(1, LONGEST + 1)] if self._branches else []
+            )
 
     def admit(self, row: SequenceState) -> None:
         """Find what is known of the prompt; the target reads again what is not."""
@@ -195,7 +215,7 @@ class HeadDrafter(Drafter):
             buckets=[buckets for _, buckets, _ in whole],
             trees=[tree for _, _, tree in whole],
             tree_q=q,
-            support=self._support,
+            support=self.support,
             steps=steps,
         )
 
@@ -208,76 +228,41 @@ class HeadDrafter(Drafter):
         return q
 
     def _tree(self, rows: Sequence[SequenceState], tree: Tree) -> Draft:
-        """The same tree for rows that are all greedy, or all not: a draft step for each of its levels."""
-        device = self._device
-        settings = SamplingRows.of([row.request.sampling for row in rows], device)
-        u = self._uniforms(rows, len(tree))
-        tokens = torch.zeros(len(rows), len(tree), dtype=torch.long, device=device)
-        q = None if settings.all_greedy else torch.zeros(len(rows), tree.inner, len(self._vocabulary), device=device)
-        scores = self._memory.read(rows)
-        for depth, level in enumerate(_levels(tree, device)):
-            if depth:
-                drafted = tokens[:, level.tokens - 1]
-                scores = self._layer.extend(rows, tree, tree.levels[depth], level.parents, drafted)
-            if q is None:
-                places = scores.likeliest(level.draws.shape[1])
-            else:
-                q[:, level.tokens] = drawn_from = standardise(scores.logits, settings)
-                places = _draw_different(drawn_from, u[:, level.draws])
-            tokens[:, level.children - 1] = self._vocabulary[places.flatten(1)[:, level.offered]]
+        """The same tree for rows that are all greedy, or all not."""
+        u = _uniforms(rows, len(tree))
+        if self._static is not None:
+            tokens, q = self._static.tree(rows, tree, u)
+        else:
+            settings, draws = self._settings(rows), to_device(u, self._device)
+            levels = levels_of(tree, self._device)
+            scores = self._memory.read(rows)
+            tokens, q = self._steps.tree(tree, levels, scores, self._extend(rows, tree), settings, draws)
         buckets, count = list(_offer(tree)[0]), len(rows)
-        return Draft(tokens, [len(tree)] * count, None, [buckets] * count, [tree] * count, q, self._support)
+        return Draft(tokens, [len(tree)] * count, None, [buckets] * count, [tree] * count, q, self.support)
 
     def _chain(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
         """One token for each position, `max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
-        steps, device = max(gammas), self._device
-        settings = SamplingRows.of([row.request.sampling for row in rows], device)
-        adjustment = self._penalties.of(rows)
-        u = self._uniforms(rows, steps)
-        scores = self._memory.read(rows)
-        tokens = torch.empty(len(rows), 0, dtype=torch.long, device=device)
-        distributions: list[Tensor] = []
-        for step in range(steps):
-            if step:
-                scores = self._layer.extend(rows, chain(steps), (step,), (0,), tokens[:, -1:])
-            token, q = self._choose(scores.logits, tokens, step, settings, adjustment, u)
-            if q is not None:
-                distributions.append(q)
-            tokens = torch.cat([tokens, token[:, None]], dim=1)
-        buckets = [list(_offer(chain(gamma))[0]) for gamma in gammas]
-        return Draft(tokens, list(gammas), torch.stack(distributions, 1) if distributions else None, buckets)
+        steps, u, adjustment = max(gammas), _uniforms(rows, max(gammas)), self._penalties.of(rows)
+        if self._static is not None and adjustment is None:
+            tokens, q = self._static.chain(rows, steps, u)
+        else:
+            settings, draws = self._settings(rows), to_device(u, self._device)
+            scores = self._memory.read(rows)
+            tokens, q = self._steps.chain(steps, scores, self._extend(rows, chain(steps)), settings, draws, adjustment)
+        return Draft(tokens, list(gammas), q, [list(_offer(chain(gamma))[0]) for gamma in gammas])
 
-    def _uniforms(self, rows: Sequence[SequenceState], count: int) -> Tensor:
-        """[B, count], float64, for this round's draws."""
-        seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
-        return to_device(uniforms(seeds, numbers, Stream.DRAFT, count), self._device)
+    def _settings(self, rows: Sequence[SequenceState]) -> SamplingRows:
+        return SamplingRows.of([row.request.sampling for row in rows], self._device)
 
-    def _choose(
-        self,
-        logits: Tensor,
-        drafted: Tensor,
-        step: int,
-        settings: SamplingRows,
-        adjustment: Adjustment | None,
-        u: Tensor,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The next token of each row [B] from scores [B, 1, V'], and its distribution [B, V] unless all are greedy."""
-        if adjustment is not None:
-            logits = adjustment.apply(self._spread(logits, -torch.inf), drafted, first=step)
-            if settings.all_greedy:
-                return most_likely(logits)[:, 0], None
-            q = standardise(logits, settings)[:, 0]
-            return draw(q, u[:, step]), q
-        if settings.all_greedy:
-            return self._vocabulary[most_likely(logits)[:, 0]], None
-        q = standardise(logits, settings)
-        return self._vocabulary[draw(q[:, 0], u[:, step])], self._spread(q, 0.0)[:, 0]
+    def _extend(self, rows: Sequence[SequenceState], tree: Tree) -> Extend:
+        """Go on behind drafted tokens of the rows."""
+        levels = levels_of(tree, self._device)
+        return lambda depth, tokens: self._layer.extend(rows, tree, tree.levels[depth], levels[depth].parents, tokens)
 
-    def _spread(self, values: Tensor, elsewhere: float) -> Tensor:
-        """[B, 1, V] with the values [B, 1, V'] in their places."""
-        whole = torch.full((*values.shape[:-1], self._size), elsewhere, dtype=values.dtype, device=values.device)
-        whole[..., self._vocabulary] = values
-        return whole
+
+def _uniforms(rows: Sequence[SequenceState], count: int) -> NDArray[np.float64]:
+    """[B, count], float64, for this round's draws."""
+    return uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, count)
 
 
 def _layer_of(head: DraftHead, vocabulary: Tensor, target: Runner) -> tuple[HeadLayer, int]:
@@ -294,48 +279,3 @@ def _offer(tree: Tree) -> tuple[Sequence[int], Tree]:
     """A tree with its buckets: a token's rank among those offered for its position, apart for the first position."""
     ranks = [tree.children[parent].index(child) for child, parent in enumerate(tree.parents, 1)]
     return [rank + BRANCHES * (tree.depths[i] > 1) for i, rank in enumerate(ranks, 1)], tree
-
-
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """One draft step of a tree, as indices on the device."""
-
-    tokens: Tensor
-    """[P], tokens of the pass that something is offered behind."""
-    parents: list[int]
-    """[P], where each one's parent is among those of the level before."""
-    children: Tensor
-    """[C], what is offered behind them, tokens of the pass."""
-    offered: Tensor
-    """[C], which draw each of these is, counted over all P in turn."""
-    draws: Tensor
-    """[P, K], the uniform of each draw; K is the most that one of them offers, some draws are for nothing."""
-
-
-@lru_cache
-def _levels(tree: Tree, device: torch.device) -> list[_Level]:
-    """The draft steps that make a tree."""
-    levels = []
-    before: tuple[int, ...] = ()
-    for level in tree.levels:
-        offered = [tree.children[token] for token in level]
-        most = max(map(len, offered))
-        draws = [[child - 1 for child in each] + [0] * (most - len(each)) for each in offered]
-        parents = [before.index(tree.parents[token - 1]) if token else 0 for token in level]
-        children = [child for each in offered for child in each]
-        ranks = [place * most + rank for place, each in enumerate(offered) for rank in range(len(each))]
-        tokens, *others = (to_device(index, device) for index in (level, children, ranks, draws))
-        levels.append(_Level(tokens, parents, *others))
-        before = level
-    return levels
-
-
-def _draw_different(weights: Tensor, u: Tensor) -> Tensor:
-    """From distributions [B, P, V'] with uniforms [B, P, K], each token without those before it: [B, P, K]."""
-    shape, left = u.shape, weights.flatten(0, 1)
-    drawn: list[Tensor] = []
-    for draws in u.flatten(0, 1).unbind(1):
-        if drawn:
-            left = left.scatter(1, drawn[-1][:, None], 0.0)
-        drawn.append(draw(left, draws))
-    return torch.stack(drawn, 1).view(shape)

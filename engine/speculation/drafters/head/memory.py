@@ -95,10 +95,14 @@ class HeadMemory:
 
         Rows have two tokens or more.
         """
-        ends = [len(row.tokens) - 1 for row in rows]
+        return self._layer.read(rows, self.take_unread(rows), [len(row.tokens) - 1 for row in rows])
+
+    def take_unread(self, rows: Sequence[SequenceState]) -> list[int]:
+        """The first place that each row has to read, at most a window below its last; from now on they count as
+        read."""
         begins = []
-        for row, end in zip(rows, ends, strict=True):
-            slot = self._slots[row.slot]
+        for row in rows:
+            slot, end = self._slots[row.slot], len(row.tokens) - 1
             begins.append(begin := slot.begins(end, self._layer.window))
             slot.first, slot.read = (begin if begin > slot.read else min(slot.first, begin)), end
-        return self._layer.read(rows, begins, ends)
+        return begins

@@ -28,26 +28,37 @@ _TOGETHER = 17
 class _Columns:
     """The columns of its slot that each row looks at: as many for all, each from its own first."""
 
+    slots: Tensor
+    """[B], int64."""
     index: Tensor
-    """[B, S], int64."""
-    low: int | None
+    """[B, S], int64; beyond the last column nothing may be looked at."""
+    together: slice | None = None
+    """The slots, where they are neighbours."""
+    low: int | None = None
     """The first column, where it is the same for all."""
 
     @classmethod
-    def of(cls, lows: Sequence[int], ends: Sequence[int], device: torch.device) -> _Columns:
+    def of(cls, rows: Sequence[SequenceState], lows: Sequence[int], ends: Sequence[int], slots: Tensor) -> _Columns:
         """From `lows[i]` on, so many that the longest of the stretches up to `ends[i]` is in them."""
         length = max(end - low for low, end in zip(lows, ends, strict=True))
-        index = to_device(lows, device)[:, None] + torch.arange(length, device=device)
-        return cls(index, lows[0] if len(set(lows)) == 1 else None)
+        index = to_device(lows, slots.device)[:, None] + torch.arange(length, device=slots.device)
+        first = rows[0].slot
+        together = all(row.slot == first + i for i, row in enumerate(rows))
+        return cls(
+            slots,
+            index,
+            slice(first, first + len(rows)) if together else None,
+            lows[0] if len(set(lows)) == 1 else None,
+        )
 
-    def of_rows(self, stored: Tensor, rows: Sequence[SequenceState], slots: Tensor) -> Tensor:
+    def look(self, stored: Tensor) -> Tensor:
         """These columns [B, heads, S, size] of what is stored [slots, heads, columns, size], in place where they are
         the same for rows in neighbouring slots."""
         if self.low is None:
-            return stored[slots[:, None], :, self.index].transpose(1, 2)
-        first, high = rows[0].slot, self.low + self.index.shape[1]
-        together = all(row.slot == first + i for i, row in enumerate(rows))
-        return stored[slice(first, first + len(rows)) if together else slots, :, self.low : high]
+            index = self.index.clamp(max=stored.shape[2] - 1)
+            return stored[self.slots[:, None], :, index].transpose(1, 2)
+        high = self.low + self.index.shape[1]
+        return stored[self.slots if self.together is None else self.together, :, self.low : high]
 
 
 class TorchLayer:
@@ -115,7 +126,28 @@ class TorchLayer:
             else:
                 # Rows with less to read start earlier: what is read again is the same again.
                 width = max(width, end - begin)
-        return self._score(self._read(rows, ends, min(padded_width(width), limit))[:, -1:])
+        self.outcome = self._read(rows, ends, min(padded_width(width), limit))[:, -1:]
+        return self.score(self.outcome)
+
+    def read_places(self, slots: Tensor, ends: Tensor, tokens: Tensor) -> Tensor:
+        """As `read`, for rows that are known on the device only: what the last places are scored with [B, 1, d].
+
+        Args:
+            slots: [B], int64.
+            ends: [B], int64: a row's number of tokens less one; 0 where there is no row.
+            tokens: [B, W], int64: the last W of each row, of which those count that it has.
+        """
+        width, window = tokens.shape[1], self.window
+        places = ends[:, None] + torch.arange(-width, 0, device=slots.device)
+        there = places >= 0
+        columns = torch.where(there, places, self._states.shape[1] - 1)
+        states = self._states[slots[:, None], columns].masked_fill(~there[..., None], 0.0)
+        lows = (ends - width - window).clamp_(min=0)
+        looked_at = _Columns(slots, lows[:, None] + torch.arange(window + width, device=slots.device))
+        distance = places[:, None, :, None] - looked_at.index[:, None, None]
+        # What is no place looks at anything: a look at nothing gives no number.
+        mask = ((distance >= 0) & (distance < window)) | ~there[:, None, :, None]
+        return self._layer(columns, columns, states, self._embed(tokens), looked_at, mask)[:, -1:]
 
     def extend(
         self, rows: Sequence[SequenceState], tree: Tree, level: Sequence[int], parents: Sequence[int], tokens: Tensor
@@ -125,50 +157,86 @@ class TorchLayer:
         state = self._head.again(self.outcome[:, to_device(parents, device)])
         first = to_device([len(row.tokens) - 2 for row in rows], device)
         index = to_device(level, device)
-        depths = tree_mask.depths[:, index]
         ends = [len(row.tokens) - 1 + level[-1] for row in rows]
-        looked_at = _Columns.of([max(len(row.tokens) - 1 - self.window, 0) for row in rows], ends, device)
+        lows = [max(len(row.tokens) - 1 - self.window, 0) for row in rows]
+        looked_at = _Columns.of(rows, lows, ends, to_device([row.slot for row in rows], device))
+        columns = first[:, None] + index
+        self.outcome = self._extend(first, index, tree_mask, state, self._embed(tokens), looked_at, columns)
+        return self.score(self.outcome)
+
+    def extend_places(
+        self,
+        slots: Tensor,
+        ends: Tensor,
+        tree_mask: TreeMask,
+        index: Tensor,
+        last: int,
+        outcome: Tensor,
+        tokens: Tensor,
+    ) -> Tensor:
+        """As `extend`, for rows that are known on the device only: what follows is scored with [B, P, d].
+
+        Args:
+            slots: [B], int64.
+            ends: [B], int64: a row's number of tokens less one; 0 where there is no row.
+            tree_mask: of the one tree, without padding.
+            index: [P], int64, the tokens of the level; the highest is `last`.
+            last: on the host.
+            outcome: [B, P, d], what the step before scored with where these tokens were drafted.
+            tokens: [B, P], int64, what they are.
+        """
+        first, riding = ends - 1, (ends > 0)[:, None]
+        lows = (ends - self.window).clamp_(min=0)
+        looked_at = _Columns(slots, lows[:, None] + torch.arange(self.window + last, device=slots.device))
+        columns = torch.where(riding, first[:, None] + index, self._states.shape[1] - 1)
+        state = self._head.again(outcome)
+        return self._extend(first, index, tree_mask, state, self._embed(tokens), looked_at, columns)
+
+    def score(self, outcome: Tensor) -> Scores:
+        """Scores [B, P, V'] of what a step gave [B, P, d]."""
+        return Scores(self._scores(outcome))
+
+    def _extend(
+        self,
+        first: Tensor,
+        index: Tensor,
+        tree_mask: TreeMask,
+        state: Tensor,
+        embedded: Tensor,
+        looked_at: _Columns,
+        columns: Tensor,
+    ) -> Tensor:
+        """Run the layer on tokens `index` [P] of one tree for all rows, whose token 0 is at `first` [B]."""
+        depths = tree_mask.depths[:, index]
         mask = tree_visibility(
-            tree_mask.inside[:, index].expand(len(rows), -1, -1),
-            tree_mask.depths.expand(len(rows), -1),
-            depths.expand(len(rows), -1),
+            tree_mask.inside[:, index].expand(len(first), -1, -1),
+            tree_mask.depths.expand(len(first), -1),
+            depths.expand(len(first), -1),
             first,
             looked_at.index,
             self.window,
         )
-        columns, positions = first[:, None] + index, first[:, None] + depths
-        return self._score(self._layer(rows, columns, positions, state, self._embed(tokens), looked_at, mask))
-
-    def _score(self, outcome: Tensor) -> Scores:
-        self.outcome = outcome
-        return Scores(self._scores(outcome))
+        return self._layer(columns, (first[:, None] + depths), state, embedded, looked_at, mask)
 
     def _read(self, rows: Sequence[SequenceState], ends: Sequence[int], width: int) -> Tensor:
         """Run the layer on the `width` places below `ends`, on the target's states."""
         device = self._states.device
         tokens = [row.tokens[end - width + 1 : end + 1] for row, end in zip(rows, ends, strict=True)]
         places = to_device(ends, device)[:, None] + torch.arange(-width, 0, device=device)
-        states = self._states[to_device([row.slot for row in rows], device)[:, None], places]
+        slots = to_device([row.slot for row in rows], device)
+        states = self._states[slots[:, None], places]
         embedded = self._embed(to_device(tokens, device))
-        looked_at = _Columns.of([max(end - width - self.window, 0) for end in ends], ends, device)
+        looked_at = _Columns.of(rows, [max(end - width - self.window, 0) for end in ends], ends, slots)
         distance = places[:, None, :, None] - looked_at.index[:, None, None]
         mask = (distance >= 0) & (distance < self.window)
-        return self._layer(rows, places, places, states, embedded, looked_at, mask)
+        return self._layer(places, places, states, embedded, looked_at, mask)
 
     def _layer(
-        self,
-        rows: Sequence[SequenceState],
-        columns: Tensor,
-        positions: Tensor,
-        state: Tensor,
-        embedded: Tensor,
-        looked_at: _Columns,
-        mask: Tensor,
+        self, columns: Tensor, positions: Tensor, state: Tensor, embedded: Tensor, looked_at: _Columns, mask: Tensor
     ) -> Tensor:
         """Run the layer on T places: what it scores with [B, T, d], from states and embeddings.
 
         Args:
-            rows: B.
             columns: [B, T], where keys and values of these places are kept.
             positions: [B, T], what they are turned by.
             state: [B, T, d].
@@ -176,12 +244,12 @@ class TorchLayer:
             looked_at: columns that keys and values are taken from, S per row.
             mask: [B, 1, T, S], bool, which of them.
         """
-        slots = to_device([row.slot for row in rows], state.device)
+        slots = looked_at.slots[:, None]
         stream = self._head.enter(state, embedded)
         rotation = self._cosine[positions][:, None], self._sine[positions][:, None]
         query, key, value = self._head.read(stream, rotation)
-        self._keys[slots[:, None], :, columns] = key.transpose(1, 2)
-        self._values[slots[:, None], :, columns] = value.transpose(1, 2)
-        keys, values = (looked_at.of_rows(part, rows, slots) for part in (self._keys, self._values))
+        self._keys[slots, :, columns] = key.transpose(1, 2)
+        self._values[slots, :, columns] = value.transpose(1, 2)
+        keys, values = looked_at.look(self._keys), looked_at.look(self._values)
         attended = functional.scaled_dot_product_attention(query, keys, values, mask, enable_gqa=True)
         return self._head.finish(stream, attended)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from specchat.engine.request import Request
+from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.tree import Tree, chain, tree_of
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import Proposal
@@ -27,9 +28,10 @@ def by_tensors(drafted: list[int], tree: Tree | None, best: list[int]) -> Outcom
     logits = torch.zeros(1, len(best), WORDS)
     logits[0, range(len(best)), best] = 9.0
     proposal = Proposal(torch.tensor([drafted], dtype=torch.long), [len(drafted)], None, tree and [tree])
-    kind = VerifiedChains if tree is None else VerifiedTrees
-    verified = kind([0], [row()], logits, proposal, [3])
-    return to_host([verified], 1)[0]
+    if tree is None:
+        return to_host([VerifiedChains([0], [row()], logits, proposal, [3])], 1)[0]
+    cache = KVCache([(1, 2, 1, 2)], 1, 32, torch.device("cpu"), torch.float32)
+    return to_host([VerifiedTrees([0], [row()], logits, proposal, [3], cache)], 1)[0]
 
 
 @pytest.mark.parametrize("tree", [None, chain(4), tree_of(2), tree_of(4), Tree((0, 0, 2, 2, 4, 0))], ids=str)

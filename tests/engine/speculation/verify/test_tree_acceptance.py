@@ -10,7 +10,7 @@ from specchat.engine.request import Sampling
 from specchat.engine.runner.tree import BRANCHES, Tree, chain, tree_of
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sampling.sampler import SamplingRows, one_hot, standardise
-from specchat.engine.speculation.drafters.head.drafter import _draw_different
+from specchat.engine.speculation.drafters.head.steps import _draw_different
 from specchat.engine.speculation.proposal import Support
 from specchat.engine.speculation.verify.chain_acceptance import accept
 from specchat.engine.speculation.verify.tree_acceptance import TreeVerdict, accept_tree, accept_tree_greedy

@@ -1,0 +1,123 @@
+"""Verifier: judges the drafts of a batch by the target's logits, chains together and trees together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from specchat.engine.request import Sampling
+from specchat.engine.runner.region import Regions
+from specchat.engine.runner.runner import Runner
+from specchat.engine.runner.to_device import to_device
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.sampler import SamplingFlags
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.proposal import Proposal, Support
+from specchat.engine.speculation.verify.chains import ChainShape, VerifiedChains, chain_region
+from specchat.engine.speculation.verify.outcome import Verified
+from specchat.engine.speculation.verify.trees import TreeShape, VerifiedTrees, drafted_widths, tree_region
+
+_MOST = 512
+"""Shapes of verdicts that are kept as graphs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What the drafters of a set-up draw from."""
+
+    chains: bool = False
+    """Whether some draw chains from distributions of their own."""
+    support: Support | None = None
+    """What trees are drawn from; None if there are none."""
+
+
+class Verifier:
+    """Judges what the target has scored; on a GPU by one CUDA graph per shape.
+
+    Args:
+        target: runner of the target model.
+        penalties: bias and penalties of the rows.
+    """
+
+    def __init__(self, target: Runner, penalties: Penalties) -> None:
+        self._cache = target.cache
+        self._penalties = penalties
+        self._regions: Regions | None = None
+        if target.graph_runner is not None:
+            self._regions = Regions(target.graph_runner.pool, target.cache.slots, _MOST)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of what graphs read."""
+        return self._regions.bytes if self._regions else 0
+
+    @torch.inference_mode()
+    def capture(self, logits: Tensor, widths: Sequence[int], samplings: Sequence[Sampling], draws: Draws) -> None:
+        """Capture the verdicts that the set-up can meet, so that no reply waits for one.
+
+        Args:
+            logits: [B, T, V], some of the target's.
+            widths: of passes over chains.
+            samplings: the kinds of rows.
+            draws: what drafters of this set-up draw from.
+        """
+        if self._regions is None:
+            return
+        counts = [1 << i for i in range(self._regions.rows.bit_length())]
+        for rows, sampling in product(reversed(counts), samplings):
+            flags = SamplingFlags.of([sampling])
+            for width, has_q in product(sorted(widths, reverse=True), {False, draws.chains and not flags.all_greedy}):
+                like = logits[:, :1].expand(-1, width, -1)
+                if width > 1 or not has_q:
+                    chain_region(self._regions, ChainShape.of(rows, like, flags, has_q=has_q))
+            for each in drafted_widths() if draws.support else ():
+                tree_region(self._regions, TreeShape.of(rows, logits, flags, each), draws.support, self._cache)
+
+    def judge(
+        self, rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal, gammas: Sequence[int]
+    ) -> list[Verified]:
+        """Verify all chains of the batch together, and all trees together.
+
+        Args:
+            rows: B.
+            logits: [B, T, V], the target's.
+            proposal: their drafts.
+            gammas: [B], draft lengths asked for.
+        """
+        adjustment = self._penalties.of(rows)
+        if adjustment is not None:
+            logits = adjustment.apply(logits, proposal.tokens)
+        trees = proposal.trees or [None] * len(rows)
+        judged: list[Verified] = []
+        for are_chains in (True, False):
+            mine = [i for i, tree in enumerate(trees) if (tree is None) is are_chains]
+            if not mine:
+                continue
+            whole = len(mine) == len(rows)
+            part = proposal if whole else proposal.only(mine)
+            seen = logits if whole else logits[to_device(mine, logits.device), : part.tokens.shape[1] + 1]
+            own, asked = [rows[i] for i in mine], [gammas[i] for i in mine]
+            if are_chains:
+                judged.append(VerifiedChains(mine, own, seen, part, asked, self._regions))
+            else:
+                judged.append(VerifiedTrees(mine, own, seen, part, asked, self._cache, self._regions))
+        return judged
+
+
+@torch.inference_mode()
+def along(judged: Sequence[Verified], tapped: Tensor) -> Tensor:
+    """Gather hidden states [B, γ+1, n] of each row's last token and what was accepted from states [B, T, n]."""
+    trees = next((part for part in judged if isinstance(part, VerifiedTrees)), None)
+    if trees is None:
+        return tapped
+    path, device = trees.path[:, : tapped.shape[1] - 1], tapped.device
+    if len(path) < len(tapped):
+        whole = torch.arange(1, tapped.shape[1], device=device).repeat(len(tapped), 1)  # of chains
+        whole[to_device(trees.mine, device), : path.shape[1]] = path
+        path = whole
+    places = torch.nn.functional.pad(path, (1, 0))
+    return tapped[torch.arange(len(path), device=device)[:, None], places]

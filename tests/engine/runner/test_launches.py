@@ -1,0 +1,98 @@
+"""What a round costs the host on a GPU, counted on the pretended device: launches, graphs, the memory they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from specchat.engine import EngineConfig, Event, Outbox, Round
+from specchat.engine.commands import Submit
+from specchat.engine.lanes.worker import LaneWorker
+from specchat.engine.request import MAX_GAMMA
+from specchat.engine.runner.cuda_graphs import _sizes
+from specchat.engine.runner.model_runner import ModelRunner
+from specchat.engine.worker.assembly import put_together
+from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu, pretended_gpu
+from tests.engine.runner.test_on_a_gpu import DRAFTERS, SAMPLINGS, parts
+from tests.engine.tiny import VOCABULARY, ask, tiny_engine, tiny_model
+
+MOST = 60
+"""Launches of a round, whatever drafts; a round of the 8B models takes some 3.4 ms on a fast GPU."""
+
+
+def turns(lane: LaneWorker, box: Outbox, gpu: PretendedGpu) -> Iterator[tuple[list[str], list[Event]]]:
+    """What each turn of a lane launches, and its events, until nothing is left to do."""
+    while lane.busy:
+        gpu.launches.clear()
+        lane.turn()
+        yield list(gpu.launches), box.drain()
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "sampled", "filtered", "lenient"])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_round_launches_little(drafter: str, sampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = parts(drafter)
+    with pretended_gpu(monkeypatch) as gpu:
+        target, *moved = parts_to_gpu(target, *draft.values())
+        box = Outbox()
+        lane = LaneWorker(EngineConfig("tiny", Path(), slots=1, context=256), box, [])
+        lane.load(lambda config, _: put_together(config, target, **dict(zip(draft, moved, strict=True))))
+        counts: list[int] = []
+        for name in ("captures", "replays"):
+            counts.clear()
+            request = ask("abababab", name, drafter=drafter, gamma=4, sampling=SAMPLINGS[sampling], max_tokens=24)
+            lane.take(Submit(request, box, 0.0, 0))
+            for launches, events in turns(lane, box, gpu):
+                if any(isinstance(event, Round) for event in events):
+                    counts.append(len(launches))
+        print(f"{drafter} {sampling}: {min(counts)} to {max(counts)} launches a round")
+        assert 5 < max(counts) <= MOST
+
+
+@pytest.mark.parametrize("drafter", ["model", pytest.param("head", marks=pytest.mark.slow)])
+def test_no_reply_waits_for_a_graph(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = parts(drafter)
+    with pretended_gpu(monkeypatch, capture=True) as gpu:
+        target, *moved = parts_to_gpu(target, *draft.values())
+        box, readies = Outbox(), []
+        lane = LaneWorker(EngineConfig("tiny", Path(), slots=1, context=256), box, readies)
+        made = lane.load(lambda config, _: put_together(config, target, **dict(zip(draft, moved, strict=True))))
+        before = gpu.graphs
+        assert before
+        for number, sampling in enumerate(("greedy", "filtered")):
+            for gamma in (None, 3):
+                name = f"{number} {gamma}"
+                request = ask("abab", name, drafter=drafter, gamma=gamma, sampling=SAMPLINGS[sampling], max_tokens=6)
+                lane.take(Submit(request, box, 0.0, 0))
+                for _ in turns(lane, box, gpu):
+                    assert gpu.graphs == before
+        assert made.graph_bytes >= 2 * (MAX_GAMMA + 1) * VOCABULARY * 4, "logits of a pass, and what judges them"
+        assert readies[0].cache_bytes == made.cache_bytes + made.graph_bytes
+
+
+@pytest.mark.parametrize(("columns", "most"), [(256, 14), (4113, 14), (32_785, 14), (32_785, 6), (131_089, 1)])
+def test_columns_are_of_few_numbers(columns: int, most: int) -> None:
+    sizes = _sizes(columns, most)
+    assert sizes[-1] == columns
+    assert sizes == sorted(set(sizes))
+    assert len(sizes) <= max(most, 2)
+
+
+def test_where_memory_is_short_for_warming_up_there_are_fewer_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, tried = ModelRunner.forward, []
+
+    def short_of_memory(self: ModelRunner, *args: object) -> torch.Tensor:
+        tried.append(self.cache.slots)
+        if self.cache.slots > 1:
+            raise torch.OutOfMemoryError("simulated")
+        return usual(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ModelRunner, "forward", short_of_memory)
+    with tiny_engine(tiny_model(), draft=tiny_model(seed=1), slots=4) as engine:
+        assert sorted(set(tried), reverse=True) == [4, 2, 1]
+        assert engine.wait_ready(1).slots == 1
+        replies = [event for event in engine.stream(ask("hello", max_tokens=4)) if isinstance(event, Round)]
+        assert replies
