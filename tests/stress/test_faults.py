@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks.stress import faults, sharing
 
+pytestmark = pytest.mark.slow
+
 needs_mount = pytest.mark.skipif(not faults.can_mount(), reason="needs to mount a small file system")
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.stress import hostile
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "scene",

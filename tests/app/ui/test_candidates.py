@@ -16,6 +16,8 @@ from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Engine, EngineConfig, Finished, Outbox, Round
 from tests.app.stage import QUESTION, Stage, lines_of
 
+pytestmark = pytest.mark.slow
+
 SIZE = (140, 40)
 ASK = f"/candidates 3 {QUESTION}"
 

@@ -16,6 +16,8 @@ from specchat.engine import Admitted, Candidate, Detail, Fate, Finished, FinishR
 from tests.app.stage import Stage
 from tests.app.views import WIDE, answered, reply_of, screen_of, spot_of, text_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("key", ["f6"])
 async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage, key: str) -> None:

@@ -11,6 +11,8 @@ from textual.pilot import Pilot
 from specchat.engine import Order
 from tests.app.side_stage import FOLLOW_UP, SideStage, differing
 
+pytestmark = pytest.mark.slow
+
 WIDE, MEDIUM, NARROW = (140, 40), (110, 30), (80, 24)
 Compare = Callable[..., bool]
 Step = Callable[[SideStage, Pilot[None]], Awaitable[None]]

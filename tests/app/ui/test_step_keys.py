@@ -12,6 +12,8 @@ from specchat.engine import Fate
 from tests.app.stage import Stage
 from tests.app.views import WIDE, Replay, answered, reply_of, spot_of, to_draft
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_live_round_in_three_steps(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:

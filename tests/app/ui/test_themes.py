@@ -16,6 +16,8 @@ from specchat.engine import Fate
 from tests.app.stage import Stage
 from tests.app.ui.test_controls import kept
 
+pytestmark = pytest.mark.slow
+
 THEMES = [themes.DARK, themes.LIGHT, *BUILTIN_THEMES.values()]
 TONES = [f"fate-{fate.value}" for fate in Fate] + ["quiet"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from specchat.app.ui.widgets.composer import Composer
@@ -9,6 +10,8 @@ from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.stage import Stage
 from tests.app.views import NARROW, WIDE, Replay, answered, reply_of, screen_of, spot_of
+
+pytestmark = pytest.mark.slow
 
 
 async def test_a_round_picked_selects_its_tokens_and_a_token_its_round(stage: Stage) -> None:

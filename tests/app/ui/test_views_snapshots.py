@@ -11,6 +11,8 @@ from textual.pilot import Pilot
 from tests.app.stage import Stage, run
 from tests.app.views import MEDIUM, NARROW, WIDE, Replay
 
+pytestmark = pytest.mark.slow
+
 Compare = Callable[..., bool]
 SIZES = pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 
