@@ -77,10 +77,6 @@ class BlockStack:
         self.tops = list(accumulate((block.height for block in self.blocks), initial=TOP))
         return dirty, max(before, self.height) + 1
 
-    def height_of(self, count: int) -> int:
-        """Lines of the first so many blocks."""
-        return self.tops[count] - TOP
-
     def top_of(self, part: TurnOrReply) -> int | None:
         """The first line of a part; None if it is not shown."""
         number = next((n for n, shown in enumerate(self.parts) if shown is part), None)
