@@ -3,8 +3,8 @@
 The first line is `{"record": "trace", "version": 3}`. Every other line is a `Request` or an event, with its type's name
 in lower case under `record`. Unknown fields are an error: a newer format has a newer version; versions 1 (no trees)
 and 2 (no plain passes, no frequency penalty, no `Detail.probability`, no reply that begins with given tokens, no
-thinking) are also read. `assets/trace.schema.json` describes every field. Reading checks every field against its declared type, so that a
-damaged trace fails here and not half-way through a replay.
+thinking) are also read. `assets/trace.schema.json` describes every field. Reading checks every field against its
+declared type, so that a damaged trace fails here and not half-way through a replay.
 """
 
 from __future__ import annotations
