@@ -26,6 +26,9 @@ _ACTING = re.compile(f"[{_CONTROLS}{_LINE_ENDS}{_DIRECTIONS}{_JOINERS}{_INVISIBL
 _DROPPED = re.compile(f"[{_CONTROLS}]")
 _HALVES = re.compile(f"[{_SURROGATES}]")
 
+_OPENED = re.compile(r"(https?://[^/]|mailto:.)", re.IGNORECASE)
+"""The schemes of addresses that may be opened."""
+
 _PICTURES = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {
     "\x7f": "\u2421",
     "\u2028": "\u2424",
@@ -48,6 +51,11 @@ def escape_controls(text: str) -> str:
 def without_controls(text: str) -> str:
     """The text without C0 and C1 control characters; tabs and line ends of every kind stay."""
     return _DROPPED.sub(lambda match: match[0] if match[0] == "\r" else "", text)
+
+
+def opens_safely(address: str) -> bool:
+    """Whether a link that a model wrote may be handed to a browser: a page or a mail, and nothing hidden in it."""
+    return bool(_OPENED.match(address)) and escape_controls(address) == address and not re.search(r"\s", address)
 
 
 def clean_prompt(text: str) -> str:

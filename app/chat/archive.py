@@ -85,6 +85,8 @@ class Archive:
         def write() -> None:
             with self._store.one_transaction():
                 chat = conversation.chat or self._store.create_chat(conversation.title, conversation.system or "")
+                if conversation.chat is None and conversation.thinking is not None:
+                    self._store.set_thinking(chat.id, conversation.thinking)
                 prompt_id = self._store.add_message(chat.id, "user", turn.prompt, parent=_row_of(before))
             conversation.chat, turn.prompt_id = chat, prompt_id
 
@@ -176,6 +178,15 @@ class Archive:
         def write() -> None:
             if conversation.chat is not None:
                 self._store.set_system(conversation.chat.id, conversation.system or "")
+
+        return self._do(write)
+
+    def set_thinking(self, conversation: Conversation) -> Future[None]:
+        """Store whether the model thinks; that of a chat without a row is stored with its first prompt."""
+
+        def write() -> None:
+            if conversation.chat is not None:
+                self._store.set_thinking(conversation.chat.id, conversation.thinking)
 
         return self._do(write)
 

@@ -66,6 +66,8 @@ class Conversation:
     """How a lane answers that is compared with another one, in words; empty in a chat."""
     system: str | None = None
     """Instructions to the model, before the first prompt; None for those of the settings."""
+    thinking: bool | None = None
+    """Whether a model thinks whose chat template has a switch for that; None is as the settings have it."""
     every: list[Turn] = field(default_factory=list)
     """Every turn of the tree, in order of creation."""
 

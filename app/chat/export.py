@@ -50,14 +50,6 @@ def as_json(conversation: Conversation, model: str) -> str:
     return json.dumps(exported, ensure_ascii=False, indent=1) + "\n"
 
 
-def code_blocks(markdown: str) -> list[tuple[str, str]]:
-    """Language and text of each code block of a Markdown text, in order."""
-    from markdown_it import MarkdownIt
-
-    tokens = MarkdownIt().parse(markdown)
-    return [(t.info.split(" ")[0].strip(), t.content.rstrip("\n")) for t in tokens if t.type in ("fence", "code_block")]
-
-
 def file_stem(title: str) -> str:
     """A file name for a chat: its first words in lower case, joined by -."""
     words = _UNFIT.sub("-", title.lower()).strip("-")

@@ -18,7 +18,7 @@ from specchat.app.chat.examination import Examination
 from specchat.app.chat.marks import Marks
 from specchat.app.chat.reply import Reply, Stage, stored_reply
 from specchat.app.chat.session import Session
-from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.sources.stepper import Part
 from specchat.app.storage.store import Chat
 from specchat.engine import (
@@ -141,6 +141,12 @@ class RequestManager:
             return conversation.system
         return self.settings.system if self.settings is not None else ""
 
+    def thinks(self, conversation: Conversation) -> bool | None:
+        """Whether a chat's replies think, where the model can be told: its own choice, or that of the settings."""
+        if conversation.thinking is not None or self.settings is None:
+            return conversation.thinking
+        return THINKING[self.settings.thinking]
+
     def seen(self, chat: Chat) -> None:
         """The user has opened this chat."""
         self.unseen = {c for c in self.unseen if c.chat is None or c.chat.id != chat.id}
@@ -161,8 +167,7 @@ class RequestManager:
         """Ask for one more reply to a prompt of the path, with these settings; whether there is an engine to ask."""
         if settings.seed is not None:  # the same one would say the same again
             settings = replace(settings, seed=settings.seed + len(turn.replies))
-        request = settings.request(uuid4().hex, conversation.messages(turn))
-        return self._ask_again(conversation, turn, request, ())
+        return self._ask_again(conversation, turn, self._request(settings, conversation, turn), ())
 
     def go_on(
         self,
@@ -183,7 +188,7 @@ class RequestManager:
         """
         if self.settings is None:
             return False
-        request = self.settings.request(uuid4().hex, conversation.messages(turn))
+        request = self._request(self.settings, conversation, turn)
         ids = tuple(token for record in rounds for token in record.emitted)
         return self._ask_again(conversation, turn, replace(request, reply_ids=(*ids, *chosen), reply_text=text), rounds)
 
@@ -201,7 +206,7 @@ class RequestManager:
         """
         if self.settings is None or self._session is None or not self._ready or self._failure:
             return False
-        request = self.settings.request(uuid4().hex, conversation.messages(turn))
+        request = self._request(self.settings, conversation, turn)
         ids = tuple(token for record in rounds for token in record.emitted)
         request = replace(request, drafter="none", gamma=0, max_tokens=1, detail=detail, reply_ids=ids)
         self._looks[request.request_id] = then
@@ -265,7 +270,8 @@ class RequestManager:
         if turn is None or self._session is None or self.settings is None or asked or known:
             return
         examination, request_id = Examination(reply, token, detail), uuid4().hex
-        request = examination.request(self.settings, request_id, conversation.messages(turn))
+        settings = self.settings.with_thinking(conversation.thinking)
+        request = examination.request(settings, request_id, conversation.messages(turn))
         self._examinations[request_id] = examination
         try:
             self._session.source.examine(request, examination.context)
@@ -416,7 +422,8 @@ class RequestManager:
             turn.replies, turn.wanted = [failed], 1
             conversation.begin_reply(turn, failed)
             return
-        requests = _requests(self.settings, ids, conversation.messages(turn), self.detail)
+        settings = self.settings.with_thinking(conversation.thinking)
+        requests = _requests(settings, ids, conversation.messages(turn), self.detail)
         replies = [self._reply_to(request) for request in requests]
         turn.replies = replies
         conversation.begin_reply(turn, replies[0])
@@ -466,6 +473,12 @@ class RequestManager:
             if self._session is not None:
                 reply.stopping = reply.running
                 self._session.source.cancel(reply.request_id)
+
+    @staticmethod
+    def _request(settings: Settings, conversation: Conversation, turn: Turn) -> Request:
+        """A request for one more reply to a prompt of the path."""
+        settings = settings.with_thinking(conversation.thinking)
+        return settings.request(uuid4().hex, conversation.messages(turn))
 
     def _reply_to(self, request: Request) -> Reply:
         return Reply(

@@ -35,7 +35,7 @@ def stored_conversation(
             turn.reply = Reply()
             turn.reply.stage = Stage.INTERRUPTED
             turn.replies.append(turn.reply)
-    conversation = Conversation(chat, system=chat.system, every=list(turns.values()))
+    conversation = Conversation(chat, system=chat.system, thinking=chat.thinking, every=list(turns.values()))
     first: Turn | None = None
     before: Turn | None = None
     for message in messages:

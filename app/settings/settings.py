@@ -21,6 +21,8 @@ FOLD, SHOW, HIDE = REJECTED = ("fold", "show", "hide")
 """What becomes of the rejected and discarded tokens of a finished reply; all but `HIDE` show them while it streams."""
 PREFIX = "SPECCHAT_"
 AUTO = "auto"
+THINKING: dict[str, bool | None] = {AUTO: None, "on": True, "off": False}
+"""The words for the switch of a chat template; auto leaves it to the template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Settings:
     rejected: str = FOLD
     """What becomes of rejected and discarded tokens, of `REJECTED`: each stretch is folded into one mark once the reply
     is complete, shown in place, or hidden."""
+    thinking: str = AUTO
+    """Whether models think whose chat template has a switch for that, of `THINKING`; a chat may have its own."""
 
     def __post_init__(self) -> None:
         if not self.target.strip():
@@ -74,6 +78,8 @@ class Settings:
             raise SettingsError(f"drafter {self.drafter!r} is not known: choose one of {', '.join(DRAFTERS)}")
         if self.rejected not in REJECTED:
             raise SettingsError(f"rejected {self.rejected!r} is not known: choose one of {', '.join(REJECTED)}")
+        if self.thinking not in THINKING:
+            raise SettingsError(f"thinking {self.thinking!r} is not known: choose one of {', '.join(THINKING)}")
         if self.drafter == "model" and not self.draft:
             raise SettingsError("drafter model needs a draft model: name one with --draft")
         try:
@@ -85,6 +91,10 @@ class Settings:
     def with_system(self, system: str) -> Settings:
         """The same with another system prompt for new chats."""
         return replace(self, system=system)
+
+    def with_thinking(self, thinking: bool | None) -> Settings:
+        """The same with thinking on or off; None changes nothing."""
+        return self if thinking is None else replace(self, thinking="on" if thinking else "off")
 
     def sampling(self) -> Sampling:
         """How replies are sampled."""
@@ -109,6 +119,7 @@ class Settings:
             gamma=self.gamma,
             max_tokens=self.max_tokens,
             stop=stop,
+            thinking=THINKING[self.thinking],
         )
 
     def engine_config(self, models: Path) -> EngineConfig:

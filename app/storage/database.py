@@ -61,11 +61,12 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX chats_to_index ON chats (id) WHERE indexed = 0",
         "CREATE INDEX prompts ON messages (id) WHERE role = 'user'",
     ),
+    ("ALTER TABLE chats ADD COLUMN thinking INTEGER",),
 )
 """Statements that lead from one version of the schema to the next. Released ones never change; new ones follow."""
 
 _COLUMNS = (
-    "id, title, updated_at, deleted_at, pinned, system, indexed FROM chats",
+    "id, title, updated_at, deleted_at, pinned, system, indexed, thinking FROM chats",
     "id, chat_id, role, content, created_at, finish_reason, parent, chosen, indexed FROM messages",
     "text FROM search",
     "id, message_id, line FROM events",

@@ -36,6 +36,8 @@ class Chat:
     """Whether it stands above those that are not."""
     system: str = ""
     """Instructions to the model, before the first prompt."""
+    thinking: bool | None = None
+    """Whether the model thinks, where it can be told; None is as the settings have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,13 @@ class Store:
     def chats(self) -> list[Chat]:
         """All chats that are not deleted: the pinned ones, then the others, newest first."""
         rows = self._read(
-            "SELECT id, title, updated_at, pinned, system FROM chats WHERE deleted_at IS NULL"
+            "SELECT id, title, updated_at, pinned, system, thinking FROM chats WHERE deleted_at IS NULL"
             " ORDER BY pinned DESC, updated_at DESC, id DESC"
         )
-        return [Chat(row_id, title, at, bool(pinned), system) for row_id, title, at, pinned, system in rows]
+        return [
+            Chat(row_id, title, at, bool(pinned), system, None if thinking is None else bool(thinking))
+            for row_id, title, at, pinned, system, thinking in rows
+        ]
 
     def create_chat(self, title: str = "", system: str = "") -> Chat:
         """A new, empty chat."""
@@ -106,6 +111,10 @@ class Store:
     def set_system(self, chat_id: int, system: str) -> None:
         """Change the instructions to the model."""
         self._change(f"chat {chat_id}", "UPDATE chats SET system = ? WHERE id = ?", (_storable(system), chat_id))
+
+    def set_thinking(self, chat_id: int, thinking: bool | None) -> None:
+        """Change whether the model thinks."""
+        self._change(f"chat {chat_id}", "UPDATE chats SET thinking = ? WHERE id = ?", (thinking, chat_id))
 
     def prompts(self, at_most: int) -> list[str]:
         """The newest different prompts of all chats, oldest of them first."""

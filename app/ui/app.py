@@ -41,6 +41,7 @@ from specchat.app.ui.actions.engine_offer import EngineOffer
 from specchat.app.ui.actions.engine_records import EngineRecords
 from specchat.app.ui.actions.file_export import FileExport
 from specchat.app.ui.actions.palette_commands import PaletteCommands
+from specchat.app.ui.actions.reading import ReadingActions
 from specchat.app.ui.actions.search import SearchActions
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.actions.side_by_side import MakeDuet, SideBySide
@@ -136,6 +137,7 @@ class SpecChat(App[None]):
         self._tree = TreeActions(self, self.chat_screen, self.requests, self.chats.open)
         self._search = SearchActions(self, self.chat_screen, self.chats)
         self._texts = TextActions(self, self.chat_screen, self.requests, self.settings_actions)
+        self._reading = ReadingActions(self, self.chat_screen, self.requests, self._offer)
         self._side = SideBySide(self, self.requests, make_duet, self._return)
         self._commands = SlashCommands(
             self,
@@ -165,10 +167,22 @@ class SpecChat(App[None]):
                 "theory": _understood(self.action_theory),
                 "help": _understood(self.action_help),
                 "tour": _understood(self.action_tour),
+                "markdown": _understood(self.chat_screen.action_markdown),
+                "open": self._reading.open_link,
+                "thinking": self._reading.think,
+                "thoughts": _understood(self.chat_screen.action_thoughts),
             },
+            self.chat_screen.send,
         )
         self._palette = PaletteCommands(
-            self, self._own_actions(), self.chats, self.settings_actions, self._export, self._tree.of_last, self._texts
+            self,
+            self._own_actions(),
+            self.chats,
+            self.settings_actions,
+            self._export,
+            self._tree.of_last,
+            self._texts,
+            self._reading,
         )
         set_pace = self._set_pace if player is None else None
         self._records = EngineRecords(
@@ -225,7 +239,7 @@ class SpecChat(App[None]):
         if session.store is not None:
             archive = Archive(session.store, self._store_failed)
             self.chats.archive = self._side.archive = self._tree.archive = archive
-            self._search.archive = self._texts.archive = archive
+            self._search.archive = self._texts.archive = self._reading.archive = archive
         if session.settings_file is not None:
             self._texts.keep_in(session.settings_file.parent)
             self.settings_actions.preferences = Preferences(session.settings_file, self._store_failed)
@@ -352,6 +366,14 @@ class SpecChat(App[None]):
         """A click below a reply."""
         self.copy_to_clipboard((event.reply.answer or event.reply.text).strip())
 
+    def on_transcript_code_wanted(self, event: Transcript.CodeWanted) -> None:
+        """A click above a code block."""
+        self._reading.copy_code(event.number, event.reply)
+
+    def on_transcript_link_wanted(self, event: Transcript.LinkWanted) -> None:
+        """A click on a link."""
+        self._reading.open_address(event.address)
+
     def on_text_selected(self, event: TextSelected) -> None:  # noqa: ARG002 the handler's signature
         """Text was selected with the mouse."""
         self.chat_clipboard.tell_of_selection()
@@ -415,6 +437,14 @@ class SpecChat(App[None]):
             self.chats.pin(chat)
         else:
             say(self, "this chat has no messages yet", "warning")
+
+    def action_copy_code(self, number: int) -> None:
+        """A code block of the replies in sight."""
+        self._reading.copy_code(number)
+
+    def action_open_link(self) -> None:
+        """A link of the replies in sight."""
+        self._reading.open_link("")
 
     def action_copy(self) -> None:
         """Ask what to copy."""

@@ -9,9 +9,11 @@ from itertools import takewhile
 from specchat.app.chat.export import FORMATS
 from specchat.app.errors import UsageError
 from specchat.app.settings.controls import BY_COMMAND, CONTROLS
-from specchat.app.settings.settings import REJECTED
+from specchat.app.settings.settings import REJECTED, THINKING
 
-COPIES = ("reply", "code", "chat")
+COPIES = ("reply", "code", "chat", "thinking")
+PASSED_ON = ("/think", "/no_think", "/nothink")
+"""What begins a prompt to Qwen3, SmolLM3 or GLM-4.5, and is for the model. Other words its chat template names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,11 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("continue", "N", "another reply that goes on where that to message N ended"),
     SlashCommand("fork", "N", "a new chat with the messages up to N"),
     SlashCommand("theme", "NAME", "other colours", needs=True),
-    SlashCommand("copy", "|".join(COPIES), "copy the last reply, one of its code blocks, or the chat"),
+    SlashCommand("copy", "|".join(COPIES), "copy the last reply, its code (code N), the chat, or what was thought"),
+    SlashCommand("markdown", "", "replies as Markdown, also while they are written, or token by token"),
+    SlashCommand("open", "N", "a link of the replies in sight, in the browser"),
+    SlashCommand("thinking", "|".join(THINKING), "whether the model thinks in this chat, if it can be told"),
+    SlashCommand("thoughts", "", "show the thinking of replies, or fold it"),
     SlashCommand("export", "|".join(FORMATS), "write the chat to a file", needs=True),
     SlashCommand("system", "NAME|off", "instructions to the model in this chat; without a name to be written"),
     SlashCommand("system-save", "NAME", "save this chat's system prompt", needs=True),
@@ -67,8 +73,13 @@ Words = Mapping[str, Callable[[], Sequence[str]]]
 
 
 def is_command(text: str) -> bool:
-    """Whether the text is for specchat and not for the model: one slash, not two, begins it."""
-    return text.startswith("/") and not text.startswith("//")
+    """Whether the text is for specchat and not for the model: one slash, not two, begins it, and no word for that."""
+    return text.startswith("/") and not text.startswith("//") and first_word(text) not in PASSED_ON
+
+
+def first_word(text: str) -> str:
+    """What stands before the first space."""
+    return next(iter(text.split(maxsplit=1)), "")
 
 
 def unescaped(text: str) -> str:

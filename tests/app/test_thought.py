@@ -55,7 +55,7 @@ def test_every_token_is_thinking_or_answer_however_far_the_reply_has_got(markers
     assert thought.startswith("In Lisbon")
     assert answer
     assert whole.answer == answer
-    for upto in range(2, 60):
+    for upto in range(2, 80):
         reply = reply_of(records, upto)
         inside, outside = shown(reply)
         assert whole.text.startswith(inside + outside)

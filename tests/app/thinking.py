@@ -11,7 +11,7 @@ from tests.app.recorded import trace
 MARKERS = Thinking("<think>", "</think>", False)
 
 
-def thinking_trace(name: str = "chat", thought: int = 12, *, markers: Thinking = MARKERS) -> list[Record]:
+def thinking_trace(name: str = "chat", thought: int = 38, *, markers: Thinking = MARKERS) -> list[Record]:
     """A recorded reply of which the first rounds are thinking: `<think>` before them, `</think>` behind them.
 
     Args:

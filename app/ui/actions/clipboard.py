@@ -8,7 +8,8 @@ from functools import partial
 from textual.app import App
 
 from specchat.app.chat.conversation import last_text
-from specchat.app.chat.export import as_markdown, code_blocks
+from specchat.app.chat.export import as_markdown
+from specchat.app.chat.markdown import code_blocks
 from specchat.app.paths import state_folder
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.written import write_over
@@ -54,15 +55,18 @@ class Clipboard:
 
     def copy(self, what: str) -> bool:
         """Copy one of `COPIES`, the reply if none is named; whether it was understood."""
-        what = what or "reply"
-        if what not in COPIES:
-            sentence = f"/copy {what} is not understood: it takes {', '.join(COPIES)}, or nothing for the reply"
+        what, _, number = (what or "reply").partition(" ")
+        if what not in COPIES or (number and (what != "code" or not number.isdecimal())):
+            given = f"{what} {number}".strip()
+            sentence = f"/copy {given} is not understood: it takes {', '.join(COPIES)}, or nothing for the reply"
             say(self._app, sentence, "error")
             return False
         if not self._reply:
             say(self._app, NOTHING_YET, "warning")
         elif what == "code":
-            run_in_background(self._app, self._copy_code, "asking")
+            run_in_background(self._app, partial(self._copy_code, int(number or 0)), "asking")
+        elif what == "thinking":
+            self._copy_thinking()
         else:
             self._app.copy_to_clipboard(self._reply if what == "reply" else self._chat)
         return True
@@ -89,13 +93,26 @@ class Clipboard:
         if chosen is not None:
             self._app.copy_to_clipboard(texts[chosen])
 
-    async def _copy_code(self) -> None:
+    def _copy_thinking(self) -> None:
+        turns = reversed(self._screen.conversation.turns)
+        replies = (turn.reply for turn in turns if turn.reply is not None and turn.reply.has_text)
+        reply = next(replies)  # there is a reply, as there is a text to copy
+        if thought := reply.thought.split(reply.text)[0]:
+            self._app.copy_to_clipboard(thought)
+        else:
+            say(self._app, "the last reply has no thinking: /copy reply copies it", "warning")
+
+    async def _copy_code(self, number: int) -> None:
+        """Copy the code block of this number, or ask which one."""
         blocks = code_blocks(self._reply)
         if not blocks:
             say(self._app, "the last reply has no code block: /copy reply copies all of it", "warning")
             return
-        chosen: int | None = 0
-        if len(blocks) > 1:
+        if number > len(blocks):
+            say(self._app, f"the last reply has no code block {number}: it has {len(blocks)}", "warning")
+            return
+        chosen: int | None = max(number - 1, 0)
+        if len(blocks) > 1 and not number:
             chosen = await self._app.push_screen_wait(ChoiceScreen("copy a code block", _named(blocks)))
         if chosen is not None:
             self._app.copy_to_clipboard(blocks[chosen][1])

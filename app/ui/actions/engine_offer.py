@@ -17,7 +17,12 @@ class EngineOffer:
     """What the loaded models can draft with, the best one first; empty until they are loaded."""
     slots: int = 4
     """Replies that can be written at once."""
+    thinking_switch: bool = False
+    """Whether the model's chat template can switch thinking on and off."""
+    template_words: tuple[str, ...] = ()
+    """Words with a slash before them that it looks for in a conversation."""
 
     def update(self, ready: Ready) -> None:
         """Take over what was loaded."""
         self.target, self.drafters, self.slots = ready.target, ready.drafters, ready.slots
+        self.thinking_switch, self.template_words = ready.thinking_switch, ready.template_words

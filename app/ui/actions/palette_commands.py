@@ -10,6 +10,7 @@ from textual.app import App, SystemCommand
 from specchat.app.side_by_side.duet import SIDES
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.file_export import FileExport
+from specchat.app.ui.actions.reading import ReadingActions
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.actions.texts import TextActions
 from specchat.app.ui.screens.chat import ChatScreen
@@ -33,6 +34,7 @@ class PaletteCommands:
             `definitions`, `theory`, `save_picture`, `help` and `tour`.
         of_last: Does something with the last message.
         texts: Has the system prompt and the templates.
+        reading: Has links, code and thinking.
         chats: Knows whether a deletion can be undone.
         settings: Knows the presets.
         export: Writes files.
@@ -47,7 +49,9 @@ class PaletteCommands:
         export: FileExport,
         of_last: Callable[[MessageAction], None],
         texts: TextActions,
+        reading: ReadingActions,
     ) -> None:
+        self._reading = reading
         self._app = app
         self._actions = actions
         self._chats = chats
@@ -60,6 +64,7 @@ class PaletteCommands:
         """Those of the chat, or of a replay."""
         if not replaying:
             yield from self._of_chats(screen)
+            yield SystemCommand("Thinking", "Switch it on or off in this chat", self._reading.switch_thinking)
             yield self._action("Controls", "γ, drafter, temperature and the others, and presets", "controls")
             yield SystemCommand(
                 "Several replies",
@@ -92,7 +97,10 @@ class PaletteCommands:
         yield self._action("Figures", "What each figure means", "definitions")
         yield self._action("Theory", "What the paper predicts for this reply, drawn", "theory")
         yield self._action("Tour", "Draft, verify, accept, reject, correct, bonus: a screen each", "tour")
-        yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)
+        yield SystemCommand("Markdown", "Replies as Markdown, also while written, or tokens", screen.action_markdown)
+        yield SystemCommand("Thoughts", "Show the thinking of replies, or fold it", screen.action_thoughts)
+        ask_link = partial(self._reading.open_link, "")
+        yield SystemCommand("Open link", "One of the replies in sight, in the browser", ask_link)
         yield from self._of_every_screen("Keys, and what the colours mean", self._actions["help"])
 
     def of_side_by_side(self, screen: SideScreen) -> Iterator[SystemCommand]:
@@ -109,7 +117,7 @@ class PaletteCommands:
         else:
             yield SystemCommand("Leave", "Back to the chat; both conversations are stored", screen.action_leave)
         yield SystemCommand("Rejected tokens", "Folded, in place, or hidden", screen.action_rejected)
-        yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)
+        yield SystemCommand("Markdown", "Replies as Markdown, also while written, or tokens", screen.action_markdown)
         yield from self._of_every_screen("Keys, and how the clocks count", screen.action_how)
 
     def _of_every_screen(self, help_text: str, show_help: Callable[[], None]) -> Iterator[SystemCommand]:

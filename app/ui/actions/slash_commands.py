@@ -9,7 +9,7 @@ from textual.app import App
 from specchat.app.chat.export import FORMATS
 from specchat.app.errors import AppError
 from specchat.app.settings.controls import BY_COMMAND, CONTROLS, Control
-from specchat.app.settings.settings import AUTO, REJECTED
+from specchat.app.settings.settings import AUTO, REJECTED, THINKING
 from specchat.app.ui import slash
 from specchat.app.ui.actions.engine_offer import EngineOffer
 from specchat.app.ui.actions.settings import SettingsActions
@@ -25,13 +25,20 @@ class SlashCommands:
     Args:
         app: Has the themes, and shows notices.
         settings: Runs the commands of the controls, and knows the presets.
-        offer: The drafters there are.
+        offer: The drafters there are, and the words that the model's chat template looks for.
         handlers: What runs each of the other commands.
+        send: Sends a line to the model.
     """
 
     def __init__(
-        self, app: App[None], settings: SettingsActions, offer: EngineOffer, handlers: Mapping[str, Handler]
+        self,
+        app: App[None],
+        settings: SettingsActions,
+        offer: EngineOffer,
+        handlers: Mapping[str, Handler],
+        send: Callable[[str], None],
     ) -> None:
+        self._send = send
         self._app = app
         self._settings = settings
         self._offer = offer
@@ -49,10 +56,15 @@ class SlashCommands:
             "theme": lambda: sorted(self._app.available_themes),
             "copy": lambda: slash.COPIES,
             "export": lambda: FORMATS,
+            "thinking": lambda: list(THINKING),
         }
 
     def run(self, line: str) -> bool:
         """Run a command line; whether it was understood. What is wrong with it is said."""
+        word = slash.first_word(line)
+        if word in self._offer.template_words and word[1:] not in slash.BY_NAME:
+            self._send(line)
+            return True
         try:
             command, argument = slash.parse(line)
         except AppError as error:

@@ -145,6 +145,11 @@ class ChatScreen(Screen[None]):
         self.update()
 
     @property
+    def replies_in_sight(self) -> list[Reply]:
+        """Those of which a line is on screen, from the lowest up."""
+        return self._transcript.in_sight
+
+    @property
     def reply(self) -> Reply:
         """The reply whose figures are on screen."""
         return self._inspection.reply
@@ -239,15 +244,8 @@ class ChatScreen(Screen[None]):
         """Ask the model; a line behind one slash is for the app."""
         if slash.is_command(event.text):
             self.post_message(self.CommandEntered(event.text))
-        elif self._editing is not None:
-            turn, before = self._editing
-            self._end_edit(before)
-            if turn in self.conversation.turns:
-                self._requests.edit(self.conversation, turn, slash.unescaped(event.text))
-                self.path_changed()
-                self.follow()
         else:
-            self.ask(slash.unescaped(event.text))
+            self.send(slash.unescaped(event.text))
 
     def on_text_area_changed(self) -> None:
         """Say what the command that is being typed takes, or how many tokens the prompt has."""
@@ -336,6 +334,18 @@ class ChatScreen(Screen[None]):
         """Show a text in the composer, to be changed and sent."""
         self._widgets.composer.put(text)
 
+    def send(self, prompt: str) -> None:
+        """Ask the model, or send another version of the prompt that is being edited."""
+        if self._editing is None:
+            self.ask(prompt)
+            return
+        turn, before = self._editing
+        self._end_edit(before)
+        if turn in self.conversation.turns:
+            self._requests.edit(self.conversation, turn, prompt)
+            self.path_changed()
+            self.follow()
+
     def ask(self, prompt: str, candidates: int = 1) -> None:
         """Ask the model in this conversation."""
         self._requests.send(self.conversation, prompt, candidates)
@@ -402,8 +412,12 @@ class ChatScreen(Screen[None]):
         self.notify(REJECTED_SHOWN[self._transcript.next_rejected()])
 
     def action_markdown(self) -> None:
-        """Finished replies as Markdown, or token by token."""
+        """Replies as Markdown, also while they are written, or token by token."""
         self._transcript.markdown = not self._transcript.markdown
+
+    def action_thoughts(self) -> None:
+        """Show the thinking of replies, or fold it."""
+        self._transcript.thoughts = not self._transcript.thoughts
 
     def action_scroll(self, pages: int) -> None:
         """Scroll the conversation by most of its height, whatever has the focus."""

@@ -60,7 +60,10 @@ LOOKING_KEYS: tuple[Row, ...] = (
 KEYS: tuple[Row, ...] = (
     ("^g  f3", "speculation panel"),
     ("^r  f4", "rejected drafts of a finished reply: ┊, in place, or hidden; a click on ┊ unfolds one"),
-    ("^t  f5", "finished replies as Markdown, or token by token"),
+    ("^t  f5", "replies as Markdown, also while they are written, or token by token"),
+    ("alt t", "show the thinking of replies, or fold it; a click on its line does the same"),
+    ("alt 1 … 9", "copy that code block of the replies in sight; a click above it too"),
+    ("alt o", "open a link of the replies in sight; a click on it too"),
     ("page up, down", "scroll; at its end the view follows the reply again"),
     ("f8", "copy the reply, a code block, or the chat"),
     ("^c", "copy what is selected, by mouse or (tab) shift and arrows"),

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from textual.strip import Strip
+from collections.abc import Callable
+
 from textual.widget import Widget
 
 from specchat.app.chat.conversation import Turn
+from specchat.app.chat.reply import Reply
+from specchat.app.ui.pace import Pace
 from specchat.app.ui.widgets.block_stack import TurnOrReply
-from specchat.app.ui.widgets.blocks import Block, PromptBlock, ReplyBlock
+from specchat.app.ui.widgets.blocks import INDENT, Block, PromptBlock, ReplyBlock
+from specchat.app.ui.widgets.live_markdown import LiveMarkdown
 from specchat.app.ui.widgets.token_cursor import Spot
 from specchat.app.ui.widgets.transcript_styles import TranscriptStyles, styles_of
 
 
 class BlockMaker:
-    """Makes blocks for one widget, whose component classes say what they look like."""
+    """Makes blocks for one widget, whose component classes say what they look like; `pace` is how often it is drawn."""
 
-    def __init__(self, view: Widget) -> None:
+    def __init__(self, view: Widget, pace: Callable[[], Pace]) -> None:
         self._view = view
+        self._pace = pace
         self._styles: TranscriptStyles | None = None
         """Resolved when first needed, for one theme."""
 
@@ -32,19 +37,33 @@ class BlockMaker:
         self._styles = None
 
     def make(
-        self, part: TurnOrReply, width: int, spot: Spot | None, *, rejected: str, markdown: bool, by_round: bool
+        self,
+        part: TurnOrReply,
+        width: int,
+        spot: Spot | None,
+        *,
+        rejected: str,
+        markdown: bool,
+        by_round: bool,
+        thoughts: bool,
     ) -> Block:
         """The block of a prompt or a reply, in which the selected token is marked if it has it."""
         if isinstance(part, Turn):
             return PromptBlock(part, width)
-        render = self._render_markdown if markdown else None
-        block = ReplyBlock(part, width, rejected=rejected, markdown=render, by_round=by_round)
+        lines = self._markdown(part, width - INDENT) if markdown else None
+        block = ReplyBlock(part, width, rejected=rejected, markdown=lines, by_round=by_round, thoughts=thoughts)
         if spot is not None and part is spot.reply:
             block.select(spot.token)
         return block
 
-    def _render_markdown(self, text: str, width: int) -> list[Strip]:
-        from specchat.app.ui.widgets.markdown import markdown_strips
+    def _markdown(self, reply: Reply, width: int) -> LiveMarkdown:
+        """What renders a reply as Markdown."""
+        from specchat.app.ui.widgets.markdown import MarkdownRenderer  # a start need not wait for it
 
-        app = self._view.app
-        return markdown_strips(app.console, text, width, self.styles, dark=app.current_theme.dark)
+        app, identity = self._view.app, id(reply)
+        dark = app.current_theme.dark
+
+        def copy(number: int) -> str:
+            return f"copy_code({identity}, {number})"
+
+        return LiveMarkdown(MarkdownRenderer(app.console, width, self.styles, dark=dark, copy=copy), self._pace)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -14,7 +14,9 @@ from specchat.app.chat.reply import CHOSEN, Reply, Stage
 from specchat.app.chat.reply_figures import ReplyFigures
 from specchat.app.settings.settings import FOLD, SHOW
 from specchat.app.sources.stepper import Part
+from specchat.app.ui.widgets.live_markdown import LiveMarkdown
 from specchat.app.ui.widgets.reply_notes import note_lines
+from specchat.app.ui.widgets.thought_title import thought_title
 from specchat.app.ui.widgets.token_lines import FOLDED, Mark, Piece, TokenLines
 from specchat.app.ui.widgets.transcript_styles import PENDING, TranscriptStyles
 from specchat.engine import Fate, Round
@@ -26,8 +28,6 @@ QUEUED = " queued "
 """Prompts leave room for it at their right."""
 """At the right of a prompt with several replies: which of them goes on, and the way to all of them."""
 COPY = "copy"
-Markdown = Callable[[str, int], list[Strip]]
-"""Renders Markdown at a width."""
 
 
 class Block:
@@ -130,22 +130,31 @@ class PromptBlock(Block):
 class ReplyBlock(Block):
     """A reply: its tokens or its Markdown, a line of figures, and an empty line.
 
-    `by_round` gives each round a line of its own, as Figure 1 of Leviathan et al. 2023 does.
+    Thinking at its beginning is folded into a title unless `thoughts` are shown. `by_round` gives each round a line of
+    its own, as Figure 1 of Leviathan et al. 2023 does, and folds nothing.
     """
 
     def __init__(
-        self, reply: Reply, width: int, *, rejected: str, markdown: Markdown | None, by_round: bool = False
+        self,
+        reply: Reply,
+        width: int,
+        *,
+        rejected: str,
+        markdown: LiveMarkdown | None,
+        by_round: bool = False,
+        thoughts: bool = False,
     ) -> None:
         super().__init__(width)
         self.reply = reply
         self._rejected = rejected
         self._unfolded: set[int] = set()
         self._tokens = TokenLines(width - INDENT, rejected=rejected)
-        self._wrapped_as: tuple[str, int] | None = None
+        self._wrapped_as: tuple[object, ...] | None = None
         """`_wrapping` as of the last update."""
         self._touched = False
         """Whether a token was selected, or a stretch unfolded, since then."""
-        self._render = markdown
+        self._markdown = markdown
+        self._thoughts = thoughts
         self._by_round = by_round
         self._rounds = 0
         self._stepping: tuple[Round, Part] | None = None
@@ -155,7 +164,7 @@ class ReplyBlock(Block):
         self._stage: tuple[Stage, int, bool] | None = None
         self._figures: ReplyFigures | None = None
         """Those that the notes were made of."""
-        self._markdown: list[Strip] | None = None
+        self._title = ""
         self._notes: list[tuple[str, bool]] = []
 
     def update(self) -> int | None:
@@ -164,7 +173,8 @@ class ReplyBlock(Block):
         stage, figures = (reply.stage, reply.prefilled[0], reply.stopping), reply.figures
         same_notes = stage == self._stage and figures is self._figures
         same_rounds = len(reply.rounds) == self._rounds and reply.stepping == self._stepping
-        if same_notes and same_rounds and not self._touched:
+        behind = self._markdown is not None and self._markdown.behind
+        if same_notes and same_rounds and not self._touched and not behind:
             return None
         self._touched = False
         if self._wrapping != self._wrapped_as:
@@ -173,28 +183,38 @@ class ReplyBlock(Block):
             self._tokens.back_to(self._before_step)
             self._before_step = None
         dirty = 0 if self._stage is None else self._body_height - 1
+        before, self._title = self._title, thought_title(reply, opened=self._thoughts) if self._titled else ""
+        if self._title:
+            self._tokens.title(self._title)
         for index in range(self._rounds, len(reply.rounds)):
-            record = reply.rounds[index]
+            record, start = reply.rounds[index], reply.starts[index]
             tokens = [(token.text, CHOSEN if record.drafter == CHOSEN else token.fate) for token in record.tokens()]
-            self._tokens.append(tokens, reply.starts[index], alone=self._by_round)
-        if not reply.running and reply.tail and (self._stage is None or self._stage[0] is not reply.stage):
+            shown = [n for n in range(len(tokens)) if self._shows(start + n)]
+            if shown:
+                self._tokens.append(tokens[shown[0] : shown[-1] + 1], start + shown[0], alone=self._by_round)
+        ended = not reply.running and (self._stage is None or self._stage[0] is not reply.stage)
+        if ended and reply.tail and self._markdown is None:
             self._tokens.append([(reply.tail, Fate.PLAIN)], reply.tokens, alone=self._by_round)
-        if reply.stepping is not None:
+        if reply.stepping is not None and self._shows(reply.tokens):
             self._before_step = self._tokens.mark()
             self._tokens.append(_stepped(*reply.stepping), reply.tokens, alone=self._by_round)
         self._rounds, self._stage, self._stepping = len(reply.rounds), stage, reply.stepping
         self._figures = figures
-        if self._render is not None and not reply.running and reply.text:
-            dirty, self._markdown = 0, self._render(reply.text, self.width - INDENT)
+        if self._markdown is not None and reply.has_text:
+            changed = self._markdown.update(lambda: reply.answer, complete=not reply.running)
+            dirty = dirty if changed is None else min(dirty, self._token_height + changed)
         self._notes = note_lines(reply, self.width - INDENT - len(COPY) - 2)
         self.height = self._body_height + len(self._notes) + 1
         dirty = max(dirty, 0)
         self.forget(dirty)
+        if self._title != before:
+            self._strips.pop(0, None)
+            return 0
         return dirty
 
     def plain(self, y: int, start: int, end: int, styles: TranscriptStyles) -> tuple[str, str]:
         """The reply's own text, without what was rejected and without the ends that only the width makes."""
-        if self._markdown is not None or y >= self._body_height:
+        if y >= self._token_height:
             return super().plain(y, max(start, INDENT), max(end, INDENT), styles)
         return self._tokens.plain(y, start - INDENT, end - INDENT)
 
@@ -209,10 +229,17 @@ class ReplyBlock(Block):
         With the next update, everything is unfolded while a token is selected.
         """
         self._cursor, self._touched = token, True
+        self._thoughts = self._thoughts or (token is not None and self.reply.thought.holds(token))
         self.forget()
 
     def unfold(self, y: int, column: int) -> bool:
-        """With the next update, show the stretch whose mark is in this cell; whether there is one."""
+        """With the next update, show the stretch whose mark is in this cell; whether there is one.
+
+        A title shows the thinking, or folds it again.
+        """
+        if y == 0 and self._titled:
+            self._thoughts, self._touched = not self._thoughts, True
+            return True
         token = self.token_at(y, column)
         folded = token is not None and any(p.token == token and p.fate == FOLDED for p in self._tokens.lines[y])
         if token is not None and folded:
@@ -245,32 +272,49 @@ class ReplyBlock(Block):
                 break
             end += cell_len(piece.text)
             found = piece.token
-        return found if nearest or INDENT <= column < end else None
+        return found if found is not None and found >= 0 and (nearest or INDENT <= column < end) else None
 
     @property
-    def _wrapping(self) -> tuple[str, int]:
-        """What becomes of rejected tokens now, and how many stretches were unfolded."""
+    def _titled(self) -> bool:
+        """Whether its first line stands for its thinking."""
+        return self.reply.thought.there and not self._by_round
+
+    def _shows(self, token: int) -> bool:
+        """Whether a token is drawn as one: thinking may be folded, and Markdown has none but that."""
+        if self._by_round:
+            return True
+        return self._thoughts if self.reply.thought.holds(token) else self._markdown is None
+
+    @property
+    def _wrapping(self) -> tuple[object, ...]:
+        """What becomes of rejected tokens now, how many stretches were unfolded, and whether thinking is shown."""
         whole = self.reply.running or self._by_round or self._cursor is not None
-        return SHOW if whole and self._rejected == FOLD else self._rejected, len(self._unfolded)
+        rejected = SHOW if whole and self._rejected == FOLD else self._rejected
+        return rejected, len(self._unfolded), self._titled, self._thoughts
 
     def _wrap_anew(self) -> None:
         """Begin again with no token wrapped."""
         self._wrapped_as = self._wrapping
-        self._tokens = TokenLines(self.width - INDENT, rejected=self._wrapped_as[0], unfolded=self._unfolded)
+        rejected = str(self._wrapped_as[0])
+        self._tokens = TokenLines(self.width - INDENT, rejected=rejected, unfolded=self._unfolded)
         self._rounds, self._stage, self._before_step = 0, None, None
 
     @property
+    def _token_height(self) -> int:
+        lines, alone = self._tokens.lines, self._markdown is not None
+        if lines[-1] or (self.reply.stage is Stage.ANSWERING and not alone):
+            return len(lines)
+        return len(lines) - (len(lines) == 1 or alone or bool(self._title))
+
+    @property
     def _body_height(self) -> int:
-        if self._markdown is not None:
-            return len(self._markdown)
-        empty = self._tokens.lines == [[]] and self.reply.stage is not Stage.ANSWERING
-        return 0 if empty else len(self._tokens.lines)
+        return self._token_height + (len(self._markdown.strips) if self._markdown is not None else 0)
 
     def _draw(self, y: int, styles: TranscriptStyles) -> Strip:
         gutter = Segment(" " * INDENT, styles.base)
         if y < self._body_height:
-            if self._markdown is not None:
-                return Strip([gutter, *self._markdown[y]])
+            if self._markdown is not None and y >= self._token_height:
+                return Strip([gutter, *self._markdown.strips[y - self._token_height], *self._caret(y, styles)])
             return Strip([self._number(y, styles) if self._by_round else gutter, *self._token_segments(y, styles)])
         if y - self._body_height < len(self._notes):
             text, failed = self._notes[y - self._body_height]
@@ -285,9 +329,12 @@ class ReplyBlock(Block):
             yield from (Segment("  ", styles.base), Segment(COPY, styles.link + link))
 
     def _token_segments(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
-        lines = self._tokens.lines
-        yield from _segments(lines[y], styles, self._cursor, self._cursor_round)
-        if self.reply.stage is Stage.ANSWERING and y == len(lines) - 1:
+        yield from _segments(self._tokens.lines[y], styles, self._cursor, self._cursor_round)
+        yield from self._caret(y, styles)
+
+    def _caret(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
+        """Where the reply goes on."""
+        if self.reply.stage is Stage.ANSWERING and y == self._body_height - 1:
             yield Segment("▌", styles.caret)
 
     @property

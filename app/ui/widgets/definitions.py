@@ -19,6 +19,10 @@ ACCEPTANCE = Figure(
     "drafted tokens the target kept / drafted tokens it judged. Tokens behind a rejection are never judged and do not "
     "count as tested. Where several are offered for one position, they count as one.",
 )
+THINKING = Figure(
+    "thinking", "accepted / tested of the draft positions inside of the reply's thinking, markers included."
+)
+ANSWER = Figure("answer", "accepted / tested of those behind it. Both together are accepted / tested.")
 POSITIONS = Figure("by draft position", "accepted / tested at the first, second, … token of a draft.")
 TAU = Figure("τ", "mean emitted length: tokens emitted per pass of the target; the correction or bonus is one of them.")
 ALPHA = Figure(
@@ -97,7 +101,7 @@ POSITION = Figure("position", "place of a token in the context, prompt included;
 ENDED = Figure("round ended", "time from the start of the reply's first round to the end of this one.")
 
 FIGURES = (
-    ACCEPTANCE, DRAFTED, POSITIONS, TAU, ALPHA, GAMMA, COST, NOW, REPLY, FIRST, PREDICTED, MEASURED, UNEVEN, WIDER,
+    ACCEPTANCE, THINKING, ANSWER, DRAFTED, POSITIONS, TAU, ALPHA, GAMMA, COST, NOW, REPLY, FIRST, PREDICTED, MEASURED, UNEVEN, WIDER,
     OVERHEAD, ROUND, DRAFT, VERIFY, REST, WASTED, DRAFTER, TARGET, DRAFT_MODEL, DEVICE, MEMORY, PROMPT, GPU, INTERFACE,
     P, Q, CHANCE, UNIFORM, BETA, RESIDUAL, ENTROPY, POSITION, ENDED,
 )  # fmt: skip

@@ -54,6 +54,7 @@ class AcceptanceCard(ReplyCard):
             self.headline(percent(s.acceptance), d.ACCEPTANCE),
             self.meter(s.acceptance, self.inner),
             *(self.sentence(_sum(s)) if s.accepted + s.wasted else [Text("nothing drafted", self.style("label"))]),
+            *self._by_place(),
             self.headline(rate(s.mean_emitted_length), f"tokens per big-model step · {d.TAU.label}"),
             Text(f"{s.emitted} tokens in {s.rounds} rounds", self.style("label")),
             Text(),
@@ -70,6 +71,15 @@ class AcceptanceCard(ReplyCard):
         spark = sparkline(asked, self.inner - 6)
         lines.append(Text.assemble(self.label(d.GAMMA.label), latest, " ", (spark, self.style("draft"))))
         return lines
+
+    def _by_place(self) -> list[Text]:
+        """Acceptance inside and outside of thinking, if there is any."""
+        thought = self.reply.figures.thought
+        if thought is None:
+            return []
+        shares = (a / t if t else None for a, t in zip(thought.accepted, thought.tested, strict=True))
+        values = [f"{percent(share)} of {tested}" for share, tested in zip(shares, thought.tested, strict=True)]
+        return [self.row(figure, value) for figure, value in zip((d.THINKING, d.ANSWER), values, strict=True)]
 
 
 class Speed(ReplyCard):

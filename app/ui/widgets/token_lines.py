@@ -21,6 +21,8 @@ TAB = 4
 FOLDED = "folded"
 """Stands for the fates of a stretch that is folded into one mark."""
 FOLD_MARK = "┊"
+TITLE = "title"
+"""Stands for the fate of a title, which is no token."""
 REJECTED_SHOWN = {
     FOLD: f"rejected drafts of finished replies are folded into {FOLD_MARK}",
     SHOW: "rejected drafts are shown in place",
@@ -103,6 +105,12 @@ class TokenLines:
                 self._add(FOLD_MARK, FOLDED, number)
         return dirty
 
+    def title(self, text: str) -> None:
+        """Write a line above all others, which is no part of the text; an empty reply gets one with its first token."""
+        if not (self.lines[0] and self.lines[0][0].fate == TITLE):
+            self.lines.insert(0, [])
+        self.lines[0] = [Piece(escape_controls(text), TITLE, -1)]
+
     def mark(self) -> Mark:
         """Where it ends now, for `back_to`."""
         return Mark(len(self.lines), list(self.lines[-1]), self._column, self._word, self._word_column)
@@ -155,7 +163,7 @@ class TokenLines:
         text, column = "", 0
         for piece in self.lines[number]:
             for grapheme, size in graphemes(piece.text):
-                if start <= column < end and piece.fate not in HIDDEN:
+                if start <= column < end and piece.fate not in (*HIDDEN, TITLE):
                     text += grapheme
                 column += size
         return text, self.joints.get(number, "\n")

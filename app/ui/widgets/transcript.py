@@ -60,6 +60,19 @@ class Transcript(ScrollView, can_focus=True):
         reply: Reply
 
     @dataclass
+    class CodeWanted(Message):
+        """Copy a code block of this reply, by its number from 1."""
+
+        reply: Reply
+        number: int
+
+    @dataclass
+    class LinkWanted(Message):
+        """Open what a link of a reply leads to."""
+
+        address: str
+
+    @dataclass
     class TokenSelected(Message):
         """The user selected this token, by key or by mouse."""
 
@@ -84,6 +97,8 @@ class Transcript(ScrollView, can_focus=True):
     markdown = reactive(False, init=False)
     by_round = reactive(False, init=False)
     """One round per line."""
+    thoughts = reactive(False, init=False)
+    """Whether the thinking of replies is shown."""
 
     def __init__(self, conversation: Conversation, parts_of: PartsOf = all_parts, **options: Any) -> None:
         """Make it.
@@ -102,7 +117,7 @@ class Transcript(ScrollView, can_focus=True):
         self._selection = LineSelection(self._stack)
         self._places = PlaceKeeper(self, self._stack, self._cursor)
         self._drawn = DrawnLines()
-        self._maker = BlockMaker(self)
+        self._maker = BlockMaker(self, lambda: self.pace)
         self._end = EndFollower(self)
         self._updates = 0
         self._behind = False
@@ -126,7 +141,7 @@ class Transcript(ScrollView, can_focus=True):
 
     def on_mount(self) -> None:
         """Wrap again whenever replies are to look otherwise."""
-        for look in ("rejected", "markdown", "by_round"):
+        for look in ("rejected", "markdown", "by_round", "thoughts"):
             self.watch(self, look, self._rebuild, init=False)
 
     def show(self, conversation: Conversation) -> None:
@@ -203,6 +218,13 @@ class Transcript(ScrollView, can_focus=True):
         self._updates += 1
         if self._behind and self._updates % self.pace.follow_every == 0:
             self._catch_up()
+
+    @property
+    def in_sight(self) -> list[Reply]:
+        """The replies of which a line is on screen, from the lowest up."""
+        top, tops = self.scroll_offset.y, self._stack.tops
+        seen = (n for n in range(len(self._stack.blocks)) if tops[n] < top + self.size.height and tops[n + 1] > top)
+        return [part for n in reversed(list(seen)) if isinstance(part := self._stack.parts[n], Reply)]
 
     def _refresh_seen(self, first: int, end: int) -> None:
         """Draw again what is in sight of these lines: Textual would draw what lies below the widget along with them."""
@@ -317,6 +339,16 @@ class Transcript(ScrollView, can_focus=True):
         if isinstance(reply, Reply):
             self.post_message(self.CopyWanted(reply))
 
+    def action_copy_code(self, identity: int, number: int) -> None:
+        """A click on the word above a code block."""
+        reply = next((part for part in self._stack.parts if id(part) == identity), None)
+        if isinstance(reply, Reply):
+            self.post_message(self.CodeWanted(reply, number))
+
+    def action_open_link(self, address: str) -> None:
+        """A click on a link."""
+        self.post_message(self.LinkWanted(address))
+
     def on_click(self, event: Click) -> None:
         """Select the token that was clicked on, or unfold a stretch; not at the end of a selection of text."""
         line, column = int(event.y) + self.scroll_offset.y, int(event.x)
@@ -373,7 +405,13 @@ class Transcript(ScrollView, can_focus=True):
 
     def _block(self, part: TurnOrReply) -> Block:
         return self._maker.make(
-            part, self._width, self.spot, rejected=self.rejected, markdown=self.markdown, by_round=self.by_round
+            part,
+            self._width,
+            self.spot,
+            rejected=self.rejected,
+            markdown=self.markdown,
+            by_round=self.by_round,
+            thoughts=self.thoughts,
         )
 
     def _tell(self, spot: Spot | None) -> None:

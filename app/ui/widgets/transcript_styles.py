@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from rich.style import Style
 
 from specchat.app.chat.reply import CHOSEN
-from specchat.app.ui.widgets.token_lines import FOLDED
+from specchat.app.ui.widgets.token_lines import FOLDED, TITLE
 from specchat.engine import Fate
 
 TOKEN_CLASSES = {f"token--{fate.value}" for fate in Fate}
 PENDING = "pending"
 """The style of drafted tokens that are shown before they are judged."""
-OTHER_STYLES = (PENDING, FOLDED, CHOSEN)
+OTHER_STYLES = (PENDING, FOLDED, CHOSEN, TITLE)
 """Styles of tokens that are no fates."""
 _PARTS = ("prompt", "mark", "link", "queued", "figures", "error", "caret", "text", "number", "cursor", "round")
 PART_CLASSES = {f"transcript--{part}" for part in _PARTS} | {f"token--{name}" for name in OTHER_STYLES}

@@ -1,0 +1,20 @@
+"""The one line that stands for the thinking at the beginning of a reply."""
+
+from __future__ import annotations
+
+from specchat.app.chat.reply import Reply, Stage
+from specchat.app.ui.widgets.figures import duration
+
+FOLDED_SIGN, OPEN_SIGN = "▸", "▾"
+
+
+def thought_title(reply: Reply, *, opened: bool) -> str:
+    """Whether it goes on, how many tokens it has, and how long it took; empty for a reply without thinking."""
+    figures = reply.figures.thought or reply.thought.figures()
+    if figures is None:
+        return ""
+    going_on = reply.thought.running and reply.stage is Stage.ANSWERING
+    doing = "thinking" if going_on else "thought"
+    sign = OPEN_SIGN if opened else FOLDED_SIGN
+    tokens = "1 token" if figures.tokens == 1 else f"{figures.tokens} tokens"
+    return f"{sign} {doing} · {tokens} · {duration(figures.seconds)}"

@@ -1,0 +1,279 @@
+"""Reading replies: thinking that folds, Markdown while it streams, code blocks and links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.style import Style
+from textual.pilot import Pilot
+
+from specchat.app.chat.markdown import code_blocks, links, parts
+from specchat.app.sanitize import opens_safely
+from specchat.app.storage.store import Store
+from specchat.app.ui.pace import Pace
+from specchat.app.ui.widgets.figures import duration
+from specchat.app.ui.widgets.live_markdown import LiveMarkdown
+from specchat.app.ui.widgets.markdown import MarkdownRenderer
+from specchat.app.ui.widgets.panel import AcceptanceCard
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.app.ui.widgets.transcript_styles import styles_of
+from specchat.engine import Record, Request, Round
+from tests.app.recorded import RecordedEngine, trace
+from tests.app.stage import Stage, lines_of, run
+from tests.app.thinking import thinking_trace
+from tests.app.views import NARROW, WIDE, reply_of, screen_of
+
+TEXT = """# Title
+
+It costs $5 and $6, or $x_1 + y_2$ and \\(a_b*c*\\): [here](https://x.y/z), https://a.b/c, [bad](file:///etc/passwd)
+[i]no markup[/i] <b>no html</b> ![pic](http://i.j/k.png) main.py
+
+1. one
+2. two
+   ```py
+   x = "[red]"
+   ```
+
+$$
+\\sum_i x_i
+$$
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+```sh
+ls -l
+```
+"""
+
+
+def thinking_stage(folder: Path, records: list[Record] | None = None) -> Stage:
+    stage = Stage(folder)
+    stage.engine = RecordedEngine(records or thinking_trace())
+    return stage
+
+
+def saying(text: str) -> list[Record]:
+    """A recorded chat whose replies are this text, a few characters a round."""
+    records = [record for record in trace() if not isinstance(record, Round)]
+    template = next(record for record in trace() if isinstance(record, Round) and not record.drafted)
+    made: list[Record] = []
+    for record in records:
+        made.append(record)
+        if isinstance(record, Request):
+            pieces = [text[n : n + 7] for n in range(0, len(text), 7)]
+            made += [
+                replace(template, request_id=record.request_id, number=n, last_piece=piece, at=9 + n / 10)
+                for n, piece in enumerate(pieces)
+            ]
+    return sorted(made, key=lambda r: isinstance(r, Round) and 1 or getattr(r, "reason", None) is not None and 2 or 0)
+
+
+def body(stage: Stage) -> list[str]:
+    return [line.strip() for line in lines_of(stage) if line.strip()]
+
+
+def title_of(stage: Stage) -> str:
+    return next(line for line in body(stage) if line[0] in "▸▾")
+
+
+async def test_thinking_is_folded_while_it_streams_and_opens_by_key_and_by_click(tmp_path: Path) -> None:
+    stage = thinking_stage(tmp_path)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 8)
+        assert title_of(stage).startswith("▸ thinking · ")
+        assert not any("In Lisbon" in line for line in body(stage))
+        stage.engine.give()
+        await stage.settle(pilot)
+        figures = reply_of(screen_of(stage)).figures.thought
+        assert figures is not None
+        assert title_of(stage) == f"▸ thought · {figures.tokens} tokens · {duration(figures.seconds)}"
+        assert not any("In Lisbon" in line for line in body(stage))
+        await stage.press(pilot, "alt+t")
+        assert title_of(stage).startswith("▾ thought")
+        assert any("In Lisbon" in line for line in body(stage))
+        await stage.press(pilot, "alt+t")
+        line = next(y for y, text in enumerate(lines_of(stage)) if "▸ thought" in text)
+        await pilot.click(Transcript, offset=(6, line))
+        await stage.settle(pilot)
+        assert any("In Lisbon" in text for text in body(stage))
+
+
+async def test_acceptance_is_told_inside_and_outside_of_thinking_and_only_then(tmp_path: Path) -> None:
+    for records, told in ((thinking_trace(), True), (trace(), False)):
+        stage = thinking_stage(tmp_path / str(told), records)
+        async with stage.app.run_test(size=WIDE) as pilot:
+            await stage.ready(pilot)
+            await stage.answer(pilot)
+            rows = [row.plain for row in stage.app.screen.query_one(AcceptanceCard).rows()]
+            assert any(row.startswith("thinking") for row in rows) is told
+            figures = reply_of(screen_of(stage)).figures.thought
+            if told:
+                assert figures is not None
+                share = f"{figures.accepted[0] / figures.tested[0] * 100:.0f} % of {figures.tested[0]}"
+                assert any(row.startswith("thinking") and row.endswith(share) for row in rows)
+
+
+async def test_the_switch_is_kept_with_its_chat_and_reaches_the_request(tmp_path: Path) -> None:
+    stage = thinking_stage(tmp_path)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot, "/thinking off")
+        await stage.answer(pilot)
+        assert stage.engine.submitted[-1].thinking is False
+        await stage.send(pilot, "/thinking on")
+        await stage.answer(pilot, text="Again")
+        assert stage.engine.submitted[-1].thinking is True
+        await stage.press(pilot, "ctrl+n")
+        await stage.answer(pilot, text="Other")
+        assert stage.engine.submitted[-1].thinking is None
+        await stage.send(pilot, "/thinking maybe")
+        assert screen_of(stage).typed == "/thinking maybe"
+    with Store(stage.database) as store:
+        assert {chat.title: chat.thinking for chat in store.chats()}["Other"] is None
+        assert sorted(chat.thinking for chat in store.chats() if chat.thinking is not None) == [True]
+
+
+async def test_a_model_without_a_switch_is_told_in_one_sentence(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    said: list[str] = []
+    async with stage.app.run_test(size=WIDE, notifications=True) as pilot:
+        await stage.ready(pilot)
+        stage.app.notify = lambda message, **_: said.append(message)  # type: ignore[method-assign,assignment]
+        await stage.send(pilot, "/thinking off")
+    assert [sentence for sentence in said if "no switch for thinking" in sentence]
+
+
+async def test_words_for_the_model_are_not_taken_for_commands(tmp_path: Path) -> None:
+    stage = thinking_stage(tmp_path)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        for prompt in ("/no_think Why?", "/hush now", "/think"):
+            await stage.answer(pilot, text=prompt)
+            assert stage.engine.submitted[-1].messages[-1].content == prompt
+        await stage.send(pilot, "/nothing at all")
+        assert len(stage.engine.submitted) == 3
+        assert screen_of(stage).typed == "/nothing at all"
+
+
+async def test_markdown_grows_with_the_reply_and_ends_as_it_would_be_opened(tmp_path: Path) -> None:
+    stage = thinking_stage(tmp_path, saying(TEXT))
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+t")
+        await stage.answer(pilot, 40)
+        assert "Title" in body(stage)
+        assert any("$x_1 + y_2$ and \\(a_b*c*\\)" in line for line in body(stage))
+        stage.engine.give()
+        await stage.settle(pilot)
+        grown = body(stage)
+        assert any("py · copy 1" in line for line in grown)
+        assert any("sh · copy 2" in line for line in grown)
+        assert any("[i]no markup[/i] <b>no html</b>" in " ".join(grown) for _ in grown)
+        await stage.press(pilot, "ctrl+t", "ctrl+t")
+        assert body(stage) == grown
+
+
+async def test_code_is_copied_with_one_key_and_with_a_click(tmp_path: Path) -> None:
+    stage = thinking_stage(tmp_path, saying(TEXT))
+    copied: list[str] = []
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        stage.app.copy_to_clipboard = copied.append  # type: ignore[method-assign]
+        await stage.answer(pilot)
+        await stage.press(pilot, "alt+2", "ctrl+t", "alt+1", "alt+9")
+        assert copied == ["ls -l", 'x = "[red]"']
+        await stage.send(pilot, "/copy code 7")
+        await stage.send(pilot, "/copy code 1")
+        await pilot.pause()
+        line = next(y for y, text in enumerate(lines_of(stage)) if "sh · copy 2" in text)
+        await pilot.click(Transcript, offset=(lines_of(stage)[line].index("copy"), line))
+        await stage.settle(pilot)
+        assert copied[2:] == ['x = "[red]"', "ls -l"]
+
+
+async def test_links_are_opened_by_click_by_key_and_by_command_and_only_pages_and_mails(tmp_path: Path) -> None:
+    stage = thinking_stage(tmp_path, saying(TEXT))
+    opened: list[str] = []
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        stage.app.open_url = lambda url, **_: opened.append(url)  # type: ignore[method-assign,assignment]
+        await stage.answer(pilot)
+        await stage.press(pilot, "ctrl+t")
+        await stage.press(pilot, "alt+o", "1")
+        await stage.send(pilot, "/open 3")
+        await stage.send(pilot, "/open 4")
+        assert screen_of(stage).typed == "/open 4"
+        line = next(y for y, text in enumerate(lines_of(stage)) if "https://a.b/c" in text)
+        await pilot.click(Transcript, offset=(lines_of(stage)[line].index("https://a.b/c"), line))
+        await stage.settle(pilot)
+        assert opened == ["https://x.y/z", "http://i.j/k.png", "https://a.b/c"]
+
+
+@pytest.mark.parametrize(
+    "address", ["file:///etc/passwd", "javascript:alert(1)", "https://", "http://a\x1b]8;;b", "https://a b", "ssh://x"]
+)
+def test_what_is_no_page_and_no_mail_is_never_opened(address: str) -> None:
+    assert not opens_safely(address)
+    assert opens_safely("mailto:a@b.c")
+
+
+def test_the_parts_of_a_text_are_all_of_it() -> None:
+    assert "".join(part.source for part in parts(TEXT)) == TEXT
+    assert sum(part.codes for part in parts(TEXT)) == len(code_blocks(TEXT)) == 2
+    assert links(TEXT) == ["https://x.y/z", "https://a.b/c", "http://i.j/k.png"]
+
+
+def lines_while_growing(text: str, step: int) -> Iterator[tuple[list[str], bool]]:
+    """The lines after each step, and whether what was said to have changed is all that has."""
+    styles = styles_of(Style(), lambda _: Style())
+    renderer = MarkdownRenderer(Console(width=60), 60, styles, dark=True, copy=str)
+    live = LiveMarkdown(renderer, lambda: Pace(1.0))
+    before: list[Any] = []
+    for end in (*range(step, len(text), step), len(text), len(text)):
+        complete = end == len(text)
+        changed = live.update(lambda end=end: text[:end], complete=complete)  # type: ignore[misc]
+        kept = len(before) if changed is None else changed
+        yield [strip.text.rstrip() for strip in live.strips], live.strips[:kept] == before[:kept]
+        before = list(live.strips)
+
+
+@pytest.mark.parametrize("step", [1, 5, 23])
+def test_a_text_that_grows_becomes_what_it_is_as_a_whole(step: int) -> None:
+    *_, (grown, _), (whole, _) = lines_while_growing(TEXT * 3, step)
+    assert grown == whole
+    assert all(said for _, said in lines_while_growing(TEXT, step))
+
+
+@pytest.mark.parametrize(("name", "size"), [("wide", WIDE), ("narrow", NARROW)])
+def test_looks_of_thinking(snap_compare: Any, tmp_path: Path, name: str, size: tuple[int, int]) -> None:
+    stage = thinking_stage(tmp_path)
+
+    async def answered(stage: Stage, pilot: Pilot[None]) -> None:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        await stage.answer(pilot, 10, "And one more?")
+
+    keys = ("alt+t",) if name == "wide" else ()
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, answered, *keys))
+
+
+@pytest.mark.parametrize(("name", "size"), [("wide", WIDE), ("narrow", NARROW)])
+def test_looks_of_markdown_while_it_streams(
+    snap_compare: Any, tmp_path: Path, name: str, size: tuple[int, int]
+) -> None:
+    stage = thinking_stage(tmp_path, saying(TEXT))
+
+    async def answering(stage: Stage, pilot: Pilot[None]) -> None:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+t")
+        await stage.answer(pilot, 41)
+
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, answering))
