@@ -50,4 +50,10 @@ setup(
         )
     ],
     cmdclass={"build_ext": BuildKernels},
+    data_files=[
+        ("share/man/man1", ["assets/shell/specchat.1"]),
+        ("share/bash-completion/completions", ["assets/shell/specchat"]),
+        ("share/zsh/site-functions", ["assets/shell/_specchat"]),
+        ("share/fish/vendor_completions.d", ["assets/shell/specchat.fish"]),
+    ],
 )

@@ -1,7 +1,7 @@
 """What the interface costs, as a table. Run from the repository: python -m benchmarks.measure_interface [--part PART].
 
-`load` and `keys` play recorded replies in a real terminal, `memory` opens a long stored chat, and `throughput` asks the
-default model. The machine should have nothing else to do; processor times bear it best if it has.
+`load`, `markdown` and `keys` play recorded replies in a real terminal, `memory` opens a long stored chat, and
+`throughput` asks the default model. The machine should have nothing else to do; processor times bear it best if it has.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 
-from benchmarks.interface.load import keys, processor
+from benchmarks.interface.load import keys, markdown, processor
 from benchmarks.interface.memory import memory
 from benchmarks.interface.running import SequenceState, load_of_machine
 from benchmarks.interface.throughput import throughput
 
 PARTS: dict[str, Callable[[], Iterator[SequenceState]]] = {
     "load": lambda: processor(seconds=12),
+    "markdown": lambda: markdown(pairs=3, seconds=12),
     "keys": lambda: keys(count=200),
     "memory": lambda: memory(pages=100),
     "throughput": lambda: throughput(pairs=5),

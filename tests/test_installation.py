@@ -38,7 +38,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_installs_one_top_level_name(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"specchat"}
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name and ".data/" not in name} == {"specchat"}
+    for shared in ("man/man1/specchat.1", "bash-completion/completions/specchat", "zsh/site-functions/_specchat"):
+        assert any(name.endswith(f".data/data/share/{shared}") for name in names)
     sources = [path for top in ("app", "engine") for path in (ROOT / top).rglob("*.py")]
     assert {f"specchat/{path.relative_to(ROOT)}" for path in sources} <= set(names)
     for needed in ("app/ui/styles/chat.tcss", "engine/py.typed", "assets/heads/smollm2-135m/head.safetensors"):

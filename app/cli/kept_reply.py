@@ -26,6 +26,11 @@ class KeptReply:
         )
         self._reply = 0
 
+    @property
+    def thinking(self) -> bool | None:
+        """Whether the chat's replies think; None where that is left to the settings."""
+        return self._conversation.thinking
+
     def messages(self, prompt: str) -> tuple[Message, ...]:
         """What the model is asked: the chat so far, and the prompt."""
         self._turn = Turn(prompt)

@@ -131,6 +131,8 @@ class ChatBody(Body):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+    thinking: bool | None = None
+    """Specchat's own: whether the model thinks, where its chat template has a switch for that."""
 
 
 class CompletionBody(Body):

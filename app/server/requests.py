@@ -45,7 +45,9 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
         raise ApiError(400, f"prompts times n is {len(prompts) * choices}: at most {MOST_CHOICES}", param="n")
     try:
         model = replace(_model_request(body, call_id, longest, defaults.settings), detail=top)
-        read = [_read(prompt, call_id, defaults) for prompt in prompts]
+        if isinstance(body, ChatBody) and body.thinking is not None:
+            model = replace(model, thinking=body.thinking)
+        read = [_read(prompt, call_id, defaults, model.thinking) for prompt in prompts]
         return [
             replace(
                 model,
@@ -65,8 +67,8 @@ def conversation(messages: Sequence[MessageBody]) -> tuple[Message, ...]:
     return tuple(Message({"developer": "system"}.get(turn.role, turn.role), turn.text()) for turn in messages)
 
 
-def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine) -> list[int]:
-    """Token ids of a text or a conversation.
+def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, thinking: bool | None = None) -> list[int]:
+    """Token ids of a text or a conversation, with the template's switch for thinking as it is wanted.
 
     Raises:
         ApiError: the model cannot read it.
@@ -74,13 +76,15 @@ def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine) -> list[int]:
     try:
         if isinstance(prompt, str):
             return engine.prompt_ids(Request("read", prompt=prompt))
-        return engine.prompt_ids(Request("read", prompt))
+        return engine.prompt_ids(Request("read", prompt, thinking=thinking))
     except EngineError as error:
         raise ApiError(400, str(error)) from None
 
 
-def _read(prompt: tuple[Message, ...] | str | list[int], call_id: str, defaults: Defaults) -> tuple[int, ...]:
-    ids = prompt if isinstance(prompt, list) else read_prompt(prompt, defaults.engine)
+def _read(
+    prompt: tuple[Message, ...] | str | list[int], call_id: str, defaults: Defaults, thinking: bool | None
+) -> tuple[int, ...]:
+    ids = prompt if isinstance(prompt, list) else read_prompt(prompt, defaults.engine, thinking)
     if len(ids) >= defaults.context:
         message = f"the prompt has {len(ids)} tokens and the context holds {defaults.context}: shorten it"
         raise ApiError(400, message, code="context_length_exceeded")

@@ -281,7 +281,7 @@ def _body(request: Request) -> dict[str, Any]:
     }
     top = min(request.detail, MOST_TOP)
     if request.messages:
-        body["messages"] = _turns(request.messages)
+        body |= {"messages": _turns(request.messages), "thinking": request.thinking}
         body |= {"logprobs": True, "top_logprobs": top} if top else {}
     else:
         body["prompt"] = request.prompt if request.prompt is not None else list(request.prompt_ids)

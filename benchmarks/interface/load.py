@@ -15,6 +15,7 @@ from tests.terminal import Terminal
 LANES = 4
 RATE = 200.0
 BY_ROUND = "\x06"  # ctrl+f
+MARKDOWN = "\x14"  # ctrl+t
 LETTERS = [chr(code) for code in range(0x410, 0x450)] + [chr(code) for code in range(0x531, 0x557)]
 """Cyrillic and Armenian: no recorded reply has any, so one that is on its way to the screen was typed."""
 
@@ -47,6 +48,12 @@ def one_chat_by_round(terminal: Terminal) -> None:
     terminal.type(BY_ROUND)
 
 
+def one_chat_as_markdown(terminal: Terminal) -> None:
+    """A growing reply as Markdown."""
+    one_chat(terminal)
+    terminal.type(MARKDOWN)
+
+
 SCENES: dict[str, Callable[[Terminal], None]] = {
     "4 chats at once": four_chats,
     "4 candidates": four_candidates,
@@ -58,14 +65,27 @@ SCENES: dict[str, Callable[[Terminal], None]] = {
 def processor(seconds: float) -> Iterator[SequenceState]:
     """Processor time of the whole app per second of 30 frames, with `RATE` tokens a second in all."""
     for name, begin in SCENES.items():
-        with tempfile.TemporaryDirectory() as folder:
-            home = Path(folder)
-            with paced_app(home, RATE) as terminal:
-                begin(terminal)
-                absorb(terminal, 2 + seconds)
-                terminal.leave(QUIT)
-            share, frames = figures(home)["share"], figures(home)["frames_per_second"]
-            yield f"{name}, {RATE:g} tokens/s", f"{share:5.1%} of a core at 30 frames/s (drawn here: {frames:.0f})"
+        share, frames = _share(begin, seconds)
+        yield f"{name}, {RATE:g} tokens/s", f"{share:5.1%} of a core at 30 frames/s (drawn here: {frames:.0f})"
+
+
+def markdown(pairs: int, seconds: float) -> Iterator[SequenceState]:
+    """Markdown that grows, against the same reply token by token, in turns."""
+    taken = [(_share(one_chat_as_markdown, seconds)[0], _share(one_chat, seconds)[0]) for _ in range(pairs)]
+    ratios = [live / tokens for live, tokens in taken]
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f}, {pairs} pairs"
+    yield "Markdown / tokens, processor time", f"{median(ratios):.2f} times ({spread})"
+
+
+def _share(begin: Callable[[Terminal], None], seconds: float) -> tuple[float, float]:
+    """Of a core at the full frame rate, in one scene; and the frames that were drawn a second."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        with paced_app(home, RATE) as terminal:
+            begin(terminal)
+            absorb(terminal, 2 + seconds)
+            terminal.leave(QUIT)
+        return figures(home)["share"], figures(home)["frames_per_second"]
 
 
 def keys(count: int) -> Iterator[SequenceState]:

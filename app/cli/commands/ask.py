@@ -19,7 +19,7 @@ from specchat.app.errors import UsageError
 from specchat.app.paths import config_folder, database_file, settings_file
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.settings.named_texts import NamedTexts, filled
-from specchat.app.settings.settings import load_settings
+from specchat.app.settings.settings import NO_SWITCH, load_settings
 from specchat.app.storage.store import Store
 from specchat.engine import (
     Admitted,
@@ -143,6 +143,8 @@ def answer(
     system = question.instructions()
     if kept is not None:
         messages = kept.messages(prompt)
+        if options.get("thinking") is None:
+            settings = settings.with_thinking(kept.thinking)
     else:
         messages = (*((Message("system", system),) if system else ()), Message("user", prompt))
     request = settings.request("ask", messages, tuple(clean_prompt(text) for text in question.stop))
@@ -161,6 +163,8 @@ def answer(
                 writer.write(ready)
                 writer.write(request)
             printer = JsonPrinter(ready, settings) if as_json else text_printer()
+            if options.get("thinking") is not None and not ready.thinking_switch:
+                printer.note(NO_SWITCH.format(ready.target))
             return _stream(engine, request, printer, writer, kept)
         finally:
             engine.close()

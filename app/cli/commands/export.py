@@ -40,6 +40,9 @@ def export(
     perfetto: Annotated[
         bool, typer.Option("--perfetto", help="Rounds on a line of time, for ui.perfetto.dev.")
     ] = False,
+    thinking: Annotated[
+        bool, typer.Option("--thinking", help="In Markdown, quote what was thought before each reply.")
+    ] = False,
     theme: Theme = None,
 ) -> None:
     """Write a stored chat as Markdown, JSON (with every round), an SVG picture or a page that replays it."""
@@ -69,7 +72,7 @@ def export(
         conversation = stored_conversation(entry, store.messages(entry.id))
     if out is not None:
         refuse_existing(out)
-    _write(_text(conversation, chosen, theme), out)
+    _write(_text(conversation, chosen, theme, thinking=thinking), out)
 
 
 def _write(text: str, out: Path | None) -> None:
@@ -103,7 +106,7 @@ def _format(form: str | None, out: Path | None, default: str) -> str:
     return chosen
 
 
-def _text(conversation: Conversation, form: str, theme: str | None) -> str:
+def _text(conversation: Conversation, form: str, theme: str | None, *, thinking: bool) -> str:
     if form == "svg":
         from specchat.app.ui.headless import chat_svg
 
@@ -118,4 +121,4 @@ def _text(conversation: Conversation, form: str, theme: str | None) -> str:
 
         rounds = [record for turn in conversation.turns if turn.reply for record in turn.reply.own_rounds]
         return as_perfetto(rounds, conversation.title)
-    return as_markdown(conversation, "") if form == "md" else as_json(conversation, "")
+    return as_markdown(conversation, "", thinking=thinking) if form == "md" else as_json(conversation, "")

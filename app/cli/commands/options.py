@@ -98,6 +98,21 @@ Rejected = Annotated[
 ]
 
 
+Thinking = Annotated[
+    bool | None,
+    typer.Option(
+        "--thinking/--no-thinking",
+        help="Let the model think first, or not, where its chat template has a switch for that.",
+        show_default=False,
+    ),
+]
+
+
+def switched(on: bool | None) -> str | None:
+    """A switch in the words of the settings; None where it was not given."""
+    return None if on is None else "on" if on else "off"
+
+
 Attach = Annotated[
     str | None,
     typer.Option(

@@ -9,14 +9,12 @@ from specchat.app.chat.markdown import code_blocks, links
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sanitize import escape_controls, opens_safely
-from specchat.app.settings.settings import THINKING
+from specchat.app.settings.settings import NO_SWITCH, THINKING
 from specchat.app.ui.actions.engine_offer import EngineOffer
 from specchat.app.ui.background import run_in_background
 from specchat.app.ui.notices import say
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.choice import ChoiceScreen
-
-NO_SWITCH = "the chat template of {} has no switch for thinking: the model thinks as it was trained to"
 
 
 class ReadingActions:

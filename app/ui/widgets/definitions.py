@@ -22,7 +22,7 @@ ACCEPTANCE = Figure(
 THINKING = Figure(
     "thinking", "accepted / tested of the draft positions inside of the reply's thinking, markers included."
 )
-ANSWER = Figure("answer", "accepted / tested of those behind it. Both together are accepted / tested.")
+ANSWER = Figure("answer", "accepted / tested behind the thinking.")
 POSITIONS = Figure("by draft position", "accepted / tested at the first, second, … token of a draft.")
 TAU = Figure("τ", "mean emitted length: tokens emitted per pass of the target; the correction or bonus is one of them.")
 ALPHA = Figure(
@@ -101,7 +101,8 @@ POSITION = Figure("position", "place of a token in the context, prompt included;
 ENDED = Figure("round ended", "time from the start of the reply's first round to the end of this one.")
 
 FIGURES = (
-    ACCEPTANCE, THINKING, ANSWER, DRAFTED, POSITIONS, TAU, ALPHA, GAMMA, COST, NOW, REPLY, FIRST, PREDICTED, MEASURED, UNEVEN, WIDER,
+    ACCEPTANCE, THINKING, ANSWER,
+    DRAFTED, POSITIONS, TAU, ALPHA, GAMMA, COST, NOW, REPLY, FIRST, PREDICTED, MEASURED, UNEVEN, WIDER,
     OVERHEAD, ROUND, DRAFT, VERIFY, REST, WASTED, DRAFTER, TARGET, DRAFT_MODEL, DEVICE, MEMORY, PROMPT, GPU, INTERFACE,
     P, Q, CHANCE, UNIFORM, BETA, RESIDUAL, ENTROPY, POSITION, ENDED,
 )  # fmt: skip

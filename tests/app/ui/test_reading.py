@@ -22,7 +22,7 @@ from specchat.app.ui.widgets.markdown import MarkdownRenderer
 from specchat.app.ui.widgets.panel import AcceptanceCard
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.app.ui.widgets.transcript_styles import styles_of
-from specchat.engine import Record, Request, Round
+from specchat.engine import Finished, Record, Request, Round
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage, lines_of, run
 from tests.app.thinking import thinking_trace
@@ -72,7 +72,7 @@ def saying(text: str) -> list[Record]:
                 replace(template, request_id=record.request_id, number=n, last_piece=piece, at=9 + n / 10)
                 for n, piece in enumerate(pieces)
             ]
-    return sorted(made, key=lambda r: isinstance(r, Round) and 1 or getattr(r, "reason", None) is not None and 2 or 0)
+    return sorted(made, key=lambda record: (isinstance(record, Finished), isinstance(record, Round | Finished)))
 
 
 def body(stage: Stage) -> list[str]:
@@ -252,8 +252,8 @@ def test_a_text_that_grows_becomes_what_it_is_as_a_whole(step: int) -> None:
     assert all(said for _, said in lines_while_growing(TEXT, step))
 
 
-@pytest.mark.parametrize(("name", "size"), [("wide", WIDE), ("narrow", NARROW)])
-def test_looks_of_thinking(snap_compare: Any, tmp_path: Path, name: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_looks_of_thinking(snap_compare: Any, tmp_path: Path, size: tuple[int, int]) -> None:
     stage = thinking_stage(tmp_path)
 
     async def answered(stage: Stage, pilot: Pilot[None]) -> None:
@@ -261,14 +261,12 @@ def test_looks_of_thinking(snap_compare: Any, tmp_path: Path, name: str, size: t
         await stage.answer(pilot)
         await stage.answer(pilot, 10, "And one more?")
 
-    keys = ("alt+t",) if name == "wide" else ()
+    keys = ("alt+t",) if size == WIDE else ()
     assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, answered, *keys))
 
 
-@pytest.mark.parametrize(("name", "size"), [("wide", WIDE), ("narrow", NARROW)])
-def test_looks_of_markdown_while_it_streams(
-    snap_compare: Any, tmp_path: Path, name: str, size: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_looks_of_markdown_while_it_streams(snap_compare: Any, tmp_path: Path, size: tuple[int, int]) -> None:
     stage = thinking_stage(tmp_path, saying(TEXT))
 
     async def answering(stage: Stage, pilot: Pilot[None]) -> None:

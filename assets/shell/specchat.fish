@@ -1,0 +1,1 @@
+complete --command specchat --no-files --arguments "(env _SPECCHAT_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) specchat)" --condition "env _SPECCHAT_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) specchat"
