@@ -47,7 +47,7 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("continue", "N", "another reply that goes on where that to message N ended"),
     SlashCommand("fork", "N", "a new chat with the messages up to N"),
     SlashCommand("theme", "NAME", "other colours", needs=True),
-    SlashCommand("copy", "|".join(COPIES), "copy the last reply, its code (code N), the chat, or what was thought"),
+    SlashCommand("copy", "WHAT", f"{', '.join(COPIES)}: of the last reply, or all; code N is one block"),
     SlashCommand("markdown", "", "replies as Markdown, also while they are written, or token by token"),
     SlashCommand("open", "N", "a link of the replies in sight, in the browser"),
     SlashCommand("thinking", "|".join(THINKING), "whether the model thinks in this chat, if it can be told"),

@@ -314,7 +314,10 @@ class ReplyBlock(Block):
         gutter = Segment(" " * INDENT, styles.base)
         if y < self._body_height:
             if self._markdown is not None and y >= self._token_height:
-                return Strip([gutter, *self._markdown.strips[y - self._token_height], *self._caret(y, styles)])
+                line, caret = self._markdown.strips[y - self._token_height], list(self._caret(y, styles))
+                if caret and line.text.strip():
+                    line = Strip([*line.crop(0, cell_len(line.text.rstrip())), *caret])
+                return Strip([gutter, *line])
             return Strip([self._number(y, styles) if self._by_round else gutter, *self._token_segments(y, styles)])
         if y - self._body_height < len(self._notes):
             text, failed = self._notes[y - self._body_height]

@@ -24,6 +24,14 @@ EXPLANATIONS: dict[d.Figure, Explanation] = {
         "judged     ✓     ✓     ✗     ·\n"
         "          2 kept of 3 judged: 67 %",
     ),
+    d.THINKING: Explanation(
+        "How often guesses are kept while the model thinks; shown for replies that begin with thinking.",
+        "<think> ▇▇▇▇▇▇▇▇ </think> answer",
+    ),
+    d.ANSWER: Explanation(
+        "How often guesses are kept behind the thinking, in what is answered.",
+        "<think> … </think> ▇▇▇▇▇▇▇▇",
+    ),
     d.DRAFTED: Explanation(
         "What became of all guesses; the parts add up to the whole.",
         "4 drafted = 2 kept   the, old\n"

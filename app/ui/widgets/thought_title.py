@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from specchat.app.chat.reply import Reply, Stage
-from specchat.app.ui.widgets.figures import duration
 
 FOLDED_SIGN, OPEN_SIGN = "▸", "▾"
 
@@ -17,4 +16,4 @@ def thought_title(reply: Reply, *, opened: bool) -> str:
     doing = "thinking" if going_on else "thought"
     sign = OPEN_SIGN if opened else FOLDED_SIGN
     tokens = "1 token" if figures.tokens == 1 else f"{figures.tokens} tokens"
-    return f"{sign} {doing} · {tokens} · {duration(figures.seconds)}"
+    return f"{sign} {doing} · {tokens} · {figures.seconds:.1f} s"
