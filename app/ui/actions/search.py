@@ -47,7 +47,7 @@ class SearchActions:
 
     async def _remember_prompts(self) -> None:
         prompts = await asyncio.wrap_future(self.archive.prompts()) if self.archive is not None else None
-        self._screen.remember_prompts(prompts or [])
+        self._screen.writing.remember_asked(prompts or [])
 
     def _found(self, hit: Hit | None) -> None:
         if hit is not None:

@@ -38,7 +38,7 @@ class CandidatesScreen(Screen[int | None]):
         Binding("right", "app.focus_next", "Next", show=False),
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+x", "stop", "stop all", key_display="^x"),
-        Binding("ctrl+s", "app.save_picture", "Save the screen", show=False),
+        Binding("ctrl+s", "app.open('save_picture')", "Save the screen", show=False),
     ]
 
     def __init__(self, turn: Turn, requests: RequestManager, slots: int, pace: Pace) -> None:

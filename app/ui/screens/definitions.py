@@ -25,7 +25,7 @@ class DefinitionsScreen(ModalScreen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (120, "-columns")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f12,d,q", "dismiss", "close", key_display="esc"),
-        Binding("t", "app.theory", "theory"),
+        Binding("t", "app.open('theory')", "theory"),
     ]
 
     def compose(self) -> ComposeResult:
