@@ -26,6 +26,7 @@ from specchat.engine.events import (
     Ready,
     Refused,
     Round,
+    Thinking,
     Token,
 )
 from specchat.engine.lanes.clock import CLOCKS, Order
@@ -81,6 +82,7 @@ __all__ = [
     "Sampling",
     "Speedup",
     "SpeedupTracker",
+    "Thinking",
     "Token",
     "TraceWriter",
     "create_text",

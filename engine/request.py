@@ -149,6 +149,8 @@ class Request:
     """Text behind `reply_ids` that the reply goes on with, encoded by itself."""
     detail: int = 0
     """Top-k size of the `Detail` in each round; 0 for none."""
+    thinking: bool | None = None
+    """Switches the thinking of a chat template that has a switch for it on or off; None leaves it to the template."""
 
     def __post_init__(self) -> None:
         kinds = bool(self.messages) + (self.prompt is not None) + bool(self.prompt_ids)
