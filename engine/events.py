@@ -281,6 +281,8 @@ class Admitted:
     """Time of this event."""
     given: tuple[Given, ...] = ()
     """Tokens that the reply begins with, as the request gave them; `prompt_tokens` counts them."""
+    left_out: tuple[int, ...] = ()
+    """Places in `Request.messages` of those that the prompt is without, as they did not fit (`Request.when_full`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +321,8 @@ class Counted:
     """Tokens of the prompt."""
     at: float
     """Time of this event."""
+    key: str = ""
+    """What the question was called."""
 
 
 @dataclass(frozen=True, slots=True)
