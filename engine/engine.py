@@ -171,12 +171,12 @@ class Engine:
             raise EngineError(f"detail is {detail}: it must be 0 (off) or more")
         self._commands.put(SetDetail(request_id, detail))
 
-    def count(self, messages: tuple[Message, ...]) -> None:
-        """Ask how many tokens these messages take as a prompt: `Counted` says it, between two rounds.
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
+        """Ask how many tokens these messages take as a prompt: `Counted` with this key says it, between two rounds.
 
         Nothing is said of a conversation that the model's chat template refuses.
         """
-        self._commands.put(Count(messages))
+        self._commands.put(Count(messages, key))
 
     def drain(self) -> list[Event]:
         """Every event that has come to `self.outbox` since the last call; never waits."""

@@ -6,20 +6,20 @@ Run from the repository: python -m scripts.record_walk. It replaces the files in
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
+from pyte.screens import Char
 from rich.color import Color
 from rich.console import Console
 from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
-from pyte.screens import Char
 
+from specchat.engine import models_folder
 from tests.terminal import Terminal
 
 FOLDER = Path(__file__).parent.parent / "assets" / "terminal"
-ENTER, ESC, CTRL_E, CTRL_K, CTRL_Y, F6 = "\r", "\x1b", "\x05", "\x0b", "\x19", "\x1b[17~"
+ENTER, ESC, UP, QUIT, MESSAGES, SEARCH, F6 = "\r", "\x1b", "\x1b[A", "\x11", "\x05", "\x0b", "\x1b[17~"
 COLOURS = TerminalTheme((18, 18, 18), (224, 224, 224), [(0, 0, 0)] * 8)
 """Of cells that name none; the app's name all but these."""
 QUESTION = "Write a Python class Stack with push, pop and peek."
@@ -29,7 +29,7 @@ def picture(terminal: Terminal, name: str) -> None:
     """Save the screen as an SVG picture."""
     terminal.wait_quiet(0.3)
     rows = terminal.cells
-    console = Console(record=True, width=len(rows[0]), file=open("/dev/null", "w"), force_terminal=True)  # noqa: SIM115
+    console = Console(record=True, width=len(rows[0]), file=StringIO(), force_terminal=True)
     for row in rows:
         console.print(Text.assemble(*((cell.data, _style(cell)) for cell in row)), no_wrap=True, crop=True)
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -54,10 +54,37 @@ def _colour(name: str) -> Color | None:
 
 
 def walk(home: Path, columns: int, rows: int) -> None:
-    """Ask, edit the prompt, fork at a token, search, compare; a picture of each."""
+    """Ask, look at a rejected token, go on from it, edit the prompt, search, compare; a picture of each."""
     size = f"{columns}x{rows}"
-    with Terminal(sys.executable, "-m", "specchat", columns=columns, rows=rows, SPECCHAT_HOME=str(home)) as terminal:
-        terminal.wait_for("ready")
+    with Terminal(
+        sys.executable,
+        "-m",
+        "specchat",
+        "--seed",
+        1,
+        "--temperature",
+        0.7,
+        columns=columns,
+        rows=rows,
+        SPECCHAT_HOME=str(home),
+    ) as terminal:
+        terminal.wait_for("Ask anything")
         terminal.type(QUESTION + ENTER)
-        terminal.wait_for("tok/s")
+        terminal.wait_for("measured")
         picture(terminal, f"chat-{size}")
+        terminal.type(F6)
+        terminal.wait_for("target")
+        picture(terminal, f"inspector-{size}")
+        terminal.leave(QUIT)
+
+
+def main() -> None:
+    """Walk in a wide terminal, then in a small one, each with chats of its own."""
+    for columns, rows in ((140, 40), (80, 24)):
+        with tempfile.TemporaryDirectory() as home:
+            (Path(home) / "models").symlink_to(models_folder())
+            walk(Path(home), columns, rows)
+
+
+if __name__ == "__main__":
+    main()

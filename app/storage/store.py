@@ -19,6 +19,8 @@ from typing import Any, Self
 
 from specchat.app.errors import StoreError
 from specchat.app.storage.aside import move_aside
+from specchat.app.storage.attachment import PASTE, Attachment
+from specchat.app.storage.attachment_rows import AttachmentRows
 from specchat.app.storage.database import BUSY_S, COMPANIONS, FOUND_DAMAGED, UnreadableError, open_database
 from specchat.app.storage.imported import ImportedChat
 from specchat.app.storage.search_index import SearchIndex
@@ -55,6 +57,8 @@ class StoredMessage:
     for the first one of a chat."""
     chosen: bool = True
     """Whether the chat goes on with this one, of all with the same parent."""
+    attachments: tuple[Attachment, ...] = ()
+    """What was sent along with a prompt."""
 
 
 class Store:
@@ -74,6 +78,7 @@ class Store:
         self._now = now
         self._lock = threading.RLock()
         self.search = SearchIndex(self._read, self._write, now)
+        self.attachments = AttachmentRows(self._read, self._write, _storable)
         with self._sentences():
             make_folder(path.parent)
             make_private(path.parent)
@@ -108,12 +113,13 @@ class Store:
         self._change(f"chat {chat_id}", "UPDATE chats SET system = ? WHERE id = ?", (_storable(system), chat_id))
 
     def prompts(self, at_most: int) -> list[str]:
-        """The newest different prompts of all chats, oldest of them first."""
+        """The newest different prompts of all chats, oldest of them first; none that lacks a paste outside of its chat."""
         rows = self._read(
             "SELECT content, max(id) AS newest FROM (SELECT m.id, m.content FROM messages m JOIN chats c"
-            " ON c.id = m.chat_id WHERE m.role = 'user' AND c.deleted_at IS NULL ORDER BY m.id DESC LIMIT ?)"
+            " ON c.id = m.chat_id WHERE m.role = 'user' AND c.deleted_at IS NULL AND NOT EXISTS"
+            " (SELECT 1 FROM attachments a WHERE a.message_id = m.id AND a.kind = ?) ORDER BY m.id DESC LIMIT ?)"
             " GROUP BY content ORDER BY newest",
-            (at_most,),
+            (PASTE, at_most),
         )
         return [content for content, _ in rows]
 
@@ -148,16 +154,34 @@ class Store:
             own = "SELECT id FROM messages WHERE chat_id = ?"
             query = f"SELECT message_id, line FROM events WHERE message_id IN ({own}) ORDER BY id"
             lines = self._read(query, (chat_id,)) if events else []
+            attached = self.attachments.of_chat(chat_id)
         by_message: dict[int, list[str]] = {}
         for message_id, line in lines:
             by_message.setdefault(message_id, []).append(line)
         return [
-            StoredMessage(row_id, role, content, at, reason, tuple(by_message.get(row_id, ())), parent, bool(chosen))
+            StoredMessage(
+                row_id,
+                role,
+                content,
+                at,
+                reason,
+                tuple(by_message.get(row_id, ())),
+                parent,
+                bool(chosen),
+                attached.get(row_id, ()),
+            )
             for row_id, role, content, at, reason, parent, chosen in rows
         ]
 
     def add_message(
-        self, chat_id: int, role: str, content: str, *, parent: int | None = None, chosen: bool = True
+        self,
+        chat_id: int,
+        role: str,
+        content: str,
+        *,
+        parent: int | None = None,
+        chosen: bool = True,
+        attachments: Sequence[Attachment] = (),
     ) -> int:
         """Append a message (a reply: before its first token) and return its id; the chat becomes the newest.
 
@@ -172,6 +196,8 @@ class Store:
             )
             if chosen:
                 self.choose(_row_id(row))
+            if attachments:
+                self.attachments.add(_row_id(row), attachments)
         return _row_id(row)
 
     def append_rounds(self, message_id: int, text: str, lines: Iterable[str]) -> None:
@@ -219,6 +245,7 @@ class Store:
                     raise StoreError(f"message {message_id} is not in {self.path}")
                 parent = _row_id(row)
                 db.execute(events, (parent, message_id))
+                self.attachments.copy(message_id, parent)
         return chat
 
     def import_chats(self, chats: Sequence[ImportedChat]) -> None:
@@ -229,7 +256,14 @@ class Store:
                 rows: list[int] = []
                 for message in imported.messages:
                     parent = None if message.parent is None else rows[message.parent]
-                    row = self.add_message(chat.id, message.role, "", parent=parent, chosen=message.chosen)
+                    row = self.add_message(
+                        chat.id,
+                        message.role,
+                        "",
+                        parent=parent,
+                        chosen=message.chosen,
+                        attachments=message.attachments,
+                    )
                     self.append_rounds(row, message.text, message.lines)
                     if message.reason is not None:
                         self.finish_message(row, message.reason)
@@ -250,10 +284,12 @@ class Store:
         """What was typed and not sent, by the chat's id; 0 is the chat that is not stored yet."""
         return {row_id - 1: str(text) for row_id, text in self._read("SELECT id, text FROM drafts WHERE text != ''")}
 
-    def keep_unsent(self, chat_id: int, text: str) -> None:
-        """Store what is typed and not sent in a chat, or 0."""
+    def keep_unsent(self, chat_id: int, text: str, attachments: Sequence[Attachment] | None = None) -> None:
+        """Store what is typed and not sent in a chat, or 0; attachments only where they are given."""
         with self._write() as db:  # earlier versions keep one text for all chats, in row 1
             db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (?, ?)", (chat_id + 1, _storable(text)))
+            if attachments is not None:
+                self.attachments.keep_unsent(chat_id, attachments)
 
     def close(self) -> None:
         """Close the file; further calls raise `StoreError`."""
