@@ -6,6 +6,9 @@ Run from the repository: python -m scripts.record_walk. It replaces the files in
 from __future__ import annotations
 
 import sys
+import tempfile
+from io import StringIO
+from itertools import groupby
 from pathlib import Path
 
 from pyte.screens import Char
@@ -31,7 +34,8 @@ def picture(terminal: Terminal, name: str) -> None:
     rows = terminal.cells
     console = Console(record=True, width=len(rows[0]), file=StringIO(), force_terminal=True)
     for row in rows:
-        console.print(Text.assemble(*((cell.data, _style(cell)) for cell in row)), no_wrap=True, crop=True)
+        runs = groupby(row, key=_style)  # one piece of text for each run of cells that look the same
+        console.print(Text.assemble(*(("".join(cell.data for cell in run), style) for style, run in runs)))
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / f"{name}.svg").write_text(console.export_svg(title="specchat", theme=COLOURS), encoding="utf-8")
     print(f"{name}.svg")
@@ -70,7 +74,7 @@ def walk(home: Path, columns: int, rows: int) -> None:
     ) as terminal:
         terminal.wait_for("Ask anything")
         terminal.type(QUESTION + ENTER)
-        terminal.wait_for("measured")
+        terminal.wait_for("complete")
         picture(terminal, f"chat-{size}")
         terminal.type(F6)
         terminal.wait_for("target")
