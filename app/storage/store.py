@@ -22,6 +22,7 @@ from specchat.app.storage.aside import move_aside
 from specchat.app.storage.database import BUSY_S, COMPANIONS, FOUND_DAMAGED, UnreadableError, open_database
 from specchat.app.storage.imported import ImportedChat
 from specchat.app.storage.search_index import SearchIndex
+from specchat.app.storage.window_slot import WindowSlot
 from specchat.engine import make_folder, make_private
 
 
@@ -73,6 +74,8 @@ class Store:
         self.notice: str | None = None
         self._now = now
         self._lock = threading.RLock()
+        self._slot: WindowSlot | None = None
+        """Which of the programs on this file this is, once that is asked."""
         self.search = SearchIndex(self._read, self._write, now)
         with self._sentences():
             make_folder(path.parent)
@@ -247,18 +250,31 @@ class Store:
                 db.execute("DELETE FROM search WHERE rowid = ?", (message_id,))
 
     def unsent(self) -> dict[int, str]:
-        """What was typed and not sent, by the chat's id; 0 is the chat that is not stored yet."""
-        return {row_id - 1: str(text) for row_id, text in self._read("SELECT id, text FROM drafts WHERE text != ''")}
+        """What was typed and not sent, by the chat's id; 0 is the chat of this program that is not stored yet.
+
+        The first call takes over the text of such a chat from a program that has ended.
+        """
+        texts = {row_id - 1: str(text) for row_id, text in self._read("SELECT id, text FROM drafts WHERE text != ''")}
+        with self._lock, self._sentences():
+            if self._slot is None:
+                self._slot = WindowSlot(self.path, {-key for key in texts if key <= 0})
+            own = texts.get(-self._slot.number, "")
+        return {key: text for key, text in texts.items() if key > 0} | ({0: own} if own else {})
 
     def keep_unsent(self, chat_id: int, text: str) -> None:
         """Store what is typed and not sent in a chat, or 0."""
+        if self._slot is None:
+            self.unsent()
+        key = chat_id or -(self._slot.number if self._slot else 0)
         with self._write() as db:  # earlier versions keep one text for all chats, in row 1
-            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (?, ?)", (chat_id + 1, _storable(text)))
+            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (?, ?)", (key + 1, _storable(text)))
 
     def close(self) -> None:
         """Close the file; further calls raise `StoreError`."""
         with self._lock:
             self._db.close()
+            if self._slot is not None:
+                self._slot.release()
 
     def __enter__(self) -> Self:
         return self
