@@ -51,9 +51,7 @@ class AttachmentRows:
 
     def unsent(self) -> dict[int, tuple[Attachment, ...]]:
         """Those of what is typed and not sent, by the chat's id; 0 is the chat that is not stored yet."""
-        rows = self._read(
-            f"SELECT draft_id, {_COLUMNS} FROM attachments WHERE draft_id IS NOT NULL ORDER BY id", ()
-        )
+        rows = self._read(f"SELECT draft_id, {_COLUMNS} FROM attachments WHERE draft_id IS NOT NULL ORDER BY id", ())
         return {draft - 1: attachments for draft, attachments in _by_owner(rows).items()}
 
     def keep_unsent(self, chat_id: int, attachments: Sequence[Attachment]) -> None:

@@ -247,8 +247,7 @@ class SpecChat(App[None]):
 
     def on_transcript_fork_wanted(self, event: Transcript.ForkWanted) -> None:
         """Take another way at a token."""
-        if self._player is None:
-            self.actions.tree.fork_token(event.spot)
+        self.actions.tree.fork_token(event.spot)
 
     def on_transcript_version_wanted(self, event: Transcript.VersionWanted) -> None:
         """A click on the marks of the versions."""

@@ -33,6 +33,7 @@ from specchat.app.ui.screens.stepping import Stepping
 from specchat.app.ui.screens.writing import Writing
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.compositor import NarrowCompositor
+from specchat.app.ui.widgets.found_line import FoundWord
 from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
@@ -76,6 +77,7 @@ class ChatScreen(Screen[None]):
         self._transcript = transcript = widgets.transcript
         if player:  # who watches a trace wants to see its drafts
             transcript.set_reactive(Transcript.rejected, SHOW)
+            transcript.forkable = False
         home = transcript if player else widgets.composer
         self._panes = Panes(self, widgets.tabs, widgets.chats, widgets.timeline, home)
         self._inspection = Inspection(self, requests, transcript, widgets.timeline, widgets.inspector, self._panes)
@@ -264,10 +266,12 @@ class ChatScreen(Screen[None]):
         self._panes.select("chat")
         self._transcript.follow()
 
-    def go_to(self, turn: Turn) -> None:
-        """Bring a message to the top of the screen."""
+    def go_to(self, turn: Turn, part: Turn | Reply | None = None, found: FoundWord | None = None) -> None:
+        """Bring a message to the top of the screen; or, if it stands further below, a word of its prompt or reply."""
         self._panes.select("chat")
         self._transcript.go_to(turn)
+        if part is not None and found is not None:
+            self._transcript.go_to_word(part, found)
 
     @property
     def typed(self) -> str:

@@ -26,6 +26,7 @@ from specchat.app.ui.widgets.block_stack import TOP, BlockStack, TurnOrReply, al
 from specchat.app.ui.widgets.blocks import Block, legend_strip
 from specchat.app.ui.widgets.drawn_lines import DrawnLines
 from specchat.app.ui.widgets.end_follower import EndFollower
+from specchat.app.ui.widgets.found_line import FoundWord, line_of_word
 from specchat.app.ui.widgets.line_selection import SELECTION_KEYS, LineSelection, highlighted
 from specchat.app.ui.widgets.place_keeper import PlaceKeeper
 from specchat.app.ui.widgets.scroll_bar import VerticalBar
@@ -96,6 +97,8 @@ class Transcript(ScrollView, can_focus=True):
         super().__init__(**options)
         self.conversation = conversation
         self.pace = Pace()
+        self.forkable = True
+        """Whether another way can be taken at a token: not in a replay, where no model is asked."""
         self._parts_of = parts_of
         self._stack = BlockStack()
         self._cursor = TokenCursor(self._stack)
@@ -187,6 +190,16 @@ class Transcript(ScrollView, can_focus=True):
             self.scroll_to(y=line, animate=False, immediate=True, force=True)
             self._end.following = self.is_vertical_scroll_end
 
+    def go_to_word(self, part: TurnOrReply, found: FoundWord) -> None:
+        """Bring the line where a word stands into sight, if it is not yet; its part is laid out."""
+        top, number = self._stack.top_of(part), next((n for n, p in enumerate(self._stack.parts) if p is part), None)
+        if top is not None and number is not None:
+            line = top + line_of_word(found, self._stack.blocks[number], self._maker.styles)
+            if not 0 <= line - self.scroll_offset.y < self.size.height:
+                self._end.following = False
+                self.scroll_to(y=max(line - self.size.height // 3, 0), animate=False, immediate=True, force=True)
+                self._end.following = self.is_vertical_scroll_end
+
     def update(self) -> None:
         """Draw what has changed in the conversation since the last call."""
         before, place = self._stack.height, None if self._end.following else self._places.place
@@ -273,7 +286,7 @@ class Transcript(ScrollView, can_focus=True):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Arrows move between tokens while one is selected; else they scroll."""
         if action in ("move", "move_line", "move_round", "fork"):
-            return self.spot is not None
+            return self.spot is not None and (self.forkable or action != "fork")
         return super().check_action(action, parameters)
 
     def action_move(self, step: int) -> None:
