@@ -19,6 +19,7 @@ from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA, Sampling
 from specchat.engine.runner.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
 from specchat.engine.runner.padding import CAPTURED
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.speculation.drafters.base import Drafter
@@ -226,7 +227,7 @@ def warm_up(made: Assembly) -> None:
     for passes in filter(None, (made.target, made.draft_runner)):
         # One row and several, one token and several: what is compiled for these serves for all.
         for rows in {1, passes.cache.slots if passes.device.type == "cuda" else 1}:
-            for length in (1, 5):
+            for length in (5,) if isinstance(passes, QuantizedRunner) else (1, 5):
                 tokens = torch.zeros(rows, length, dtype=torch.long, device=passes.device)
                 logits = passes.forward(tokens, range(rows), [0] * rows)
                 logits.amax().item()
