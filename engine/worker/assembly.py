@@ -71,7 +71,9 @@ class Assembly:
     @property
     def rounds_by_width(self) -> bool:
         """Whether a token's last bits depend on the width of the pass, by more than greedy decoding forgives."""
-        return self.model.format in ("bfloat16", "float16") and not (self.exact and self.exact.equal)
+        # Where attention is torch's, its last bits can turn an activation's code on the way into a quantised layer.
+        coarse = self.model.format in ("bfloat16", "float16") or getattr(self.model, "quantized", None) is not None
+        return coarse and not (self.exact and self.exact.equal)
 
 
 _KINDS = (Sampling(), *(Sampling(temperature=1.0, top_k=k, top_p=p) for k, p in ((0, 1.0), (0, 0.9), (40, 1.0))))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specchat.engine.errors import EngineError
 from specchat.engine.models.checkpoint import weight_files
+from specchat.engine.models.decoder_description import OtherFamilyError
 from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows, read_matrix, read_vector, readable_type
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.gguf.names import ARCHITECTURES, half_order, transformers_name
@@ -55,7 +56,7 @@ class GgufSource:
 
     def __init__(self, header: GgufHeader, heads: tuple[int, int]) -> None:
         if header.architecture not in ARCHITECTURES:
-            raise EngineError(
+            raise OtherFamilyError(
                 f"{header.path} is of architecture {header.architecture}, which does not run on the quantised kernels"
             )
         self._header = header
