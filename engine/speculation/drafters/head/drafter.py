@@ -267,8 +267,9 @@ def _uniforms(rows: Sequence[SequenceState], count: int) -> NDArray[np.float64]:
 
 def _layer_of(head: DraftHead, vocabulary: Tensor, target: Runner) -> tuple[HeadLayer, int]:
     """The head beside a target, and the bytes of what scores its vocabulary."""
-    scores, size = score_layer(head, target.output_rows(vocabulary))
     slots, columns = target.cache.slots, target.cache.columns
+    quantized = target.output_part(vocabulary) if isinstance(target, QuantizedRunner) else None
+    scores, size = score_layer(head, quantized or target.output_rows(vocabulary))
     if isinstance(target, QuantizedRunner) and isinstance(scores, QuantizedLinear) and can_be_packed(head):
         return PackedLayer(head, scores.matrix, target.embedding, slots, columns), size
     return TorchLayer(head, scores, target.embedding_rows, slots, columns), size
