@@ -7,10 +7,9 @@ from torch import Tensor, nn
 from specchat.engine.kernels.quantized_linear import QuantizedLinear
 from specchat.engine.models.packed.linear import can_quantize, quantize_network, quantized_linear
 from specchat.engine.runner.prepacked_linear import pack, prepacked_linear
-from specchat.engine.speculation.drafters.head.network import DraftHead
 
 
-def pack_head(head: DraftHead, *, quantized: bool) -> int:
+def pack_head(head: nn.Module, *, quantized: bool) -> int:
     """Put the linear layers into the layout, and with `quantized` the number type, that is fastest.
 
     Returns:
@@ -24,9 +23,9 @@ def pack_head(head: DraftHead, *, quantized: bool) -> int:
     return size
 
 
-def score_layer(head: DraftHead, weight: Tensor) -> tuple[nn.Module, int]:
-    """The layer that scores the head's vocabulary, from the target's output rows [V', d], and its bytes."""
-    if isinstance(head.fuse, QuantizedLinear) and can_quantize(weight):
+def score_layer(weight: Tensor, *, quantized: bool) -> tuple[nn.Module, int]:
+    """The layer that scores a head's vocabulary, from the target's output rows [V', d], and its bytes."""
+    if quantized and can_quantize(weight):
         layer = quantized_linear(weight)
         return layer, layer.bytes
     return prepacked_linear(weight), weight.nbytes
