@@ -9,10 +9,9 @@ from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_linear import QuantizedLinear
 from specchat.engine.models.packed.linear import can_quantize, quantize_network, quantized_linear
 from specchat.engine.runner.prepacked_linear import pack, prepacked_linear
-from specchat.engine.speculation.drafters.head.network import DraftHead
 
 
-def pack_head(head: DraftHead, device: torch.device, dtype: torch.dtype, *, quantized: bool) -> int:
+def pack_head(head: nn.Module, device: torch.device, dtype: torch.dtype, *, quantized: bool) -> int:
     """Put the head on its target's device in its dtype, the linear layers in the layout that is fastest.
 
     Args:
@@ -30,11 +29,11 @@ def pack_head(head: DraftHead, device: torch.device, dtype: torch.dtype, *, quan
     return size
 
 
-def score_layer(head: DraftHead, weight: Tensor | PackedMatrix) -> tuple[nn.Module, int]:
-    """The layer that scores the head's vocabulary, from the target's output rows [V', d], and its bytes."""
+def score_layer(weight: Tensor | PackedMatrix, *, quantized: bool) -> tuple[nn.Module, int]:
+    """The layer that scores a head's vocabulary, from the target's output rows [V', d], and its bytes."""
     if isinstance(weight, PackedMatrix):
         return QuantizedLinear(weight), weight.data.nbytes
-    if isinstance(head.fuse, QuantizedLinear) and can_quantize(weight):
+    if quantized and can_quantize(weight):
         layer = quantized_linear(weight)
         return layer, layer.bytes
     return prepacked_linear(weight), weight.nbytes
