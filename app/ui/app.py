@@ -31,8 +31,10 @@ from specchat.app.ui import themes
 from specchat.app.ui.actions.actions import Actions
 from specchat.app.ui.actions.engine_records import EngineRecords
 from specchat.app.ui.actions.side_by_side import MakeDuet
+from specchat.app.ui.keys import named
 from specchat.app.ui.load_meter import LoadMeter
 from specchat.app.ui.notices import say
+from specchat.app.ui.own_files import own_files
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.screens.candidates import CandidatesScreen
@@ -61,9 +63,11 @@ class SpecChat(App[None]):
         STYLES / f"{name}.tcss"
         for name in ("chat", "dialogs", "views", "controls", "candidates", "messages", "side", "tour")
     ]
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "app",
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
-    ]
+        Binding("ctrl+p", "command_palette", "palette", show=False, priority=True),
+    )
 
     @dataclass
     class Prepared(Message):
@@ -157,11 +161,12 @@ class SpecChat(App[None]):
             self._records.fail(session)
             return
         self.actions.connect(session)
+        notices = [*session.notices, *own_files(self, session.settings_file)]
         if session.settings is not None:
             self._theme_choice.change(session.settings.theme)
             self.chat_screen.show_rejected(session.settings.rejected)
-        if session.notices:
-            say(self, " · ".join(session.notices), "warning")
+        if notices:
+            say(self, " · ".join(notices), "warning")
         self._theme_choice.keep(self.actions.settings.preferences)
         self.stepper = Stepper(session.source)
         self.chat_screen.connect(self.stepper)
@@ -243,7 +248,7 @@ class SpecChat(App[None]):
 
     def on_composer_help_wanted(self) -> None:
         """A question mark in an empty composer."""
-        self.actions.views.open("help")
+        self.actions.views.open("keys")
 
     def on_transcript_fork_wanted(self, event: Transcript.ForkWanted) -> None:
         """Take another way at a token."""

@@ -12,6 +12,7 @@ from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.file_export import FileExport
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.actions.texts import TextActions
+from specchat.app.ui.keys import key_of_action
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.messages import MessageAction
 from specchat.app.ui.screens.side_by_side import SideScreen
@@ -137,4 +138,5 @@ class PaletteCommands:
             yield SystemCommand("Stop", "End the reply and keep its text", screen.action_stop)
 
     def _view(self, title: str, help_text: str, view: str) -> SystemCommand:
-        return SystemCommand(title, help_text, partial(self._open, view))
+        key = key_of_action(self._app, f"app.open('{view}')")
+        return SystemCommand(title, f"{help_text} · {key}" if key else help_text, partial(self._open, view))

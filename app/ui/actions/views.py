@@ -16,6 +16,7 @@ from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.definitions import DefinitionsScreen
 from specchat.app.ui.screens.help import HelpScreen, chat_help, replay_help
+from specchat.app.ui.screens.keys import KeysScreen, active_keys
 from specchat.app.ui.screens.tour import TourScreen
 from specchat.engine import read_trace
 
@@ -55,6 +56,7 @@ class Views:
             "definitions": self._definitions,
             "theory": self._theory,
             "help": self._help,
+            "keys": self._keys,
             "tour": self._tour,
             **others,
         }
@@ -82,6 +84,10 @@ class Views:
     def _help(self) -> None:
         """Keys, fates, commands."""
         self._app.push_screen(HelpScreen(replay_help() if self._replaying else chat_help()))
+
+    def _keys(self) -> None:
+        """The keys of what has the focus."""
+        self._app.push_screen(KeysScreen(active_keys(self._app)))
 
     def _tour(self) -> None:
         """What the colours mean, told on a recorded reply."""

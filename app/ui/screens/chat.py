@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -22,11 +23,13 @@ from specchat.app.sources.stepper import Stepper
 from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
+from specchat.app.ui.keys import CHAT, named
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.screens.chat_keys import CHAT_KEYS
 from specchat.app.ui.screens.chat_layout import ChatLayout
 from specchat.app.ui.screens.chat_status import ChatStatus
 from specchat.app.ui.screens.inspection import Inspection
+from specchat.app.ui.screens.jump import LETTERS, JumpScreen
 from specchat.app.ui.screens.panes import Panes
 from specchat.app.ui.screens.replay_controls import ReplayControls
 from specchat.app.ui.screens.stepping import Stepping
@@ -49,7 +52,7 @@ class ChatScreen(Screen[None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = [*CHAT_KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = named(CHAT, *CHAT_KEYS)
 
     @dataclass
     class CommandEntered(Message):
@@ -342,6 +345,17 @@ class ChatScreen(Screen[None]):
     def action_step(self) -> None:
         """The next part of a round; pauses first."""
         self._stepping.step()
+
+    def action_jump(self) -> None:
+        """Letters beside the messages in sight; the one that is typed is gone to."""
+        self._panes.select("chat")
+        if places := self._transcript.letter(LETTERS):
+            self.app.push_screen(JumpScreen(), partial(self._jump, places))
+
+    def _jump(self, places: Mapping[str, Turn | Reply], letter: str | None) -> None:
+        self._transcript.letter("")
+        if letter is not None and letter in places:
+            self._transcript.go_to(places[letter])
 
     def action_rejected(self) -> None:
         """Fold, show or hide what is no part of the replies."""
