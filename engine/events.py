@@ -298,6 +298,8 @@ class Admitted:
     """Tokens that the reply begins with, as the request gave them; `prompt_tokens` counts them."""
     thinking: Thinking | None = None
     """What stands around the model's thinking; None for a model that does not think."""
+    left_out: tuple[int, ...] = ()
+    """Places in `Request.messages` of those that the prompt is without, as they did not fit (`Request.when_full`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +338,8 @@ class Counted:
     """Tokens of the prompt."""
     at: float
     """Time of this event."""
+    key: str = ""
+    """What the question was called."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,11 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.events import Admitted, Counted, Finished, FinishReason, Given, Loading, Notice, Prefilled, Ready
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import AUTO, Message, Request
+from specchat.engine.request import AUTO, Request
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
+from specchat.engine.sequence.fit import fit
 from specchat.engine.sequence.prompt import encode, encode_reply
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
@@ -205,14 +206,14 @@ class Worker:
             case SetDetail():
                 self._set_detail(command.request_id, command.detail)
             case Count():
-                self._count(command.messages)
+                self._count(command)
             case Close():
                 self._closed = True
 
-    def _count(self, messages: tuple[Message, ...]) -> None:
+    def _count(self, wanted: Count) -> None:
         with suppress(Exception):  # a template is a program of the model's: a request with it says what it raises
-            tokens = len(encode(Request("count", messages), self._model.tokenizer))
-            self._outbox.put(Counted(tokens, self._clock()))
+            tokens = len(encode(Request("count", wanted.messages), self._model.tokenizer))
+            self._outbox.put(Counted(tokens, self._clock(), wanted.key))
 
     def _enqueue(self, submitted: Submit) -> None:
         if len(self._scheduler.waiting) < self._config.queue:
@@ -261,8 +262,8 @@ class Worker:
         drafter = self._planner.named(request.drafter, request.gamma)
         request.check_vocabulary(self._model.vocab_size)
         given = encode_reply(request, self._model.tokenizer)
-        asked = encode(request, self._model.tokenizer)
-        prompt = [*asked, *given]
+        fitted = fit(request, self._model.tokenizer, len(given), self._target.context)
+        prompt = [*fitted.ids, *given]
         if len(prompt) >= self._target.context:
             raise EngineError(
                 f"the prompt has {len(prompt)} tokens and the context holds {self._target.context}: "
@@ -298,7 +299,8 @@ class Worker:
                 now - submitted.at,
                 now,
                 tuple(Given(token, piece) for token, piece in zip(given, pieces, strict=True)),
-                thinking.of_prompt(asked, self._model.tokenizer) if thinking else None,
+                thinking.of_prompt(fitted.ids, self._model.tokenizer) if thinking else None,
+                fitted.left_out,
             )
         )
 
