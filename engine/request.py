@@ -14,6 +14,8 @@ MAX_GAMMA = 16
 AUTO = "auto"
 DEFAULT_GAMMA = 4
 """γ for requests that may not adapt it."""
+COLDEST = 1e-30
+"""Lowest temperature: below it float32 logits overflow; at it only tied tokens share the probability."""
 
 
 @dataclass(frozen=True, slots=True)
