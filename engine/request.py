@@ -17,6 +17,8 @@ DEFAULT_GAMMA = 4
 STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL = ("stop", "drop-oldest", "keep-ends")
 """What becomes of a conversation that does not fit into the context: the request is refused; the oldest turns are left
 out; or those behind the first one are. The system prompt and the last turn always stay."""
+COLDEST = 1e-30
+"""Lowest temperature: below it float32 logits overflow; at it only tied tokens share the probability."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Decoder:
         self.weights, self.shape = weights, weights.shape
         self._library = library()
         self._c = self._library.new_decoder(weights.c)
-        self._logits = np.empty(0, dtype=np.float32)
+        self._logits = torch.empty(0)
         weakref.finalize(self, self._library.free_decoder, self._c)
 
     def attach(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
@@ -79,21 +79,25 @@ class Decoder:
         self._library.run(self._c, batch.c)
         return logits, tapped
 
-    def run_best(
-        self, tokens: NDArray[np.int64], chains: Chains, threads: int, taps: Sequence[int] = ()
-    ) -> tuple[Ints, Tensor | None]:
-        """One pass for the likeliest token [n] behind every token, -1 where a logit is not a number; and tapped states.
+    def run_all(
+        self, tokens: NDArray[np.int64], chains: Chains, threads: int, taps: Sequence[int] = (), *, best: bool
+    ) -> tuple[Tensor, Ints | None, Tensor | None]:
+        """One pass with the logits [n, vocabulary] of every token, which hold until the next one; and tapped states.
 
-        Arguments as for `run`, which says what else there is.
+        With `best`, the likeliest token [n] behind every token as well, -1 where a logit is not a number. Other
+        arguments as for `run`, which says what else there is.
         """
         count, size = len(tokens), self.shape.vocabulary
-        if self._logits.size < count * size:
-            self._logits = np.empty(count * size, dtype=np.float32)
+        if self._logits.numel() < count * size:
+            self._logits = torch.empty(count * size)
+        logits = self._logits[: count * size].view(count, size)
         tapped = torch.empty(count, len(taps) * self.shape.hidden) if taps else None
-        best, depths = np.empty(count, dtype=np.int32), np.asarray(taps, dtype=np.int32)
+        likeliest = np.empty(count, dtype=np.int32) if best else None
+        depths = np.asarray(taps, dtype=np.int32)
         batch = Batch(tokens, chains, np.arange(count, dtype=np.int32), threads)
-        batch.c.logits, batch.c.best, batch.c.best_count = self._logits.ctypes.data, best.ctypes.data, 1
+        batch.c.logits, batch.c.best_count = logits.data_ptr(), 1
+        batch.c.best = None if likeliest is None else likeliest.ctypes.data
         batch.c.tap_count, batch.c.taps = len(taps), depths.ctypes.data
         batch.c.tapped = None if tapped is None else tapped.data_ptr()
         self._library.run(self._c, batch.c)
-        return best, tapped
+        return logits, likeliest, tapped

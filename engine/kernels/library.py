@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Array, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from enum import IntFlag
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.build import LIBRARY
 
-_ABI = 2
+_ABI = 4
 
 
 class KernelError(EngineError):
@@ -107,6 +107,61 @@ class CHeadStep(Structure):
     _fields_ = (("batch", CBatch), ("sources", c_void_p))
 
 
+class CSampling(Structure):
+    """`sk_sampling` of api.h."""
+
+    _fields_ = (
+        ("temperature", c_double),
+        ("top_p", c_double),
+        ("top_k", c_int64),
+        ("log_min_p", c_float),
+        ("reserved", c_int32),
+    )
+
+
+class CDraw(Structure):
+    """`sk_draw` of api.h."""
+
+    _fields_ = (
+        ("logits", c_void_p),
+        ("sampling", POINTER(CSampling)),
+        ("count", c_int64),
+        *((name, c_void_p) for name in ("u", "q", "places")),
+    )
+
+
+class CRow(Structure):
+    """`sk_row` of api.h."""
+
+    _fields_ = (
+        ("logits", c_void_p),
+        ("sampling", POINTER(CSampling)),
+        ("count", c_int64),
+        *((name, c_void_p) for name in ("drafted", "parents", "q")),
+        ("by_overlap", c_int32),
+        ("u_stride", c_int32),
+        ("u", c_void_p),
+        ("u_last", c_double),
+        *((name, c_void_p) for name in ("path", "p", "q_of", "beta")),
+        *((name, c_int32) for name in ("accepted", "judged", "positions", "last")),
+    )
+
+
+class CRows(Structure):
+    """`sk_rows` of api.h."""
+
+    _fields_ = (
+        ("count", c_int64),
+        ("rows", POINTER(CRow)),
+        ("vocabulary", c_int64),
+        ("support", c_int64),
+        ("tokens", c_void_p),
+        ("places", c_void_p),
+        ("threads", c_int32),
+        ("reserved", c_int32),
+    )
+
+
 class Library:
     """The functions of api.h, with their types; those that fail raise `KernelError`.
 
@@ -141,6 +196,8 @@ class Library:
             ("sk_head_attach", c_int32, [c_void_p, c_int32, c_int32, *[c_void_p] * 3]),
             ("sk_head_absorb", c_int32, [c_void_p, c_int64, *[c_void_p] * 3, c_int32]),
             ("sk_head_run", c_int32, [c_void_p, POINTER(CHeadStep)]),
+            ("sk_draw_tokens", c_int32, [POINTER(CDraw), c_int64, c_int64, c_int32]),
+            ("sk_judge", c_int32, [POINTER(CRows)]),
         ):
             if not hasattr(c, name):
                 raise KernelError(f"{path.name} is not this version's: run `make setup` again")
@@ -229,6 +286,14 @@ class Library:
     def run_head(self, head: int, step: CHeadStep) -> None:
         """`sk_head_run`."""
         self._check(self._c.sk_head_run(head, ctypes.byref(step)))
+
+    def draw_tokens(self, draws: Array[CDraw], size: int, threads: int) -> None:
+        """`sk_draw_tokens`."""
+        self._check(self._c.sk_draw_tokens(draws, len(draws), size, threads))
+
+    def judge(self, rows: CRows) -> None:
+        """`sk_judge`."""
+        self._check(self._c.sk_judge(ctypes.byref(rows)))
 
     def _check(self, succeeded: object) -> None:
         if not succeeded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, Protocol
@@ -50,6 +51,18 @@ class PackedWeights(Protocol):
 
     def decoder(self, context: int, positions: int) -> Decoder:
         """A decoder on these weights for texts of up to `context` tokens, with room for so many positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a pass over rows of their own lengths has given, row by row."""
+
+    logits: list[Tensor]
+    """[T, V] each, float32; valid until the next pass."""
+    best: list[list[int]]
+    """The likeliest token behind every token, -1 where the logits are not numbers; empty where it was not wanted."""
+    tapped: list[Tensor] | None
+    """Hidden states [T, taps x hidden] each."""
 
 
 class QuantizedRunner:
@@ -118,26 +131,36 @@ class QuantizedRunner:
     def capture(self) -> None:
         """There are no graphs on a CPU."""
 
-    def likeliest(
-        self, tokens: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int], trees: Sequence[Tree]
-    ) -> tuple[list[list[int]], list[Tensor] | None]:
-        """One pass for the likeliest token behind every token of every row, -1 where the logits are not numbers.
+    def score(
+        self,
+        tokens: Sequence[Sequence[int]],
+        slots: Sequence[int],
+        starts: Sequence[int],
+        trees: Sequence[Tree],
+        *,
+        best: bool,
+    ) -> Seen:
+        """One pass over rows of their own lengths.
 
         Args:
             tokens: of each row, its last one and the drafted ones behind it.
             slots: the slot of each row.
             starts: the position of each row's first token.
             trees: how the drafted tokens follow each other.
-
-        Returns:
-            The tokens of each row, and the tapped hidden states [T, taps x hidden] of each.
+            best: whether the likeliest tokens are wanted.
         """
         flat = np.array([token for row in tokens for token in row])
-        best, tapped = self._decoder.run_best(flat, _chains(trees, slots, starts), torch.get_num_threads(), self.taps)
-        ends = [0, *accumulate(map(len, tokens))]
-        rows, found = list(pairwise(ends)), best.tolist()
-        states = None if tapped is None else [tapped[first:end] for first, end in rows]
-        return [found[first:end] for first, end in rows], states
+        threads = torch.get_num_threads()
+        logits, found, tapped = self._decoder.run_all(
+            flat, _chains(trees, slots, starts), threads, self.taps, best=best
+        )
+        rows = list(pairwise([0, *accumulate(map(len, tokens))]))
+        likeliest = [] if found is None else found.tolist()
+        return Seen(
+            [logits[first:end] for first, end in rows],
+            [likeliest[first:end] for first, end in rows],
+            None if tapped is None else [tapped[first:end] for first, end in rows],
+        )
 
     @torch.inference_mode()
     def prefill(

@@ -19,11 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.request import Sampling
+from specchat.engine.request import COLDEST, Sampling
 from specchat.engine.runner.to_device import to_device
 
-_COLDEST = 1e-30
-"""Lowest temperature: below it float32 logits overflow; at it only tied tokens share the probability."""
 _BLOCK = 64
 """Vocabulary entries per block in two-step sums and maxima."""
 _HEAD = 256
@@ -141,7 +139,7 @@ def setting_numbers(settings: Sequence[Sampling]) -> NDArray[np.float64]:
 def _numbers(s: Sampling) -> tuple[float, ...]:
     if s.greedy:
         return 1.0, 1.0, 1, 1.0, 0.0, s.lenience
-    return 0.0, max(s.temperature, _COLDEST), min(s.top_k, 1 << 31), s.top_p, s.min_p, s.lenience
+    return 0.0, max(s.temperature, COLDEST), min(s.top_k, 1 << 31), s.top_p, s.min_p, s.lenience
 
 
 def standardise(logits: Tensor, rows: SamplingRows) -> Tensor:
@@ -289,7 +287,7 @@ def _filtered_by_head(scaled: Tensor, filters: _Filters, all_filtered: bool) -> 
     probabilities = torch.zeros_like(scaled).scatter_(-1, tokens, values.where(kept, -torch.inf).softmax(-1))
     if values.shape[-1] == scaled.shape[-1]:
         return probabilities
-    beyond = kept[:, -1]
+    beyond = kept[:, -1] | _short(values, filters).squeeze(-1)
     if not all_filtered:
         plain = ((filters.top_k == 0) & (filters.top_p >= 1) & filters.log_min_p.isneginf()).squeeze(-1)
         beyond &= ~plain
@@ -347,13 +345,18 @@ def _edge_by_numpy(scaled: Tensor, filters: _Filters) -> Tensor:
         array = np.partition(array, size - _NECK)[:, -_NECK:]
     values = torch.from_numpy(np.sort(array)[:, ::-1].copy())
     edge = _edge(values, _shares(scaled, values, filters), filters)
-    short = (values[:, -1:] >= edge) & ~edge.isneginf()
+    short = ((values[:, -1:] >= edge) & ~edge.isneginf()) | _short(values, filters)
     if values.shape[-1] < size and bool(short.any()):
         index = short.squeeze(-1)
         scaled, filters = scaled[index], filters.at(index)
         values = torch.from_numpy(np.sort(scaled.numpy())[:, ::-1].copy())
         edge[index] = _edge(values, _shares(scaled, values, filters), filters)
     return edge
+
+
+def _short(values: Tensor, filters: _Filters) -> Tensor:
+    """Where top-p takes its share of more logits than the n largest, which `values` [N, n] holds: [N, 1], bool."""
+    return (filters.top_k > values.shape[-1]) & (filters.top_p < 1)
 
 
 def _shares(scaled: Tensor, values: Tensor, filters: _Filters) -> Tensor:

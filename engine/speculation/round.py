@@ -13,18 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.stopwatch import Stopwatch
 from specchat.engine.runner.to_device import to_device
-from specchat.engine.runner.tree import chain
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner, RoundPlan
-from specchat.engine.speculation.proposal import Proposal
-from specchat.engine.speculation.verify.agreement import compare
+from specchat.engine.speculation.verify.on_host import verify_on_host
 from specchat.engine.speculation.verify.outcome import Outcome, to_host
 from specchat.engine.speculation.verify.verifier import Verifier, along
 
@@ -58,8 +55,8 @@ def run_round(
     watch.mark()
     proposal = plan.proposal
     slots, starts = [row.slot for row in rows], [row.cached for row in rows]
-    if isinstance(target, QuantizedRunner) and is_plainly_greedy(rows):
-        outcomes, states = compare_drafts(target, rows, proposal, plan.gammas)
+    if isinstance(target, QuantizedRunner):
+        outcomes, states = verify_on_host(target, rows, proposal, plan.gammas, verifier)
         watch.mark()
         if states is not None:
             planner.absorb(rows, torch.nn.utils.rnn.pad_sequence(states, batch_first=True), list(map(len, states)))
@@ -77,36 +74,3 @@ def run_round(
     planner.absorb(rows, None if tapped is None else along(judged, tapped), kept)
     draft_s, verify_s = watch.seconds()
     return plan, outcomes, Timing(draft_s, verify_s, started)
-
-
-def is_plainly_greedy(rows: Sequence[SequenceState]) -> bool:
-    """Whether nothing of the target's logits matters but which one is the largest."""
-    requests = [row.request for row in rows]
-    return all(r.sampling.greedy and r.sampling.lossless and not r.sampling.adjusts and not r.detail for r in requests)
-
-
-def compare_drafts(
-    target: QuantizedRunner, rows: Sequence[SequenceState], proposal: Proposal, gammas: Sequence[int]
-) -> tuple[list[Outcome], list[Tensor] | None]:
-    """Verify greedy rows without a tensor of logits.
-
-    Returns:
-        The outcomes, and the tapped states [1 + accepted, taps x hidden] of each row.
-    """
-    slots, starts = [row.slot for row in rows], [row.cached for row in rows]
-    drafted = [tokens[:n] for tokens, n in zip(proposal.tokens.tolist(), proposal.lengths, strict=True)]
-    trees = proposal.trees or [None] * len(rows)
-    fed = [[row.tokens[-1], *tokens] for row, tokens in zip(rows, drafted, strict=True)]
-    shapes = [tree or chain(n) for tree, n in zip(trees, proposal.lengths, strict=True)]
-    best, tapped = target.likeliest(fed, slots, starts, shapes)
-    outcomes = [compare(*each) for each in zip(rows, drafted, trees, best, gammas, strict=True)]
-    for slot, start, outcome in zip(slots, starts, outcomes, strict=True):
-        path = outcome.path
-        if path != list(range(1, len(path) + 1)):
-            target.cache.move(slot, [start + node for node in path], start + 1)
-    if tapped is None:
-        return outcomes, None
-    return outcomes, [
-        torch.from_numpy(states.numpy()[[0, *outcome.path]]) if outcome.path else states[: 1 + outcome.accepted]
-        for states, outcome in zip(tapped, outcomes, strict=True)
-    ]

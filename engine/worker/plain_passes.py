@@ -16,7 +16,7 @@ from specchat.engine.runner.stopwatch import Stopwatch
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import merge
-from specchat.engine.speculation.round import compare_drafts, is_plainly_greedy
+from specchat.engine.speculation.verify.on_host import verify_on_host
 from specchat.engine.speculation.verify.outcome import to_host
 from specchat.engine.speculation.verify.verifier import Verifier
 
@@ -105,8 +105,8 @@ class PlainPasses:
         device = self._target.device
         watch = Stopwatch(device)
         proposal = merge([], len(rows), device)
-        if isinstance(self._target, QuantizedRunner) and is_plainly_greedy(rows):
-            compare_drafts(self._target, rows, proposal, [0] * len(rows))
+        if isinstance(self._target, QuantizedRunner):
+            verify_on_host(self._target, rows, proposal, [0] * len(rows), self._verifier)
             watch.mark()
             return watch.seconds()[0]
         last = to_device([[row.tokens[-1]] for row in rows], device)

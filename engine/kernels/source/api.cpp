@@ -9,6 +9,7 @@
 #include "head.h"
 #include "packing.h"
 #include "quantizing.h"
+#include "sampling.h"
 #include "thread_pool.h"
 #include "variants.h"
 
@@ -193,6 +194,21 @@ int32_t sk_head_run(sk_head* head, const sk_head_step* step) {
     return guarded([&]() -> std::string {
         std::string fault = head->head.fault(*step);
         if (fault.empty()) head->head.run(*step);
+        return fault;
+    });
+}
+
+int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads) {
+    return guarded([&]() -> std::string {
+        sk::draw_tokens(draws, count, size, threads);
+        return "";
+    });
+}
+
+int32_t sk_judge(sk_rows* rows) {
+    return guarded([&]() -> std::string {
+        std::string fault = sk::judging_fault(*rows);
+        if (fault.empty()) sk::judge(*rows);
         return fault;
     });
 }

@@ -5,7 +5,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 2
+#define SK_ABI 4
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
 #else
@@ -106,6 +106,57 @@ struct sk_head_step {
                              // that the slot has in the token's column
 };
 
+// From logits to a distribution: temperature, then top-k, top-p and min-p, as `engine.sampling.sampler` has them.
+struct sk_sampling {
+    double temperature;  // above 0
+    double top_p;        // 1 where it is off
+    int64_t top_k;       // 0 where it is off
+    float log_min_p;     // -inf where it is off
+    int32_t reserved;
+};
+
+// Tokens to be drawn from one row of logits, each without those before it.
+struct sk_draw {
+    const float* logits;  // [size]
+    const sk_sampling* sampling;
+    int64_t count;
+    const double* u;  // [count], uniform in [0, 1)
+    float* q;         // [size], gets the distribution; 0 where a logit is not a number
+    int32_t* places;  // [count], gets the tokens; -1 where none was left
+};
+
+// A row that is sampled, and its draft: a tree over K tokens, node 0 being the row's last token. Tokens behind one node
+// are judged in their order, as `engine.speculation.verify.tree_acceptance` says.
+struct sk_row {
+    const float* logits;  // [K + 1, vocabulary], behind every node
+    const sk_sampling* sampling;
+    int64_t count;            // K
+    const int64_t* drafted;   // [K]
+    const int32_t* parents;   // [K], each one's node; parents come first
+    const float* q;           // [nodes, support], what was drawn from behind a node; null where tokens were certain
+    int32_t by_overlap;       // beta is the sum of min(p, q), which does not depend on what was drawn; of chains alone
+    int32_t u_stride;         // of `u`
+    const double* u;          // the uniform of the r-th token offered behind the d-th accepted one: u[d · u_stride + r]
+    double u_last;            // of the last token
+    int32_t* path;            // [K], gets the nodes that are accepted
+    float *p, *q_of;          // [K], get p(x) and q(x) of every token judged, in order
+    float* beta;              // [K], gets the chance that a token is accepted, per position
+    int32_t accepted;         // gets how many
+    int32_t judged;           // gets how many tokens were judged
+    int32_t positions;        // gets at how many positions
+    int32_t last;             // gets the correction, bonus or plain token; -1 where a logit is not a number
+};
+
+struct sk_rows {
+    int64_t count;
+    sk_row* rows;
+    int64_t vocabulary, support;
+    const int64_t* tokens;  // [support], those that drafts were drawn from; null for all
+    const int64_t* places;  // [vocabulary], where a token is among those
+    int32_t threads;
+    int32_t reserved;
+};
+
 struct sk_decoder;
 struct sk_head;
 
@@ -140,3 +191,5 @@ SK_EXPORT int32_t sk_head_attach(sk_head* head, int32_t slots, int32_t columns, 
 SK_EXPORT int32_t sk_head_absorb(sk_head* head, int64_t count, const int32_t* slots, const int32_t* columns,
                                  const float* tapped, int32_t threads);
 SK_EXPORT int32_t sk_head_run(sk_head* head, const sk_head_step* step);
+SK_EXPORT int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads);
+SK_EXPORT int32_t sk_judge(sk_rows* rows);

@@ -53,7 +53,7 @@ static constexpr int64_t attention_scratch(int64_t tokens, int64_t own_count, in
            (tokens + 1) * heads * state_size(head_size);
 }
 
-// Values that `best` compares at once.
+// Values that `best` compares, and that sums over a row are made of.
 constexpr int64_t kBestBlock = 128;
 
 struct Kernels {
@@ -81,6 +81,13 @@ struct Kernels {
     // Where the `count` largest of x are, the largest first, of equal ones the first; -1 where x has something that is
     // not a number. Their shares of the softmax, if not null. `scratch` has a float per kBestBlock.
     void (*best)(const float* x, int64_t size, int64_t count, float* scratch, int32_t* places, float* shares);
+    // weights = e^((x - largest) · factor); the largest of x, NaN where x has something that is not a number.
+    float (*weigh)(const float* x, int64_t size, float factor, float* weights);
+    // Weights become 0 where x < edge, or (x - largest) · factor < least.
+    void (*cut)(const float* x, int64_t size, float edge, float largest, float factor, float least, float* weights);
+    void (*multiply_by)(float* x, int64_t size, float factor);
+    // The sum of every kBestBlock values.
+    void (*sum_blocks)(const float* x, int64_t size, float* sums);
 };
 
 const Kernels& scalar_kernels();

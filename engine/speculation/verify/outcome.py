@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from specchat.engine.runner.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,67 @@ class Outcome:
     """Of a tree: number of drafted tokens; 0 for a chain."""
     path: list[int] = field(default_factory=list)
     """Of a tree: nodes of the accepted tokens."""
+
+
+def outcome_of(
+    gamma: int,
+    drafted: Sequence[int],
+    tree: Tree | None,
+    path: Sequence[int],
+    chances: Sequence[tuple[float, float]],
+    u: Callable[[int, int], float],
+    beta: Sequence[float],
+    last: int,
+    *,
+    broken: bool,
+) -> Outcome:
+    """Outcome of a row that was judged on the host.
+
+    Args:
+        gamma: draft length asked for.
+        drafted: [K].
+        tree: how they follow each other; None for a chain.
+        path: nodes of the accepted tokens.
+        chances: p(x) and q(x) of every token judged, in order: those behind a node up to the accepted one, or all.
+        u: gives the uniform of a position and a rank.
+        beta: per position at which tokens were judged.
+        last: correction, bonus or plain token.
+        broken: whether a logit was not a number.
+    """
+    if tree is None:
+        p, q = [p for p, _ in chances], [q for _, q in chances]
+        us = [u(place, 0) for place in range(len(chances))]
+        return Outcome(gamma, list(drafted), len(path), last, p, q, us, list(beta), [], broken)
+    left = iter(chances)
+    decided: list[tuple[int, float, float, float]] = []
+    refused: list[list[tuple[int, float, float, float]]] = []
+    for place, parent in enumerate((0, *path)):
+        children = tree.children[parent]
+        if not children:
+            break
+        kept = children.index(path[place]) if place < len(path) else None
+        judged = children if kept is None else children[: kept + 1]
+        offered = [(drafted[child - 1], *next(left), u(place, rank)) for rank, child in enumerate(judged)]
+        decided.append(offered[kept or 0])
+        # q = 0 marks a place for which the drafter had no token left.
+        refused.append([other for other in (offered[1:] if kept is None else offered[:kept]) if other[2] > 0])
+    end = path[-1] if path else 0
+    line = tree.line(tree.children[end][0]) if len(decided) > len(path) else []
+    return Outcome(
+        gamma=gamma,
+        drafted=[drafted[node - 1] for node in (*path, *line)],
+        accepted=len(path),
+        last=last,
+        p=[p for _, p, _, _ in decided],
+        q=[q for _, _, q, _ in decided],
+        u=[each for _, _, _, each in decided],
+        beta=list(beta),
+        detail=[],
+        broken=broken,
+        refused=refused,
+        offered=len(tree),
+        path=list(path),
+    )
 
 
 class Verified(ABC):

@@ -1,5 +1,6 @@
 // Prints a digest of what every variant of the kernels computes on this processor: a line each, name and digest. The
 // same numbers come out on every processor, so lines of different machines can be compared.
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -165,6 +166,42 @@ uint64_t passes(uint64_t hash) {
     return hash;
 }
 
+// Distributions with every filter, tokens drawn from them, and a tree of those judged.
+uint64_t samples(uint64_t hash) {
+    constexpr int64_t words = 1037, drafted = 3;
+    const sk_sampling kinds[] = {{1.0, 1.0, 0, -INFINITY, 0}, {0.7, 0.9, 40, -3.0f, 0}, {1.3, 0.6, 0, -INFINITY, 0}};
+    for (const sk_sampling& kind : kinds) {
+        std::vector<float> logits(4 * words), theirs = random_floats(words), q(words);
+        for (float& value : logits) value = random_float() * 4.0f;
+        const double u[] = {0.0, 0.4, 0.9, 0.1, 0.5, 0.2, 0.8, 0.7};
+        std::vector<int32_t> places(drafted);
+        sk_draw drawn = {theirs.data(), &kind, drafted, u, q.data(), places.data()};
+        sk_draw_tokens(&drawn, 1, words, 2);
+        const std::vector<int64_t> tokens(places.begin(), places.end());
+        const int32_t parents[] = {0, 0, 0};
+        std::vector<int32_t> path(drafted);
+        std::vector<float> p(drafted), q_of(drafted), beta(drafted);
+        sk_row row{};
+        row.logits = logits.data();
+        row.sampling = &kind;
+        row.count = drafted;
+        row.drafted = tokens.data();
+        row.parents = parents;
+        row.q = q.data();
+        row.u_stride = 4;
+        row.u = u;
+        row.u_last = 0.6;
+        row.path = path.data();
+        row.p = p.data();
+        row.q_of = q_of.data();
+        row.beta = beta.data();
+        sk_rows rows = {1, &row, words, words, nullptr, nullptr, 2, 0};
+        if (!sk_judge(&rows)) printf("%s\n", sk_error());
+        hash = digest(digest(digest(hash, q), p), {float(row.last), float(row.accepted), q_of[0], beta[0]});
+    }
+    return hash;
+}
+
 }  // namespace
 
 int main() {
@@ -173,7 +210,8 @@ int main() {
         sk_use(variant);
         state = 1;
         const uint64_t layers = linear_layers(14695981039346656037ull);
-        printf("%s %016llx\n", std::string(sk_variant()).c_str(), (unsigned long long)passes(layers));
+        const uint64_t all = samples(passes(layers));
+        printf("%s %016llx\n", std::string(sk_variant()).c_str(), (unsigned long long)all);
     }
     for (Packed* packed : kept) delete packed;
 }

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.request import DEFAULT_GAMMA, Sampling
+from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA, Sampling
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, chain, tree_of
@@ -168,9 +168,10 @@ class HeadDrafter(Drafter):
 
     def _grow(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]) -> Draft:
         """Trees that grow step by step, as long as that pays (`engine.speculation.drafters.head.growth`)."""
-        layer, device = self._layer, self._device
+        layer = self._layer
         assert isinstance(layer, PackedLayer)
-        drawers = [None if row.request.sampling.greedy else Drawer(row, device) for row in rows]
+        q = torch.empty(len(rows), MAX_GAMMA, len(self._known))
+        drawers = [None if row.request.sampling.greedy else Drawer(row, of) for row, of in zip(rows, q, strict=True)]
         growths = [
             Growth(
                 budget or repeatable(nominal_rate, line=0 if row.request.gamma is None else gamma),
@@ -205,25 +206,18 @@ class HeadDrafter(Drafter):
             if places:
                 scores = layer.go_on(places)
         whole = [growth.tree() for growth in growths]
-        q = None if all(drawer is None for drawer in drawers) else self._distributions(drawers, whole)
+        if any(drawers):
+            q[[drawer is None for drawer in drawers]] = 0
         tokens = [each for each, _, _ in whole]
         return Draft(
             tokens,
             [len(each) for each in tokens],
             buckets=[buckets for _, buckets, _ in whole],
             trees=[tree for _, _, tree in whole],
-            tree_q=q,
+            tree_q=q[:, : max(tree.inner for _, _, tree in whole)] if any(drawers) else None,
             support=self.support,
             steps=steps,
         )
-
-    def _distributions(self, drawers: Sequence[Drawer | None], whole: Sequence[tuple[object, object, Tree]]) -> Tensor:
-        """[B, I, V'], what was drawn from behind each of the first I nodes; 0 for greedy rows."""
-        q = torch.zeros(len(drawers), max(tree.inner for _, _, tree in whole), len(self._known))
-        for part, drawer in zip(q, drawers, strict=True):
-            for place, distribution in drawer.distributions.items() if drawer else ():
-                part[place] = distribution
-        return q
 
     def _tree(self, rows: Sequence[SequenceState], tree: Tree) -> Draft:
         """The same tree for rows that are all greedy, or all not."""

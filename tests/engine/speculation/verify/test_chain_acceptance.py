@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from specchat.engine.kernels.library import missing
+from specchat.engine.kernels.sampling import SampledRow, judge
 from specchat.engine.request import Sampling
+from specchat.engine.runner.tree import chain
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, one_hot, standardise
 from specchat.engine.speculation.verify.chain_acceptance import Verdict, accept, accept_greedy, near_best
@@ -110,6 +113,29 @@ def sample(p: Tensor, q: Tensor | None, trials: int, chunk: int) -> Tensor:
     return torch.cat(out)
 
 
+def sample_by_kernels(logits: Tensor, settings: Sampling, q: Tensor | None, trials: int) -> Tensor:
+    """`sample` from logits [γ+1, V], by the kernels."""
+    gamma = logits.shape[0] - 1
+    seeds, rounds = range(trials), [0] * trials
+    u_draft, u, u_last = (
+        uniforms(seeds, rounds, stream, gamma) for stream in (Stream.DRAFT, Stream.ACCEPT, Stream.LAST)
+    )
+    if q is None:
+        drafted = logits[:gamma].topk(2).indices[:, 1].expand(trials, gamma)
+    else:
+        parts = torch.from_numpy(u_draft).split(1024)
+        drawn = [[draw(each.expand(len(u), -1), u[:, i]) for u in parts] for i, each in enumerate(q)]
+        drafted = torch.stack([torch.cat(each) for each in drawn], 1)
+    parents = chain(gamma).parents
+    rows = [
+        SampledRow(logits, settings, tokens, parents, q, True, u[i, :, None], u_last[i, 0])
+        for i, tokens in enumerate(drafted.tolist())
+    ]
+    verdicts = judge(rows, logits.shape[1], None, 1)
+    kept = [[*tokens[: len(each.path)], each.last] for tokens, each in zip(drafted.tolist(), verdicts, strict=True)]
+    return torch.tensor([each + [-1] * (gamma + 1 - len(each)) for each in kept])
+
+
 FILTERS = {
     "plain": Sampling(temperature=1.0),
     "cool": Sampling(temperature=0.6),
@@ -118,10 +144,16 @@ FILTERS = {
 }
 
 
+_HAS_KERNELS = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+BY_KERNELS = pytest.param(True, marks=_HAS_KERNELS)
+BY_KERNELS_SLOWLY = pytest.param(True, marks=[_HAS_KERNELS, pytest.mark.slow])
+
+
 @pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS.keys())
 @pytest.mark.parametrize("certain_draft", [False, True], ids=["adversarial draft", "certain draft"])
+@pytest.mark.parametrize("by_kernels", [False, BY_KERNELS], ids=["tensors", "kernels"])
 def test_every_position_is_distributed_as_the_target_at_a_small_vocabulary(
-    filters: Sampling, certain_draft: bool
+    filters: Sampling, certain_draft: bool, by_kernels: bool
 ) -> None:
     """V = 16, draft logits = -target, 200,000 trials: the test that catches draws shared between draft and residual."""
     torch.manual_seed(5)
@@ -129,7 +161,7 @@ def test_every_position_is_distributed_as_the_target_at_a_small_vocabulary(
     rows = SamplingRows.of([filters], torch.device("cpu"))
     p = standardise(logits, rows)[0]
     q = None if certain_draft else standardise(-logits, rows)[0, :2]
-    tokens = sample(p, q, 200_000, 50_000)
+    tokens = sample_by_kernels(logits[0], filters, q, 20_000) if by_kernels else sample(p, q, 200_000, 50_000)
     for position in range(3):
         seen = tokens[:, position]
         seen = seen[seen >= 0]
@@ -138,14 +170,18 @@ def test_every_position_is_distributed_as_the_target_at_a_small_vocabulary(
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
-def test_every_position_is_distributed_as_the_target_at_a_large_vocabulary(temperature: float) -> None:
+@pytest.mark.parametrize("by_kernels", [False, BY_KERNELS_SLOWLY], ids=["tensors", "kernels"])
+def test_every_position_is_distributed_as_the_target_at_a_large_vocabulary(
+    temperature: float, by_kernels: bool
+) -> None:
     """V = 4,096, 10 x V trials, a draft that is near the target but not it."""
     torch.manual_seed(6)
     logits = torch.randn(1, 3, 4096) * 2
-    rows = SamplingRows.of([Sampling(temperature=temperature)], torch.device("cpu"))
+    settings = Sampling(temperature=temperature)
+    rows = SamplingRows.of([settings], torch.device("cpu"))
     p = standardise(logits, rows)[0]
     q = standardise(logits + torch.randn_like(logits) * 0.5, rows)[0, :2]
-    tokens = sample(p, q, 40_960, 1_024)
+    tokens = sample_by_kernels(logits[0], settings, q, 40_960) if by_kernels else sample(p, q, 40_960, 1_024)
     assert (tokens[:, 1] >= 0).float().mean() > 0.5, "the draft should be good enough to test later positions"
     for position in range(3):
         seen = tokens[:, position]

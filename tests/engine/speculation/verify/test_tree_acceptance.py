@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from specchat.engine.kernels.library import missing
+from specchat.engine.kernels.sampling import SampledRow, Wanted, draw, judge
 from specchat.engine.request import Sampling
 from specchat.engine.runner.tree import BRANCHES, Tree, chain, tree_of
 from specchat.engine.runner.tree_mask import TreeMask
@@ -18,6 +21,7 @@ from tests.engine.chi_square import z_score
 
 CPU = torch.device("cpu")
 FIVE_SIGMA = 5.0
+BY_KERNELS = pytest.param(True, marks=pytest.mark.skipif(missing() is not None, reason=missing() or ""))
 
 
 def judged(tree: Tree, p: Tensor, q: Tensor, support: Support, rows: int, seed: int = 0) -> tuple[TreeVerdict, Tensor]:
@@ -59,23 +63,62 @@ def emitted(verdict: TreeVerdict, tokens: Tensor) -> Tensor:
     return whole.scatter(1, (verdict.path > 0).sum(-1, keepdim=True), verdict.last[:, None])
 
 
+def emitted_by_kernels(
+    tree: Tree, logits: tuple[Tensor, Tensor], support: Support, sampling: Sampling, rows: int
+) -> Tensor:
+    """`judged` and `emitted` by the kernels, from logits [V, V] and [V, V'] of what follows each token."""
+    u_draft, u, u_last = (
+        np.random.default_rng(i).random((rows, n)) for i, n in enumerate((len(tree), 4 * tree.depth, 1))
+    )
+    made: list[SampledRow] = []
+    known = support.tokens.tolist()
+    for row in range(rows):
+        tokens, q = [0] * (len(tree) + 1), torch.zeros(tree.inner, len(known))
+        for node, children in enumerate(tree.children):
+            if children:
+                mine = u_draft[row, [child - 1 for child in children]].tolist()
+                wanted = Wanted(logits[1][tokens[node]], sampling, mine, q[node])
+                for child, place in zip(children, draw([wanted], 1)[0], strict=False):
+                    tokens[child] = known[place]
+        uniforms = u[row].reshape(-1, 4)
+        seen = logits[0][tokens]
+        made.append(SampledRow(seen, sampling, tokens[1:], tree.parents, q, False, uniforms, u_last[row, 0]))
+    places = support.tokens, support.places
+    verdicts = judge(made, logits[0].shape[1], places, 1)
+    kept = [[*(row.drafted[n - 1] for n in each.path), each.last] for row, each in zip(made, verdicts, strict=True)]
+    return torch.tensor([each + [-1] * (tree.depth + 1 - len(each)) for each in kept])
+
+
 def distributions(
     vocabulary: int, drafted: int, adversarial: bool, sampling: Sampling
 ) -> tuple[Tensor, Tensor, Support]:
     """p [V, V] and q [V, V'] of a random target and a draft over part of its vocabulary."""
+    logits, theirs, support = random_logits(vocabulary, drafted, adversarial)
+    rows = SamplingRows.of([sampling], CPU)
+    return standardise(logits[None], rows)[0], standardise(theirs[None], rows)[0], support
+
+
+def random_logits(vocabulary: int, drafted: int, adversarial: bool) -> tuple[Tensor, Tensor, Support]:
+    """What `distributions` are made of."""
     logits = torch.randn(vocabulary, vocabulary, generator=torch.Generator().manual_seed(1)) * 2
     support = Support.of(torch.randperm(vocabulary, generator=torch.Generator().manual_seed(2))[:drafted], vocabulary)
     theirs = -logits if adversarial else logits + torch.randn(logits.shape, generator=torch.Generator().manual_seed(3))
-    rows = SamplingRows.of([sampling], CPU)
-    return standardise(logits[None], rows)[0], standardise(theirs[None][..., support.tokens], rows)[0], support
+    return logits, theirs[:, support.tokens].contiguous(), support
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=1.0), Sampling(temperature=0.8, top_k=6, top_p=0.9)])
 @pytest.mark.parametrize("drafted", [16, 9])
 @pytest.mark.parametrize("adversarial", [True, False])
-def test_what_comes_out_is_distributed_as_the_target(adversarial: bool, drafted: int, sampling: Sampling) -> None:
+@pytest.mark.parametrize("by_kernels", [False, BY_KERNELS], ids=["tensors", "kernels"])
+def test_what_comes_out_is_distributed_as_the_target(
+    adversarial: bool, drafted: int, sampling: Sampling, by_kernels: bool
+) -> None:
     p, q, support = distributions(16, drafted, adversarial, sampling)
-    tokens = torch.cat([emitted(*judged(tree_of(3), p, q, support, 50_000, seed)) for seed in range(4)])
+    if by_kernels:
+        logits = random_logits(16, drafted, adversarial)[:2]
+        tokens = emitted_by_kernels(tree_of(3), logits, support, sampling, 5_000)
+    else:
+        tokens = torch.cat([emitted(*judged(tree_of(3), p, q, support, 50_000, seed)) for seed in range(4)])
     assert z_score(tokens[:, 0], p[0]) < FIVE_SIGMA
     for first in range(16):
         second = tokens[(tokens[:, 0] == first) & (tokens[:, 1] >= 0), 1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,10 +14,11 @@ from specchat.engine.models.packed.linear import quantize_network
 from specchat.engine.models.packed.load import PackedModel, load_packed
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.tree import Tree
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.drawer import Drawer, draw_different
+from specchat.engine.speculation.drafters.head.drawer import Drawer
 from specchat.engine.speculation.drafters.head.folder import LoadedHead
 from specchat.engine.speculation.drafters.head.growth import Growth, Node, nominal_rate
 from specchat.engine.speculation.drafters.head.network import DraftHead, HeadShape
@@ -56,7 +56,7 @@ def grown(text: Text, seed: int, budget: Budget) -> tuple[Growth, Drawer]:
     """One tree, drawn."""
     request = Request("r", prompt_ids=(1,), sampling=Sampling(temperature=1.0))
     row = SequenceState(request, None, 0, [1], 1, 0, seed, None, "head")  # type: ignore[arg-type]
-    growth, drawer = Growth(budget, 3, drawn=True), Drawer(row, CPU)
+    growth, drawer = Growth(budget, 3, drawn=True), Drawer(row, torch.zeros(MAX_GAMMA, WORDS))
     nodes, paths = [Node(0, 1.0, 0)], {0: list[int]()}
     while nodes:
         logits = torch.stack([text.logits[len(paths[n.place])][text.place(paths[n.place])] for n in nodes])
@@ -89,8 +89,8 @@ def test_what_comes_out_has_the_targets_distribution(token: float, trials: int) 
     p = torch.zeros(trials, longest + 1, WORDS)
     for i, ((growth, drawer), tree) in enumerate(zip(made, trees, strict=True)):
         drafted[i, : len(tree)] = torch.tensor(growth.tokens)
-        for node, distribution in drawer.distributions.items():
-            q[i, node] = distribution
+        for node in growth.inner:
+            q[i, node] = drawer.q[node]
         for node in range(len(tree) + 1):
             path = [growth.tokens[n - 1] for n in tree.path(node)]
             p[i, node] = text.p[len(path)][text.place(path)]
@@ -109,10 +109,6 @@ def test_what_comes_out_has_the_targets_distribution(token: float, trials: int) 
         behind = torch.tensor([tokens[1] for tokens in emitted if len(tokens) > 1 and tokens[0] == word])
         if len(behind) > 100:
             assert abs(z_score(behind, text.p[1][word])) < 4
-
-
-def test_draws_are_different_and_end_where_nothing_is_left() -> None:
-    assert draw_different(np.array([0.0, 0.5, 0.0, 0.5], dtype=np.float32), [0.1, 0.9999999999, 0.5]) == [1, 3]
 
 
 def shares_of(*peaks: float) -> list[list[float]]:

@@ -1,0 +1,168 @@
+#include "sampling.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "thread_pool.h"
+#include "variants.h"
+
+namespace sk {
+
+namespace {
+
+// What one thread needs.
+struct Scratch {
+    Distribution p, q;
+    Buffer<float> saved;
+    std::vector<int32_t> children;
+};
+
+// Runs body(index, scratch) for every index, on all threads where there are several.
+template <typename Body>
+void each_with_scratch(int64_t count, int32_t threads, Body body) {
+    ThreadPool& pool = ThreadPool::instance();
+    std::lock_guard<std::mutex> lock(pool.mutex);
+    pool.start(threads);
+    static std::vector<Scratch>& scratch = *new std::vector<Scratch>;  // shared, as the pool is
+    while (int(scratch.size()) < pool.threads()) scratch.emplace_back();
+    auto piece = [&](int64_t i, int thread) { body(i, scratch[size_t(thread)]); };
+    if (count == 1)
+        piece(0, 0);
+    else
+        pool.each(count, piece);
+}
+
+void draw_different(const Kernels& kernels, const sk_draw& work, int64_t size, Scratch& scratch) {
+    Distribution& q = scratch.q;
+    std::fill(work.places, work.places + work.count, -1);
+    const bool sound = q.standardise(kernels, work.logits, size, *work.sampling);
+    if (sound) q.normalise();
+    std::copy(q.weights(), q.weights() + size, work.q);
+    for (int64_t k = 0; sound && k < work.count && q.total() > 0; k++) {
+        const int64_t token = q.draw(work.u[k]);
+        work.places[k] = int32_t(token);
+        q.weights()[token] = 0;
+        q.sum_again(token);
+    }
+}
+
+// Judges one row: the residual p and the remaining q of a position, while the tokens offered for it are judged.
+class Judge {
+   public:
+    Judge(const Kernels& kernels, const sk_rows& all, sk_row& row, Scratch& scratch)
+        : kernels_(kernels), all_(all), row_(row), p_(scratch.p), q_(scratch.q), saved_(scratch.saved), children_(scratch.children) {}
+
+    void run() {
+        row_.accepted = row_.judged = row_.positions = 0;
+        row_.last = -1;
+        for (int32_t node = 0;;) {
+            const float* logits = row_.logits + node * all_.vocabulary;
+            if (!p_.standardise(kernels_, logits, all_.vocabulary, *row_.sampling)) return;
+            const int32_t kept = position(node);
+            if (kept == 0) break;
+            row_.path[row_.accepted++] = node = kept;
+        }
+        row_.last = int32_t(p_.draw(row_.u_last));
+    }
+
+   private:
+    // The child of a node that is accepted, or 0. What beta says is about those behind it as well.
+    int32_t position(int32_t node) {
+        children_.clear();
+        for (int64_t i = node; i < row_.count; i++)
+            if (row_.parents[i] == node) children_.push_back(int32_t(i + 1));
+        if (children_.empty()) return 0;
+        row_.positions++;
+        if (row_.q) q_.assign(kernels_, row_.q + node * all_.support, all_.support);
+        const bool by_overlap = row_.by_overlap && row_.q;
+        double missed = by_overlap ? 1 - overlap() : 1;
+        int32_t kept = 0;
+        for (size_t rank = 0; rank < children_.size(); rank++) {
+            const int64_t token = row_.drafted[children_[rank] - 1], place = all_.places ? all_.places[token] : token;
+            const float p = p_.share(token), q = row_.q ? q_.total() > 0 ? q_.share(place) : 0.0f : 1.0f;
+            if (!kept) {
+                row_.p[row_.judged] = p;
+                row_.q_of[row_.judged++] = q;
+            }
+            // If q had fewer tokens than the tree has places, the remaining places hold none.
+            if (!(q > 0)) continue;
+            if (!kept && row_.u[row_.accepted * row_.u_stride + int64_t(rank)] * double(q) < double(p)) kept = children_[rank];
+            if (!by_overlap) missed *= 1 - std::min(1.0, double(p) / double(q));
+            if (!kept || rank + 1 < children_.size()) refuse(token, place);
+        }
+        row_.beta[row_.accepted] = float(1 - missed);
+        return kept;
+    }
+
+    // Sum of min(p, q).
+    double overlap() {
+        const double p = 1 / p_.total(), q = 1 / q_.total();
+        double sum = 0;
+        for (int64_t i = 0; i < all_.support; i++)
+            sum += std::min(p_.weights()[all_.tokens ? all_.tokens[i] : i] * p, q_.weights()[i] * q);
+        return sum;
+    }
+
+    // p becomes max(0, p - q), and q loses the token. Where rounding leaves nothing of p, it stays as it is.
+    void refuse(int64_t token, int64_t place) {
+        float* p = p_.weights();
+        if (!row_.q) {
+            const float weight = p[token];
+            p[token] = 0;
+            p_.sum_again(token);
+            if (p_.total() > 0) return;
+            p[token] = weight;
+            p_.sum_again(token);
+            return;
+        }
+        float *q = q_.weights(), *saved = saved_.reserve(all_.support);
+        const float factor = float(p_.total() / q_.total());
+        for (int64_t i = 0; i < all_.support; i++) {
+            float& weight = p[all_.tokens ? all_.tokens[i] : i];
+            saved[i] = weight;
+            weight = std::max(weight - factor * q[i], 0.0f);
+        }
+        p_.sum_again();
+        if (!(p_.total() > 0)) {
+            for (int64_t i = 0; i < all_.support; i++) p[all_.tokens ? all_.tokens[i] : i] = saved[i];
+            p_.sum_again();
+        }
+        q[place] = 0;
+        q_.sum_again(place);
+    }
+
+    const Kernels& kernels_;
+    const sk_rows& all_;
+    sk_row& row_;
+    Distribution &p_, &q_;
+    Buffer<float>& saved_;
+    std::vector<int32_t>& children_;
+};
+
+}  // namespace
+
+void draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads) {
+    const Kernels& kernel = kernels();
+    each_with_scratch(count, threads, [&](int64_t i, Scratch& scratch) { draw_different(kernel, draws[i], size, scratch); });
+}
+
+std::string judging_fault(const sk_rows& rows) {
+    for (int64_t r = 0; r < rows.count; r++) {
+        const sk_row& row = rows.rows[r];
+        for (int64_t i = 0; i < row.count; i++) {
+            const std::string which = " of row " + std::to_string(r);
+            if (row.drafted[i] < 0 || row.drafted[i] >= rows.vocabulary) return "a token" + which + " is not in the vocabulary";
+            if (row.parents[i] < 0 || row.parents[i] > i) return "a token" + which + " comes before its parent";
+        }
+    }
+    return "";
+}
+
+void judge(const sk_rows& rows) {
+    const Kernels& kernel = kernels();
+    each_with_scratch(rows.count, rows.threads, [&](int64_t i, Scratch& scratch) {
+        Judge(kernel, rows, rows.rows[i], scratch).run();
+    });
+}
+
+}  // namespace sk

@@ -1,0 +1,55 @@
+// Distributions over a vocabulary: drawing from them, and judging drafts by them.
+#pragma once
+#include <stdint.h>
+
+#include <string>
+
+#include "activations.h"
+#include "api.h"
+#include "kernels.h"
+
+namespace sk {
+
+// A distribution up to a factor. Its bits depend on the logits and the settings alone.
+class Distribution {
+   public:
+    // The standardised distribution of logits [size]; false where one is not a number, and nothing has any weight then.
+    bool standardise(const Kernels& kernels, const float* logits, int64_t size, const sk_sampling& sampling);
+
+    // Scales the weights to probabilities.
+    void normalise();
+
+    // Weights that are known; they are copied.
+    void assign(const Kernels& kernels, const float* weights, int64_t size);
+
+    double total() const { return total_; }
+    float share(int64_t token) const { return float(double(weights_.get()[token]) / total_); }
+    float* weights() { return weights_.get(); }
+
+    // To be called after weights were changed: all of them, or that of one token.
+    void sum_again();
+    void sum_again(int64_t token);
+
+    // Inverts the cumulative sum, tokens in the order of their numbers; never a token without weight. The total is
+    // above 0, u in [0, 1).
+    int64_t draw(double u) const;
+
+   private:
+    void filter(const float* logits, float most, float factor, const sk_sampling& sampling);
+    float edge(const float* logits, float most, float factor, const sk_sampling& sampling) const;
+    void add_up();
+
+    const Kernels* kernels_ = nullptr;
+    int64_t size_ = 0;
+    double total_ = 0;
+    Buffer<float> weights_, sums_;  // [size], and per kBestBlock of them
+};
+
+void draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads);
+
+// What is wrong with the rows, or nothing.
+std::string judging_fault(const sk_rows& rows);
+
+void judge(const sk_rows& rows);
+
+}  // namespace sk

@@ -1,0 +1,132 @@
+"""Verification of rows of a target on the quantised kernels: on the host, by the kernels where rows are sampled.
+
+Which way a row goes depends on its own settings, not on what rides along. Rows with penalties, a bias, lenience or
+details go the way of `engine.speculation.verify.verifier`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+
+import torch
+from torch import Tensor
+
+from specchat.engine.kernels.sampling import SampledRow, SampledVerdict, judge
+from specchat.engine.runner.quantized_runner import QuantizedRunner
+from specchat.engine.runner.tree import BRANCHES, Tree, chain
+from specchat.engine.sampling.rng import Stream, uniforms
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.proposal import Proposal
+from specchat.engine.speculation.verify.agreement import compare
+from specchat.engine.speculation.verify.outcome import Outcome, outcome_of, to_host
+from specchat.engine.speculation.verify.verifier import Verifier
+
+
+def verify_on_host(
+    target: QuantizedRunner,
+    rows: Sequence[SequenceState],
+    proposal: Proposal,
+    gammas: Sequence[int],
+    verifier: Verifier,
+) -> tuple[list[Outcome], list[Tensor] | None]:
+    """Run the target over the drafts of a batch and judge them; accepted branches are kept in the cache.
+
+    Args:
+        target: runner of the target model.
+        rows: B.
+        proposal: their drafts.
+        gammas: [B], draft lengths asked for.
+        verifier: of the rows that are judged on tensors.
+
+    Returns:
+        The outcomes, and the tapped states [1 + accepted, taps x hidden] of each row.
+    """
+    slots, starts = [row.slot for row in rows], [row.cached for row in rows]
+    drafted = [tokens[:n] for tokens, n in zip(proposal.tokens.tolist(), proposal.lengths, strict=True)]
+    trees = proposal.trees or [None] * len(rows)
+    fed = [[row.tokens[-1], *tokens] for row, tokens in zip(rows, drafted, strict=True)]
+    shapes = [tree or chain(n) for tree, n in zip(trees, proposal.lengths, strict=True)]
+    plain = [_is_plain(row) for row in rows]
+    greedy = [own and row.request.sampling.greedy for row, own in zip(rows, plain, strict=True)]
+    seen = target.score(fed, slots, starts, shapes, best=any(greedy))
+    outcomes: dict[int, Outcome] = {}
+    for i in compress(range(len(rows)), greedy):
+        outcomes[i] = compare(rows[i], drafted[i], trees[i], seen.best[i], gammas[i])
+    sampled = [i for i, own in enumerate(plain) if own and not greedy[i]]
+    outcomes |= zip(sampled, judge_sampled(sampled, rows, proposal, seen.logits, gammas), strict=True)
+    for i, outcome in outcomes.items():
+        if outcome.path != list(range(1, len(outcome.path) + 1)):
+            target.cache.move(slots[i], [starts[i] + node for node in outcome.path], starts[i] + 1)
+    special = [i for i, own in enumerate(plain) if not own]
+    if special:
+        part = proposal.only(special)
+        logits = torch.nn.utils.rnn.pad_sequence([seen.logits[i] for i in special], batch_first=True)
+        judged = verifier.judge([rows[i] for i in special], logits, part, [gammas[i] for i in special])
+        outcomes |= zip(special, to_host(judged, len(special)), strict=True)
+    in_order = [outcomes[i] for i in range(len(rows))]
+    if seen.tapped is None:
+        return in_order, None
+    return in_order, [_along(states, outcome) for states, outcome in zip(seen.tapped, in_order, strict=True)]
+
+
+def _is_plain(row: SequenceState) -> bool:
+    """Whether logits alone choose the row's tokens, unchanged and without loss, and nobody asks for details."""
+    sampling = row.request.sampling
+    return sampling.lossless and not sampling.adjusts and not row.request.detail
+
+
+def judge_sampled(
+    mine: Sequence[int],
+    rows: Sequence[SequenceState],
+    proposal: Proposal,
+    logits: Sequence[Tensor],
+    gammas: Sequence[int],
+) -> list[Outcome]:
+    """Outcomes of the sampled rows `mine`, in their order."""
+    if not mine:
+        return []
+    trees = proposal.trees or [None] * len(rows)
+    deepest = max((proposal.lengths[i] for i in mine), default=0)
+    seeds, numbers = [rows[i].seed for i in mine], [rows[i].rounds for i in mine]
+    u = uniforms(seeds, numbers, Stream.ACCEPT, max(deepest, 1) * BRANCHES)
+    u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0].tolist()
+    verdicts: dict[int, SampledVerdict] = {}
+    found: dict[int, SampledRow] = {}
+    for k, i in enumerate(mine):
+        tree, length = trees[i], proposal.lengths[i]
+        source = proposal.q if tree is None else proposal.tree_q
+        found[i] = SampledRow(
+            logits=logits[i],
+            sampling=rows[i].request.sampling,
+            drafted=proposal.tokens[i, :length].tolist(),
+            parents=(tree or chain(length)).parents,
+            q=source[i] if source is not None and length else None,
+            by_overlap=tree is None,
+            u=u[k].reshape(-1, 1 if tree is None else BRANCHES),
+            u_last=u_last[k],
+        )
+    size, threads, support = logits[mine[0]].shape[-1], torch.get_num_threads(), proposal.support
+    for in_tree in (False, True):
+        part = [i for i in mine if (trees[i] is not None) is in_tree]
+        if part:
+            drawn_from = (support.tokens, support.places) if in_tree and support else None
+            verdicts |= zip(part, judge([found[i] for i in part], size, drawn_from, threads), strict=True)
+    return [_outcome(gammas[i], found[i], trees[i], verdicts[i]) for i in mine]
+
+
+def _outcome(gamma: int, row: SampledRow, tree: Tree | None, verdict: SampledVerdict) -> Outcome:
+    chances = list(zip(verdict.p, verdict.q, strict=True))
+
+    def u(place: int, rank: int) -> float:
+        return float(row.u[place, rank])
+
+    broken = verdict.last < 0
+    return outcome_of(gamma, row.drafted, tree, verdict.path, chances, u, verdict.beta, verdict.last, broken=broken)
+
+
+def _along(states: Tensor, outcome: Outcome) -> Tensor:
+    """The tapped states of a row's last token and of what was accepted behind it."""
+    if not outcome.path:
+        return states[: 1 + outcome.accepted]
+    return torch.from_numpy(states.numpy()[[0, *outcome.path]])
