@@ -199,11 +199,6 @@ class Planner:
         except Exception as error:
             self._on_fault(row, error)
 
-    def exchange(self, one: int, other: int) -> None:
-        """Two slots change places, with their rows."""
-        for drafter in self.drafters.values():
-            drafter.exchange(one, other)
-
     def lend(self, row: SequenceState, source: int, length: int) -> int:
         """How many of a row's first `length` tokens, which another slot holds, may be copied from there."""
         return self.drafters[row.drafter].lend(row, source, length)

@@ -354,27 +354,12 @@ class Worker:
         if not rows:
             return
         self._steps -= self._steps > 0
-        self._bring_together(rows)
-        rows.sort(key=lambda row: row.slot)
         try:
             self._verify(rows)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             self._blame(*self._one_by_one(rows, error, self._verify))
-
-    @torch.inference_mode()
-    def _bring_together(self, rows: Sequence[SequenceState]) -> None:
-        """Move rows into neighbouring slots, where passes copy the caches of others.
-
-        Static passes take the first slots, so on a GPU the rows go there.
-        """
-        if not any(runner.gathers for runner in (self._target, self._made.draft_runner) if runner):
-            return
-        for one, other in self._scheduler.moves(rows, to_first=self._target.device.type == "cuda"):
-            length = self._scheduler.exchange(one, other)
-            self._target.cache.exchange(one, other, length)
-            self._planner.exchange(one, other)
 
     def _verify(self, rows: Sequence[SequenceState]) -> None:
         """Run one round for these rows."""

@@ -46,9 +46,6 @@ class Drafter:
     def read(self, row: SequenceState) -> None:
         """Read one more chunk of them."""
 
-    def exchange(self, one: int, other: int) -> None:
-        """Two slots of the target's cache change places, with their rows."""
-
     def lend(self, row: SequenceState, source: int, length: int) -> int:  # noqa: ARG002
         """Slot `source` of the target's cache holds the row's first `length` tokens; how many of them may be copied."""
         return length

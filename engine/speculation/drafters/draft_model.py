@@ -78,13 +78,6 @@ class ModelDrafter(Drafter):
         self._model.prefill(to_device([chunk], self._model.device), [row.slot], [start])
         self._cached[row.request.request_id] = start + len(chunk)
 
-    def exchange(self, one: int, other: int) -> None:
-        """In the draft cache as well."""
-        content = self._content
-        length = max(len(content[one]), len(content[other]), *self._cached.values(), 0)
-        self._model.cache.exchange(one, other, length)
-        content[one], content[other] = content[other], content[one]
-
     def propose(
         self,
         rows: Sequence[SequenceState],

@@ -113,10 +113,6 @@ class HeadDrafter(Drafter):
         """As many as the head knows in that slot."""
         return self._memory.lend(row, source, length)
 
-    def exchange(self, one: int, other: int) -> None:
-        """In the head's memory as well."""
-        self._memory.exchange(one, other)
-
     def absorb(self, rows: Sequence[SequenceState], tapped: Tensor, lengths: Sequence[int] | None = None) -> None:
         """Keep the states of what the target has read."""
         self._memory.absorb(rows, tapped, lengths)
