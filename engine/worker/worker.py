@@ -307,9 +307,9 @@ class Worker:
         unread = sorted((row for row in self._scheduler.rows if not self._is_ready(row)), key=lambda r: r.admitted_at)
         if not unread:
             return
-        rows = unread[:1]
-        if not (rows[0].prefilled or self._config.exact):  # exact: how a prompt is read may not depend on others
-            rows = [row for row in unread if not row.prefilled]
+        rows = [row for row in unread if row.prefilled == unread[0].prefilled]
+        if self._config.exact:  # how a prompt is read may not depend on others
+            rows = rows[:1]
         try:
             self._read(rows)
         except torch.OutOfMemoryError:
@@ -325,7 +325,7 @@ class Worker:
         """One chunk of the first row's prompt and what fits beside it, for the target or, once that has it all, for the
         drafter."""
         if rows[0].prefilled:
-            self._planner.read(rows[0])
+            self._planner.read(rows)
             return
         started, limit, room = self._clock(), self._config.prefill_chunk, self._target.context
         rows = self._scheduler.read_together(rows, limit, room)

@@ -10,13 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.request import MAX_GAMMA, Sampling
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.region import Numbers, Region, Regions
 from specchat.engine.sampling.sampler import (
     NUMBERS,
     SamplingFlags,
     SamplingRows,
+    coarse_flags,
     draw,
     most_likely,
     setting_numbers,
@@ -56,11 +57,11 @@ class StaticSteps:
         return self._regions.bytes
 
     @torch.inference_mode()
-    def capture(self, samplings: Sequence[Sampling]) -> None:
+    def capture(self) -> None:
         """Capture the steps for all numbers of rows and columns."""
-        shapes = product(reversed(self._passes.column_counts), reversed(self._passes.row_counts), samplings)
-        for columns, rows, sampling in shapes:
-            self._steps(rows, columns, SamplingFlags.of([sampling]).coarse)
+        for columns, rows in product(reversed(self._passes.column_counts), reversed(self._passes.row_counts)):
+            for flags in coarse_flags(rows):
+                self._steps(rows, columns, flags)
 
     @torch.inference_mode()
     def draft(self, rows: Sequence[SequenceState], steps: int, u: NDArray[np.float64]) -> tuple[Tensor, Tensor | None]:
@@ -72,7 +73,8 @@ class StaticSteps:
             u: [B, steps], uniforms.
         """
         sampling, seats = [row.request.sampling for row in rows], self._passes.seats([row.slot for row in rows])
-        flags, count, mine = SamplingFlags.of(sampling).coarse, seats.count, list(seats.mine)
+        count, mine = seats.count, list(seats.mine)
+        flags = SamplingFlags.of(sampling).strict.coarse(count)
         columns = self._passes.columns(max(len(row.tokens) for row in rows) + MAX_GAMMA)
         first, further = self._steps(count, columns, flags)
         by_seat = {

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.kernels.quantized_linear import QuantizedLinear
-from specchat.engine.request import DEFAULT_GAMMA, Sampling
+from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
@@ -98,12 +98,10 @@ class HeadDrafter(Drafter):
         """Memory that its CUDA graphs share."""
         return self._static.bytes if self._static else 0
 
-    def capture(self, samplings: Sequence[Sampling]) -> None:
-        """All shapes of trees."""
+    def capture(self) -> None:
+        """All shapes of trees and chains."""
         if self._static:
-            self._static.capture(
-                samplings, [tree_of(gamma) for gamma in range(1, LONGEST + 1)] if self._branches else []
-            )
+            self._static.capture([tree_of(gamma) for gamma in range(1, LONGEST + 1)] if self._branches else [])
 
     def admit(self, row: SequenceState) -> None:
         """Find what is known of the prompt; the target reads again what is not."""
