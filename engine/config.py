@@ -24,8 +24,10 @@ def models_folder() -> Path:
     """
     if home := os.environ.get("SPECCHAT_HOME"):
         return Path(home).expanduser().absolute() / "models"
-    import platformdirs
-
+    try:
+        import platformdirs
+    except ImportError:  # the engine also runs where only torch, transformers and safetensors are installed
+        return Path("~/.cache/specchat/models").expanduser()
     return platformdirs.user_cache_path("specchat", appauthor=False) / "models"
 
 

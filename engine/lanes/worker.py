@@ -88,9 +88,10 @@ class LaneWorker(Worker):
 
     def load(self, assemble: Assemble) -> Assembly:
         """Load the models; create KV caches and drafters."""
-        made = self._load(assemble)
-        self._scheduler = LaneScheduler(made.target.cache.slots, self._config.prefill_chunk)
-        return made
+        return self._load(assemble)
+
+    def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
+        return LaneScheduler(made.target.cache.slots, self._config.prefill_chunk)
 
     def warm_up(self) -> None:
         """Answer a short prompt that nobody sees, so that the first reply of no lane pays for what is done once."""
@@ -111,12 +112,12 @@ class LaneWorker(Worker):
     def turn(self) -> None:
         """Admit waiting requests, then run one prefill chunk or one round."""
         with self.clock.running():
-            self._admit()
+            self._admission.run()
             try:
-                if all(self._is_ready(row) for row in self._scheduler.rows):
+                if all(self._prefill.is_ready(row) for row in self._scheduler.rows):
                     self._round()
                 else:
-                    self._prefill()
+                    self._prefill.run()
                 if self._target.device.type == "cuda":  # work queued by this lane must not count on the other's clock
                     torch.cuda.synchronize(self._target.device)
             except torch.OutOfMemoryError:
@@ -124,7 +125,7 @@ class LaneWorker(Worker):
 
     def end(self) -> None:
         """Cancel all requests."""
-        self._end_all(FinishReason.CANCELLED, "")
+        self._requests.end_all(FinishReason.CANCELLED, "")
 
 
 class LanesWorker:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,8 +14,21 @@ from torch.nn.attention.flex_attention import BlockMask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specchat.engine.runner.flex import attend
+from specchat.engine.runner.kv_cache import Run
 
 NAME = "slot_cache"
+_runs: ContextVar[Sequence[Run]] = ContextVar("runs", default=())
+"""Where the rows of the pass under way lie; nothing where keys and values are those of the rows, one by one."""
+
+
+@contextmanager
+def scattered(runs: Sequence[Run]) -> Iterator[None]:
+    """Passes in here get keys and values of all slots from the first to the last of theirs (`CacheView.runs`)."""
+    token = _runs.set(runs)
+    try:
+        yield
+    finally:
+        _runs.reset(token)
 
 
 def slot_attention(
@@ -28,7 +45,8 @@ def slot_attention(
     Args:
         module: the layer; not used.
         query: [B, H, T, D].
-        key: [B, G, S, D] with H a multiple of G.
+        key: [B, G, S, D] with H a multiple of G; of more slots where rows are `scattered`, and of one, with the columns
+            of all slots, where the mask is one of `engine.runner.flex`.
         value: [B, G, S, Dv], Dv the head size of values.
         attention_mask: bool [B, 1, H/G·T, S], True where a query may attend; None for one query that attends to all; or
             that of `engine.runner.flex`.
@@ -42,7 +60,13 @@ def slot_attention(
     batch, heads, length, size = query.shape
     groups = key.shape[1]
     folded = query.reshape(batch, groups, heads // groups * length, size)
-    out = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attention_mask, scale=scaling)
+    attend_to = partial(torch.nn.functional.scaled_dot_product_attention, scale=scaling)
+    if runs := _runs.get():  # a call for each run costs less than a copy of what it reads
+        masks = [None if attention_mask is None else attention_mask[run.rows] for run in runs]
+        parts = zip(runs, masks, strict=True)
+        out = torch.cat([attend_to(folded[r.rows], key[r.slots], value[r.slots], mask) for r, mask in parts])
+    else:
+        out = attend_to(folded, key, value, attention_mask)
     return out.reshape(batch, heads, length, -1).transpose(1, 2).contiguous(), None
 
 

@@ -50,7 +50,7 @@ class SlotView(StaticView):
     """
 
     def __init__(self, cache: KVCache, slot: int, columns: int, positions: Tensor) -> None:
-        super().__init__(cache, 1, columns, positions)
+        super().__init__(cache, torch.full((1,), slot, device=positions.device), columns, positions)
         self._slot = slot
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:

@@ -1,12 +1,13 @@
 """Graph runner: forward passes of fixed shape, a CUDA graph per bucket of rows, tokens and columns.
 
-Rows that are not in the batch are padding: they feed token 0 and write to a column reserved for that, so their own
-columns stay untouched.
+A pass is told the slot of each of its rows. Rows beyond the batch are padding: they feed token 0 and write to a column
+reserved for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,6 +30,23 @@ Scores = tuple[Tensor, Tensor | None]
 
 Step = Callable[[Tensor, Tensor, StaticView, TreeMask | None], Scores]
 """Scores of tokens [B, T] at columns [B, T] through a view of the cache; the tokens are chains without a tree mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """Places of a batch in a pass of more rows."""
+
+    count: int
+    """Rows of the pass."""
+    mine: Sequence[int]
+    """[B], which of them each row of the batch is."""
+    slots: Sequence[int]
+    """The slot of each row of the pass; further rows are padding."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the batch is the first rows."""
+        return list(self.mine) == list(range(len(self.mine)))
 
 
 class GraphRunner:
@@ -67,7 +85,7 @@ class GraphRunner:
     @property
     def row_counts(self) -> list[int]:
         """Rows that passes may have."""
-        return sorted({self.rows([slot]) for slot in range(self.cache.slots)})
+        return sorted({self._rows(batch) for batch in range(1, self.cache.slots + 1)})
 
     @property
     def column_counts(self) -> list[int]:
@@ -84,35 +102,43 @@ class GraphRunner:
     ) -> Scores:
         """As `ModelRunner.forward_tapped`."""
         length = tokens.shape[1]
-        rows, width = self.rows(slots), captured_width(length)
+        width, seats = captured_width(length), self.seats(slots)
+        rows = seats.count
         bucket = self.bucket(rows, width, self.columns(max(starts) + width))
         index, start = [-1] * rows, [0] * rows
-        for row, (slot, first) in enumerate(zip(slots, starts, strict=True)):
-            index[slot], start[slot] = row, first
+        for row, (seat, first) in enumerate(zip(seats.mine, starts, strict=True)):
+            index[seat], start[seat] = row, first
         inputs = {"tokens": tokens}
         if "inside" in bucket.inputs:
             if tree_mask is None:
                 tree_mask = TreeMask.of((chain(width - 1),) * len(slots), width, self.pool.device)
             inputs |= {"depths": tree_mask.depths, "inside": tree_mask.inside}
-        logits, *tapped = bucket({"index": index, "start": start, "mine": slots}, inputs)
-        if list(slots) == list(range(len(slots))):
+        numbers = {"index": index, "start": start, "slots": seats.slots, "mine": seats.mine}
+        logits, *tapped = bucket(numbers, inputs)
+        if seats.in_order:
             logits, *tapped = (part[: len(slots), :length] for part in (logits, *tapped))
         else:
             mine = bucket.numbers["mine"][: len(slots)]
             logits, *tapped = (part[mine, :length] for part in (logits, *tapped))
         return logits, tapped[0] if tapped else None
 
-    def rows(self, slots: Sequence[int]) -> int:
-        """Rows of a pass that these slots take part in: the first ones."""
-        return min(power_of_two(max(slots) + 1), self.cache.slots)
+    def seats(self, slots: Sequence[int]) -> Seats:
+        """Where the rows in these slots are in a pass: one after the other, but for a pass over all slots, which reads
+        the cache where it lies."""
+        count, every = self._rows(len(slots)), range(self.cache.slots)
+        whole = count == self.cache.slots
+        return Seats(count, *((slots, every) if whole else (every[: len(slots)], slots)))
+
+    def _rows(self, batch: int) -> int:
+        return min(power_of_two(batch), self.cache.slots)
 
     def columns(self, end: int) -> int:
         """Columns of a pass that writes up to `end`."""
         return next((size for size in self._columns if size >= end), self._columns[-1])
 
-    def view(self, rows: int, columns: int, positions: Tensor) -> StaticView:
-        """The first rows and columns of the cache, for a pass that writes `positions` [rows, T]."""
-        return StaticView(self.cache, rows, columns, positions, compiled=self._compiled)
+    def view(self, slots: Tensor, columns: int, positions: Tensor) -> StaticView:
+        """The first columns of slots [rows] of the cache, for a pass that writes `positions` [rows, T]."""
+        return StaticView(self.cache, slots, columns, positions, compiled=self._compiled)
 
     def compile(self, run: Callable[[], object]) -> None:
         """Run once, so that new shapes are compiled; if that fails, run without compilation from then on."""
@@ -140,8 +166,8 @@ class GraphRunner:
 
     def _bucket(self, rows: int, width: int, columns: int) -> Region:
         device = self.pool.device
-        numbers = Numbers(device, dict.fromkeys(("index", "start", "mine"), (rows,)))
-        numbers.send({"index": [-1] * rows})
+        numbers = Numbers(device, dict.fromkeys(("index", "start", "slots", "mine"), (rows,)))
+        numbers.send({"index": [-1] * rows, "slots": range(rows)})
         inputs = {"tokens": torch.zeros(rows, width, dtype=torch.long, device=device)}
         branches = self.trees and width > 1
         if branches:
@@ -158,7 +184,7 @@ class GraphRunner:
             tree_mask = None  # padding may attend to anything
             if branches:
                 tree_mask = TreeMask(inputs["depths"][row], inputs["inside"][row], blank.children, (), ())
-            logits, tapped = self.step(tokens, positions, self.view(rows, columns, positions), tree_mask)
+            logits, tapped = self.step(tokens, positions, self.view(numbers["slots"], columns, positions), tree_mask)
             return [logits, *([] if tapped is None else [tapped])]
 
         self.compile(run)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-_BLOCK = 128
+BLOCK = 128
+"""Columns that kernels read together."""
 
 
 def is_available(device: torch.device) -> bool:
@@ -21,34 +22,41 @@ def is_available(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def block_mask(mask: Tensor, ends: Tensor) -> BlockMask:
-    """An attention mask in the form that these kernels take.
+def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: int) -> BlockMask:
+    """An attention mask over the pages of a cache (`engine.runner.kv_cache.pages`), in the form that kernels take.
+
+    The blocks of a row are those of its slot, as in a paged cache (Kwon et al. 2023, "PagedAttention") whose sequences
+    each have one stretch of it.
 
     Args:
-        mask: [B, 1, T, S], bool, whether a query may attend to a column.
-        ends: [B], int64, the columns of each row: beyond them its mask is False.
+        mask: [B, 1, T, S], bool, whether a query may attend to a column of the row's slot.
+        ends: [B], int64, the columns of each row: beyond them its mask is False. Rows that end beyond S are padding,
+            of which one block is read.
+        slots: [B], int64.
+        columns: of a slot, a multiple of `BLOCK`.
+        total: slots of the cache.
     """
-    rows, _, length, columns = mask.shape
-    blocks = -(-columns // _BLOCK)
-    count = ((ends + _BLOCK - 1) // _BLOCK).clamp(1, blocks).to(torch.int32)
-    tiles = -(-length // _BLOCK)
-    index = torch.arange(blocks, dtype=torch.int32, device=mask.device)
+    length, seen = mask.shape[2:]
+    blocks, tiles = -(-seen // BLOCK), -(-length // BLOCK)
+    count = torch.where(ends > seen, 1, (ends + BLOCK - 1) // BLOCK).clamp(1, blocks).to(torch.int32)
+    index = (slots[:, None] * (columns // BLOCK) + torch.arange(blocks, device=mask.device)).to(torch.int32)
 
     def allowed(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Tensor:  # noqa: ARG001
-        return mask[row, 0, query, column]
+        own = column - slots[row] * columns
+        return mask[row, 0, query, own.clamp(0, seen - 1)] & (own >= 0) & (own < seen)
 
     return BlockMask.from_kv_blocks(
         count[:, None, None].expand(-1, 1, tiles).contiguous(),
-        index.expand(rows, 1, tiles, -1).contiguous(),
-        BLOCK_SIZE=_BLOCK,
+        index[:, None, None].expand(-1, 1, tiles, -1).contiguous(),
+        BLOCK_SIZE=BLOCK,
         mask_mod=allowed,
-        seq_lengths=(length, columns),
+        seq_lengths=(length, total * columns),
         compute_q_blocks=False,
     )
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float | None) -> Tensor:
-    """[B, H, T, Dv] of queries [B, H, T, D], keys [B, G, S, D] and values [B, G, S, Dv], H a multiple of G."""
+    """[B, H, T, Dv] of queries [B, H, T, D], keys [1, G, n, D] and values [1, G, n, Dv], H a multiple of G."""
     kernel = flex_attention if torch.compiler.is_compiling() or query.device.type == "cpu" else _compiled()
     attended: Tensor = kernel(query, key, value, block_mask=mask, scale=scale, enable_gqa=True)
     return attended

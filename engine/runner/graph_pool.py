@@ -6,7 +6,7 @@ eagerly each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
@@ -44,9 +44,11 @@ class GraphPool:
         try:
             return self._captured(run)
         except RuntimeError as error:
-            if _is_shortage(error):
-                raise torch.OutOfMemoryError(first_line(error)) from error
-            self.not_captured = first_line(error)
+            # What fails in a capture makes its end fail too: the first error is the reason.
+            reasons = list(_chain(error))
+            if any(map(_is_shortage, reasons)):
+                raise torch.OutOfMemoryError(first_line(reasons[-1])) from error
+            self.not_captured = first_line(reasons[-1])
             return run
 
     def _warm(self, run: Callable[[], object]) -> None:
@@ -60,10 +62,13 @@ class GraphPool:
 
     def _captured(self, run: Callable[[], T]) -> Callable[[], T]:
         """`run` as a CUDA graph."""
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: other threads may allocate during the capture.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            made = run()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            # thread_local: other threads may allocate during the capture.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                made = run()
+        finally:
+            torch.cuda.set_stream(stream)  # a capture that fails leaves its own
 
         def replay() -> T:
             graph.replay()
@@ -72,7 +77,15 @@ class GraphPool:
         return replay
 
 
-def _is_shortage(error: RuntimeError) -> bool:
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it came from."""
+    reason: BaseException | None = error
+    while reason is not None:
+        yield reason
+        reason = reason.__cause__ or reason.__context__
+
+
+def _is_shortage(error: BaseException) -> bool:
     """Whether memory was lacking: CUDA's libraries say so in errors of their own."""
     text = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "alloc_failed" in text

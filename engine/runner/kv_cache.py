@@ -7,6 +7,7 @@ and attends to positions up to its own, so entries beyond a sequence's length ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 from mmap import mmap
@@ -41,6 +42,7 @@ class KVCache:
         columns: positions per slot.
         device: of the tensors.
         dtype: of keys and values.
+        paged: whether the columns of all slots follow each other in memory, for `pages`; else those of one slot do.
     """
 
     def __init__(
@@ -50,22 +52,26 @@ class KVCache:
         columns: int,
         device: torch.device,
         dtype: torch.dtype,
+        *,
+        paged: bool = False,
     ) -> None:
         self.slots = slots
         self.columns = columns
 
         def blocks(sizes: Iterable[tuple[int, int]]) -> list[Tensor]:
             # Zeros, not empty: a masked position still multiplies its value by 0, and 0 x NaN is NaN.
-            return [
-                lazy_zeros((len(list(alike)), slots, h, columns, d), device, dtype) for (h, d), alike in groupby(sizes)
-            ]
+            made = []
+            for (h, d), alike in groupby(sizes):
+                first, second = (h, slots) if paged else (slots, h)
+                block = lazy_zeros((len(list(alike)), first, second, columns, d), device, dtype)
+                made.append(block.transpose(1, 2) if paged else block)
+            return made
 
         # Neighbouring layers of one shape share one tensor, so that copying a slot takes one operation for all.
         keys, values = blocks((h, d) for h, d, _, _ in shapes), blocks((h, d) for _, _, h, d in shapes)
         self._blocks = [*keys, *values]
         self.keys = [layer for block in keys for layer in block]
         self.values = [layer for block in values for layer in block]
-        self._spare = torch.empty(max(block[0, 0].numel() for block in self._blocks), device=device, dtype=dtype)
 
     @property
     def bytes(self) -> int:
@@ -76,11 +82,6 @@ class KVCache:
         """Copy the first `length` positions of slot `source` to slot `target`."""
         for block in self._blocks:
             block[:, target, :, :length] = block[:, source, :, :length]
-
-    def exchange(self, one: int, other: int, length: int) -> None:
-        """Let two slots change the first `length` positions."""
-        for layer in (*self.keys, *self.values):
-            exchange(layer[one, :, :length], layer[other, :, :length], self._spare)
 
     def clear(self, slot: int) -> None:
         """Zero a slot. Needed after a NaN, which a mask does not remove (0 x NaN is NaN)."""
@@ -114,12 +115,30 @@ class KVCache:
             columns[:, :, target:end] = columns[:, :, list(sources)]
 
 
-def exchange(one: Tensor, other: Tensor, spare: Tensor) -> None:
-    """Exchange two tensors of one shape, by way of a third [n] that is large enough: nothing is allocated."""
-    kept = spare[: one.numel()].view(one.shape)
-    kept.copy_(one)
-    one.copy_(other)
-    other.copy_(kept)
+def pages(stored: Tensor) -> Tensor:
+    """Keys or values [slots, G, columns, D] of one layer of a paged cache as [1, G, slots x columns, D], uncopied."""
+    slots, groups, columns, size = stored.shape
+    return stored.transpose(0, 1).view(1, groups, slots * columns, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of a pass whose slots are neighbours."""
+
+    rows: slice
+    slots: slice
+    """Counted from the lowest slot of the pass."""
+
+
+def neighbours(slots: Sequence[int]) -> list[Run]:
+    """The rows in these slots, as few runs."""
+    runs, first, lowest = [], 0, min(slots)
+    for row in range(1, len(slots) + 1):
+        if row == len(slots) or slots[row] != slots[row - 1] + 1:
+            start = slots[first] - lowest
+            runs.append(Run(slice(first, row), slice(start, start + row - first)))
+            first = row
+    return runs
 
 
 class CacheView:
@@ -130,20 +149,26 @@ class CacheView:
         slots: [B], the slot of each row, on the host.
         starts: [B], the first position each row writes, on the host.
         positions: [B, T], positions the pass writes, on the device.
+        gathers: whether the model's attention takes keys and values by row; else scattered rows get those of all slots
+            from the first to the last of them, and `runs` says where theirs are.
     """
 
     is_compileable = False
 
-    def __init__(self, cache: KVCache, slots: Sequence[int], starts: Sequence[int], positions: Tensor) -> None:
+    def __init__(
+        self, cache: KVCache, slots: Sequence[int], starts: Sequence[int], positions: Tensor, *, gathers: bool
+    ) -> None:
         self._cache = cache
         self._start = starts[0] if len(starts) == 1 else None
         self._positions = positions
         self._length = max(starts) + positions.shape[1]
         index = to_device(slots, positions.device)
         self._row_index = index[:, None]
-        # Neighbouring slots are a slice of the cache; scattered ones have to be gathered.
-        together = list(slots) == list(range(slots[0], slots[0] + len(slots)))
-        self._rows: slice | Tensor = slice(slots[0], slots[0] + len(slots)) if together else index
+        runs = neighbours(slots)
+        scattered = len(runs) > 1
+        self.runs = runs if scattered and not gathers else []
+        """The runs of rows in neighbouring slots, where the rows are not all one."""
+        self._rows: slice | Tensor = index if scattered and gathers else slice(min(slots), max(slots) + 1)
 
     @property
     def length(self) -> int:
@@ -151,14 +176,15 @@ class CacheView:
         return self._length
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Write this pass's keys and values [B, G, T, D] of one layer; return the rows' first S columns."""
+        """Write this pass's keys and values [B, G, T, D] of one layer; return S columns of the rows, or of all slots
+        from the first of them to the last."""
         return (
             self._write(self._cache.keys[layer_idx], key),
             self._write(self._cache.values[layer_idx], value),
         )
 
     def _write(self, stored: Tensor, new: Tensor) -> Tensor:
-        if self._start is not None:
+        if self._start is not None:  # one row
             stored[self._rows, :, self._start : self._start + new.shape[2]] = new
         else:
             stored[self._row_index, :, self._positions] = new.transpose(1, 2)

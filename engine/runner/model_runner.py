@@ -56,7 +56,6 @@ class ModelRunner:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
         self.context = context
         self._limit = context - 1
-        self.gathers = True
         self.short_context = fix_longrope(model, context, self)
         """Context of the short set of rotary factors, where the model has two and runs with the long one."""
         self._fold = self._use_slot_attention()
@@ -64,7 +63,8 @@ class ModelRunner:
         """Whether passes of fixed shape attend by `engine.runner.flex`."""
         self._not_flex: str | None = None
         # The last column never holds a token: padding rows of a CUDA graph write there.
-        self.cache = self._allocate(slots, context + overhang + 1)
+        columns = context + overhang + 1
+        self.cache = self._allocate(slots, -(-columns // flex.BLOCK) * flex.BLOCK if self.flex else columns)
         self.graph_runner: GraphRunner | None = None
         """Passes of fixed shape, on a GPU."""
         on_gpu = self.device.type == "cuda"
@@ -174,11 +174,14 @@ class ModelRunner:
         tokens = functional.pad(tokens, (0, min(width, room) - tokens.shape[1]))
         first = to_device(starts, self.device)
         columns = first[:, None] + torch.arange(tokens.shape[1], device=self.device)
-        return self._call(model, tokens, columns, CacheView(self.cache, slots, starts, columns), tree_mask)
+        view = CacheView(self.cache, slots, starts, columns, gathers=self._fold == 0)
+        with attention.scattered(view.runs):
+            return self._call(model, tokens, columns, view, tree_mask)
 
     def _step(
         self, tokens: Tensor, columns: Tensor, view: StaticView, tree_mask: TreeMask | None = None
     ) -> tuple[Tensor, Tensor | None]:
+        view.paged = self.flex
         try:
             out = self._call(self.model, tokens, columns, view, tree_mask)
         except torch.OutOfMemoryError:
@@ -186,7 +189,8 @@ class ModelRunner:
         except Exception as error:  # a compiler fails in many ways, with each new shape
             if not self.flex:
                 raise
-            self.flex, self._not_flex = False, first_line(error)
+            self.flex = view.paged = False
+            self._not_flex = first_line(error)
             out = self._call(self.model, tokens, columns, view, tree_mask)
         return out.logits, self._tapped(out, tokens.shape[1])
 
@@ -206,20 +210,18 @@ class ModelRunner:
         return model(
             input_ids=tokens,
             position_ids=positions.clamp(max=self._limit),
-            attention_mask=self._mask(
-                columns, view.length, tree_mask, blocks=self.flex and isinstance(view, StaticView)
-            ),
+            attention_mask=self._mask(columns, view, tree_mask),
             past_key_values=view,
             use_cache=True,
             output_hidden_states=bool(self.taps),
         )
 
     def _mask(
-        self, written: Tensor, length: int, tree_mask: TreeMask | None = None, *, blocks: bool = False
+        self, written: Tensor, view: CacheView | StaticView | _Probe, tree_mask: TreeMask | None = None
     ) -> Tensor | BlockMask | dict[str, Tensor | BlockMask]:
-        """Attention mask for S = `length` columns, in the form that the model's attention takes (per layer type if it
-        mixes full and sliding windows)."""
-        columns = torch.arange(length, device=self.device)
+        """Attention mask for the S columns of a view, in the form that the model's attention takes (per layer type if
+        it mixes full and sliding windows)."""
+        columns = torch.arange(view.length, device=self.device)
 
         def seen(window: int | None) -> Tensor:
             if tree_mask is not None:
@@ -230,7 +232,9 @@ class ModelRunner:
             return before if window is None else before & (columns > written[:, None, :, None] - window)
 
         def shaped(window: int | None) -> Tensor | BlockMask:
-            return flex.block_mask(seen(window), written[:, -1] + 1) if blocks else self._shaped(seen(window))
+            if not (isinstance(view, StaticView) and view.paged):
+                return self._shaped(seen(window))
+            return flex.block_mask(seen(window), written[:, -1] + 1, view.slots, self.cache.columns, self.cache.slots)
 
         window = getattr(self.config, "sliding_window", None)
         types = set(getattr(self.config, "layer_types", None) or ())
@@ -262,7 +266,7 @@ class ModelRunner:
         per_token = sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * self.model.dtype.itemsize
         require_memory(self.device, slots * columns * per_token, f"a cache of {slots} x {columns} tokens")
         try:
-            return KVCache(shapes, slots, columns, self.device, self.model.dtype)
+            return KVCache(shapes, slots, columns, self.device, self.model.dtype, paged=self.flex)
         except (RuntimeError, MemoryError):
             need = slots * columns * per_token / 1e9
             raise EngineError(
@@ -278,7 +282,7 @@ class ModelRunner:
             self.model.base_model(
                 input_ids=token,
                 position_ids=torch.zeros_like(token),
-                attention_mask=self._mask(torch.zeros_like(token), 1),
+                attention_mask=self._mask(torch.zeros_like(token), probe),
                 past_key_values=probe,
                 use_cache=True,
             )
@@ -294,6 +298,7 @@ class _Probe:
     """Cache stand-in that records the shapes of keys and values."""
 
     is_compileable = False
+    length = 1
 
     def __init__(self) -> None:
         self.shapes: dict[int, tuple[int, int, int, int]] = {}

@@ -85,7 +85,6 @@ class QuantizedRunner:
     device = CPU
     branches = True
     graph_runner = None
-    gathers = False
 
     def __init__(self, model: PackedWeights, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
         columns = context + overhang + 1

@@ -24,8 +24,6 @@ class Runner(Protocol):
     """Width of the logits."""
     taps: tuple[int, ...]
     """Depths of the hidden states that are handed out: 0 the embeddings, the last one normed."""
-    gathers: bool
-    """Whether a pass copies the cached keys and values of rows whose slots are not neighbours."""
     short_context: int | None
     """Context of the short set of rotary factors, where the model has two and runs with the long one."""
 

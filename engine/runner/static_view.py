@@ -1,39 +1,45 @@
-"""Views of the KV cache for passes of fixed shape: written at positions that are held on the device."""
+"""Views of the KV cache for passes of fixed shape: slots and positions are held on the device."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from specchat.engine.runner.kv_cache import KVCache
+from specchat.engine.runner.kv_cache import KVCache, pages
 
 
 class LayerView:
-    """View of the first rows and columns of one layer's cache, written at positions held on the device.
+    """View of some slots and the first columns of one layer's cache.
 
     Args:
         keys, values: [slots, G, columns, D], the layer's whole cache.
-        rows: B, slots that take part.
+        slots: [B], int64, the slot of each row; all of them in order, where there are as many rows as slots.
         length: S, columns attended over.
-        index: [B, 1], the slots.
         positions: [B, T], columns that the pass writes; they may lie beyond S.
+        paged: whether the whole cache is handed out, as pages.
     """
 
     is_compileable = False
 
-    def __init__(self, keys: Tensor, values: Tensor, rows: int, length: int, index: Tensor, positions: Tensor) -> None:
+    def __init__(
+        self, keys: Tensor, values: Tensor, slots: Tensor, length: int, positions: Tensor, *, paged: bool
+    ) -> None:
         self._keys = keys
         self._values = values
-        self._rows = rows
+        self._slots = slots
         self._length = length
-        self._index = index
         self._positions = positions
+        self._paged = paged
 
     def update(self, key: Tensor, value: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Write keys and values [B, G, T, D]; return the first B rows and S columns."""
-        self._keys[self._index, :, self._positions] = key.transpose(1, 2)
-        self._values[self._index, :, self._positions] = value.transpose(1, 2)
-        return self._keys[: self._rows, :, : self._length], self._values[: self._rows, :, : self._length]
+        """Write keys and values [B, G, T, D]; return those of the rows [B, G, S, D], or the pages of all."""
+        return self._write(self._keys, key), self._write(self._values, value)
+
+    def _write(self, stored: Tensor, new: Tensor) -> Tensor:
+        stored[self._slots[:, None], :, self._positions] = new.transpose(1, 2)
+        if self._paged:
+            return pages(stored)
+        seen = stored[:, :, : self._length]
+        return seen if len(self._slots) == len(stored) else seen.index_select(0, self._slots)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
         """Tokens before this pass; transformers asks only without position_ids, which are always given."""
@@ -41,11 +47,11 @@ class LayerView:
 
 
 class StaticView:
-    """View of the first rows and columns of the KV cache, passed to transformers as `past_key_values`.
+    """View of some slots and the first columns of the KV cache, passed to transformers as `past_key_values`.
 
     Args:
         cache: the KV cache.
-        rows: B, slots that take part.
+        slots: [B], int64, the slot of each row; all of them in order, where there are as many rows as slots.
         columns: S, columns attended over.
         positions: [B, T], columns that the pass writes.
         compiled: whether layers run compiled (`engine.runner.compile`).
@@ -53,18 +59,21 @@ class StaticView:
 
     is_compileable = False
 
-    def __init__(self, cache: KVCache, rows: int, columns: int, positions: Tensor, *, compiled: bool = False) -> None:
+    def __init__(
+        self, cache: KVCache, slots: Tensor, columns: int, positions: Tensor, *, compiled: bool = False
+    ) -> None:
         self._cache = cache
-        self._rows = rows
+        self.slots = slots
         self.length = columns
         self.compiled = compiled
+        self.paged = False
+        """Whether layers get the pages of the whole cache, of which the mask says where rows are."""
         self._positions = positions
-        self._index = torch.arange(rows, device=positions.device)[:, None]
 
     def layer(self, layer_idx: int) -> LayerView:
         """View of one layer."""
         keys, values = self._cache.keys[layer_idx], self._cache.values[layer_idx]
-        return LayerView(keys, values, self._rows, self.length, self._index, self._positions)
+        return LayerView(keys, values, self.slots, self.length, self._positions, paged=self.paged)
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """As `LayerView.update`, for layer `layer_idx`."""

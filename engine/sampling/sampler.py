@@ -70,19 +70,45 @@ class SamplingFlags(NamedTuple):
             lenient_greedy=any(s.greedy and not s.lossless for s in settings),
         )
 
+    def coarse(self, rows: int) -> SamplingFlags:
+        """Flags that serve as well and of which there are few (`coarse_flags`), for a region of so many rows."""
+        greedy, plain, small, filtered = coarse_flags(rows)
+        if self.lenient:
+            return ANY
+        if self.all_greedy:
+            return greedy
+        if not (self.max_top_k or self.any_top_p or self.any_min_p):
+            return plain
+        return small if self.all_top_k and self.max_top_k <= _SMALL_TOP_K else filtered
+
     @property
-    def coarse(self) -> SamplingFlags:
-        """Flags that serve as well and of which there are fewer: no filters, a small top-k beside others, or all."""
-        filtered = bool(self.max_top_k or self.any_top_p or self.any_min_p)
-        small = self.all_top_k and 0 < self.max_top_k <= _SMALL_TOP_K
-        top_k = _SMALL_TOP_K if small else 1 << 31
-        return self._replace(
-            all_filtered=filtered,
-            all_top_k=small,
-            max_top_k=top_k if filtered else 0,
-            any_top_p=filtered,
-            any_min_p=filtered,
-        )
+    def strict(self) -> SamplingFlags:
+        """The same without lenience, which drafts know nothing of."""
+        return self._replace(lenient=False, lenient_greedy=False)
+
+
+ANY = SamplingFlags(
+    lenient=True,
+    all_greedy=False,
+    any_greedy=True,
+    all_filtered=True,
+    all_top_k=False,
+    max_top_k=1 << 31,
+    any_top_p=True,
+    any_min_p=True,
+    lenient_greedy=True,
+)
+"""Flags that serve for any rows."""
+
+
+@lru_cache
+def coarse_flags(rows: int) -> tuple[SamplingFlags, SamplingFlags, SamplingFlags, SamplingFlags]:
+    """Flags that graphs are made for: all greedy, no filters, a small top-k beside others, all filters. In the last
+    three some rows may be greedy, where there are several."""
+    filtered = ANY._replace(lenient=False, any_greedy=rows > 1, lenient_greedy=False)
+    plain = filtered._replace(all_filtered=False, max_top_k=0, any_top_p=False, any_min_p=False)
+    small = filtered._replace(all_top_k=True, max_top_k=_SMALL_TOP_K)
+    return plain._replace(all_greedy=True, any_greedy=True), plain, small, filtered
 
 
 @dataclass(frozen=True, slots=True)

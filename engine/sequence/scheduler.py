@@ -99,30 +99,6 @@ class Scheduler(Generic[Waiting]):
                 width = wide
         return together
 
-    def moves(self, rows: Sequence[SequenceState], *, to_first: bool) -> list[tuple[int, int]]:
-        """Pairs of slots to exchange so that the rows of a round lie in neighbouring slots.
-
-        Args:
-            rows: of the round.
-            to_first: whether these must be the first slots; else rows that are neighbours already stay.
-        """
-        taken = sorted(row.slot for row in rows)
-        if not to_first and taken[-1] - taken[0] == len(taken) - 1:
-            return []
-        holes = [slot for slot in range(len(rows)) if slot not in taken]
-        return list(zip(holes, [slot for slot in taken if slot >= len(rows)], strict=True))
-
-    def exchange(self, one: int, other: int) -> int:
-        """Let two slots change places, with their rows; how many positions of their caches count."""
-        slots = self._slots
-        length = max(len(slots[one].content), len(slots[other].content))
-        slots[one], slots[other] = slots[other], slots[one]
-        for place in (one, other):
-            row = slots[place].row
-            if row is not None:
-                row.slot = place
-        return length
-
     def admit(self, row: SequenceState) -> None:
         """Put a sequence into its slot."""
         self._slots[row.slot].row = row

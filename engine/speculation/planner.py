@@ -143,9 +143,10 @@ class Planner:
             lengths = dict(zip(adaptive, kept, strict=True))
             drafts = [(mine, draft.shortened([lengths.get(i) for i in mine])) for mine, draft in drafts]
             buckets = [proposed[i][: lengths[i]] for i in adaptive]
-        for mine, draft in drafts:  # a drafter may give more than it was asked for, where that costs nothing
+        for mine, draft in drafts:
             for k, i in enumerate(mine):
-                gammas[i] = gammas[i] if draft.trees and draft.trees[k] else max(gammas[i], draft.lengths[k])
+                if self.drafters[rows[i].drafter].always:  # what it gives beyond γ is γ too
+                    gammas[i] = max(gammas[i], _positions(draft, k))
         names = {rows[mine[0]].drafter for mine, _ in drafts}
         return RoundPlan(
             proposal=merge(drafts, len(rows), device),
@@ -190,19 +191,16 @@ class Planner:
         """Tokens that the row's drafter has to read before the row's next round."""
         return self.drafters[row.drafter].unread(row)
 
-    def read(self, row: SequenceState) -> None:
-        """Let the row's drafter read one chunk of them."""
+    def read(self, rows: Sequence[SequenceState]) -> None:
+        """Let the first row's drafter read one chunk of its rows."""
+        mine = [row for row in rows if row.drafter == rows[0].drafter]
         try:
-            self.drafters[row.drafter].read(row)
+            self.drafters[rows[0].drafter].read(mine)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            self._on_fault(row, error)
-
-    def exchange(self, one: int, other: int) -> None:
-        """Two slots change places, with their rows."""
-        for drafter in self.drafters.values():
-            drafter.exchange(one, other)
+            for row in mine:
+                self._on_fault(row, error)
 
     def lend(self, row: SequenceState, source: int, length: int) -> int:
         """How many of a row's first `length` tokens, which another slot holds, may be copied from there."""
@@ -245,15 +243,28 @@ class Planner:
             if not mine:
                 continue
             try:
-                draft = self.drafters[name].propose(
-                    [rows[i] for i in mine], [gammas[i] for i in mine], [budgets[i] for i in mine]
-                )
+                asked = [gammas[i] for i in mine]
+                draft = self.drafters[name].propose([rows[i] for i in mine], asked, [budgets[i] for i in mine])
+                _check(draft, [rows[i].room for i in mine] if always else asked)
             except Exception as error:  # a drafter is a plug: whatever it raises, the target goes on alone
                 for i in mine:
                     self._on_fault(rows[i], error)
                 continue
             drafts.append((mine, draft))
         return drafts
+
+
+def _positions(draft: Draft, row: int) -> int:
+    """The positions that one row's draft is for."""
+    tree = draft.trees[row] if draft.trees else None
+    return tree.depth if tree else draft.lengths[row]
+
+
+def _check(draft: Draft, most: Sequence[int]) -> None:
+    """Check that a draft is for no more positions than were asked for: what is beyond them may not fit."""
+    for row, gamma in enumerate(most):
+        if (found := _positions(draft, row)) > gamma:
+            raise ValueError(f"it drafted for {found} positions where {gamma} were asked for")
 
 
 def _steps(drafts: Sequence[tuple[list[int], Draft]], gammas: Sequence[int], rows: int) -> list[int]:

@@ -17,9 +17,8 @@ from specchat.engine.models.load import pick_device
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.vocabulary import check_vocabularies
 from specchat.engine.progress import Progress
-from specchat.engine.request import MAX_GAMMA, Sampling
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
-from specchat.engine.runner.padding import CAPTURED
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.penalties import Penalties
@@ -79,9 +78,6 @@ class Assembly:
         return coarse and not (self.exact and self.exact.equal)
 
 
-_KINDS = (Sampling(), *(Sampling(temperature=1.0, top_k=k, top_p=p) for k, p in ((0, 1.0), (0, 0.9), (40, 1.0))))
-"""Rows that are expected: greedy, sampled, filtered in both ways. Graphs for others are made when they come: for rows
-of several kinds in one batch, for lenience, for details."""
 _LEAST_CONTEXT = 512
 OUT_OF_MEMORY = "the device is out of memory: lower --context or choose a smaller model"
 INEXACT = (
@@ -247,12 +243,13 @@ def _capture(made: Assembly) -> None:
     """Capture as CUDA graphs what this set-up can meet."""
     made.target.capture()
     for drafter in made.drafters.values():
-        drafter.capture(_KINDS)
+        drafter.capture()
     head = made.drafters.get(HeadDrafter.name)
     support = head.support if isinstance(head, HeadDrafter) and made.target.branches else None
     token = torch.zeros(1, 1, dtype=torch.long, device=made.target.device)
     logits = made.target.forward(token, [0], [0])
-    made.verifier.capture(logits, CAPTURED, _KINDS, Draws(ModelDrafter.name in made.drafters, support))
+    drawn = any(drafter.name in made.drafters for drafter in (ModelDrafter, HeadDrafter))
+    made.verifier.capture(logits, Draws(drawn, support))
 
 
 def free_memory() -> None:

@@ -101,7 +101,7 @@ def record(
 def _details(row: SequenceState, outcome: Outcome, tested: int, cut: bool, fate: Fate | None) -> tuple[Detail, ...]:
     if not outcome.detail or not row.request.detail:
         return ()
-    details = unpack(outcome.detail, tested, fate is Fate.CORRECTION, row.text.name)
+    details = unpack(outcome.detail, tested, fate is Fate.CORRECTION, row.text.name, row.request.detail)
     return details[:tested] if cut else details
 
 

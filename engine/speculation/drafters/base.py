@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from specchat.engine.request import DEFAULT_GAMMA, Sampling
+from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft, Offers
@@ -33,8 +33,8 @@ class Drafter:
         """Memory that its CUDA graphs share."""
         return 0
 
-    def capture(self, samplings: Sequence[Sampling]) -> None:
-        """On a GPU, capture the draft steps that rows of these kinds can meet, so that no reply waits for one."""
+    def capture(self) -> None:
+        """On a GPU, capture the draft steps that rows can meet, so that no reply waits for one."""
 
     def admit(self, row: SequenceState) -> None:
         """A row starts; its tokens are in `row.tokens`. To see the target read more of them, lower `row.cached`."""
@@ -43,11 +43,8 @@ class Drafter:
         """Tokens of the row that have to be read before its next round."""
         return 0
 
-    def read(self, row: SequenceState) -> None:
-        """Read one more chunk of them."""
-
-    def exchange(self, one: int, other: int) -> None:
-        """Two slots of the target's cache change places, with their rows."""
+    def read(self, rows: Sequence[SequenceState]) -> None:
+        """Read one more chunk of them, of the first row and, where they fit beside it, of others."""
 
     def lend(self, row: SequenceState, source: int, length: int) -> int:  # noqa: ARG002
         """Slot `source` of the target's cache holds the row's first `length` tokens; how many of them may be copied."""

@@ -54,9 +54,9 @@ class CombinedDrafter(Drafter):
         """As the suffix drafter: the head reads a window of 256 tokens only."""
         return self._suffix.unread(row)
 
-    def read(self, row: SequenceState) -> None:
+    def read(self, rows: Sequence[SequenceState]) -> None:
         """For the suffix drafter."""
-        self._suffix.read(row)
+        self._suffix.read(rows)
 
     def lend(self, row: SequenceState, source: int, length: int) -> int:
         """As the head can."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.request import Sampling
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
@@ -27,9 +26,9 @@ _LEAD = 2
 class ModelDrafter(Drafter):
     """A draft model with a cache of its own, its slots those of the target.
 
-    A row's prompt enters the draft cache in chunks before the row's first round. The last chunk is read with the first
-    draft, together with those of all rows that start then.
-    Every draft step is one forward pass for all rows; tokens and distributions stay on the device.
+    A row's prompt enters the draft cache in chunks before the row's first round, the prompts of several rows together
+    where they fit into one. Every draft step is one forward pass for all rows; tokens and distributions stay on the
+    device.
 
     Args:
         model: the draft model, with as many slots and columns as the target.
@@ -57,33 +56,35 @@ class ModelDrafter(Drafter):
         """Memory of distributions."""
         return self._static.bytes if self._static else 0
 
-    def capture(self, samplings: Sequence[Sampling]) -> None:
-        """All shapes."""
+    def capture(self) -> None:
+        """The steps in all shapes, and plain passes, which rows with penalties take."""
         if self._static:
-            self._static.capture(samplings)
+            self._static.capture()
+        if self._model.graph_runner is not None:
+            self._model.graph_runner.capture(range(1, _LEAD + 1))
 
     def admit(self, row: SequenceState) -> None:
         """Note how much of the prompt the slot still holds from an earlier turn."""
         self._cached[row.request.request_id] = common_prefix(self._content[row.slot], row.tokens)
 
     def unread(self, row: SequenceState) -> int:
-        """What the draft cache lacks, where that is more than one chunk."""
-        behind = len(row.tokens) - _LEAD - self._cached[row.request.request_id]
-        return behind if behind > self._chunk else 0
+        """What the draft cache lacks of the prompt; later what it lacks, where that is more than one chunk: the rest is
+        read with the next draft."""
+        behind = self._behind(row, _LEAD)
+        return behind if behind > (self._chunk if row.rounds else 0) else 0
 
-    def read(self, row: SequenceState) -> None:
-        """Feed one chunk."""
-        start = self._cached[row.request.request_id]
-        chunk = row.tokens[start : start + self._chunk]
-        self._model.prefill(to_device([chunk], self._model.device), [row.slot], [start])
-        self._cached[row.request.request_id] = start + len(chunk)
+    def read(self, rows: Sequence[SequenceState]) -> None:
+        """Feed one chunk, padding included: of the first row, and all that is left of others."""
+        together, width = [rows[0]], min(self._behind(rows[0], _LEAD), self._chunk)
+        for row in rows[1:]:
+            wide = max(width, self._behind(row, _LEAD))
+            if wide * (len(together) + 1) <= self._chunk:
+                together, width = [*together, row], wide
+        self._feed(together, _LEAD)
 
-    def exchange(self, one: int, other: int) -> None:
-        """In the draft cache as well."""
-        content = self._content
-        length = max(len(content[one]), len(content[other]), *self._cached.values(), 0)
-        self._model.cache.exchange(one, other, length)
-        content[one], content[other] = content[other], content[one]
+    def _behind(self, row: SequenceState, lead: int) -> int:
+        """Tokens of a row but for the last `lead` that the draft cache lacks."""
+        return len(row.tokens) - lead - self._cached[row.request.request_id]
 
     def propose(
         self,
@@ -119,17 +120,21 @@ class ModelDrafter(Drafter):
 
     def _catch_up(self, rows: Sequence[SequenceState], lead: int) -> None:
         """Feed what the draft has not seen, all rows at once, but for the last `lead` tokens of each."""
-        while behind := [r for r in rows if self._cached[r.request.request_id] < len(r.tokens) - lead]:
-            starts = [self._cached[row.request.request_id] for row in behind]
-            ends = [min(s + self._chunk, len(r.tokens) - lead) for s, r in zip(starts, behind, strict=True)]
-            length = max(end - start for start, end in zip(starts, ends, strict=True))
-            # Rows with less to feed start earlier: what is fed again is written again, the same as before.
-            starts = [max(0, end - length) for end in ends]
-            tokens = [r.tokens[s : s + length] for s, r in zip(starts, behind, strict=True)]
-            fed = to_device([t + [0] * (length - len(t)) for t in tokens], self._model.device)
-            self._model.prefill(fed, [row.slot for row in behind], starts)
-            for row, end in zip(behind, ends, strict=True):
-                self._cached[row.request.request_id] = end
+        while behind := [row for row in rows if self._behind(row, lead) > 0]:
+            self._feed(behind, lead)
+
+    def _feed(self, rows: Sequence[SequenceState], lead: int) -> None:
+        """Feed a chunk of each row that lacks some, in one pass."""
+        starts = [self._cached[row.request.request_id] for row in rows]
+        ends = [min(s + self._chunk, len(r.tokens) - lead) for s, r in zip(starts, rows, strict=True)]
+        length = max(end - start for start, end in zip(starts, ends, strict=True))
+        # Rows with less to feed start earlier: what is fed again is written again, the same as before.
+        starts = [max(0, end - length) for end in ends]
+        tokens = [r.tokens[s : s + length] for s, r in zip(starts, rows, strict=True)]
+        fed = to_device([t + [0] * (length - len(t)) for t in tokens], self._model.device)
+        self._model.prefill(fed, [row.slot for row in rows], starts)
+        for row, end in zip(rows, ends, strict=True):
+            self._cached[row.request.request_id] = end
 
     @torch.inference_mode()
     def _draft(self, rows: Sequence[SequenceState], lead: int, steps: int, u: Tensor) -> tuple[Tensor, Tensor | None]:

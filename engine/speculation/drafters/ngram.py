@@ -97,14 +97,15 @@ class NGramDrafter(Drafter):
     def admit(self, row: SequenceState) -> None:
         """Seed the tables with the beginning of the prompt."""
         self._predictors[row.request.request_id] = NGramPredictor(self._ends, self._never)
-        self.read(row)
+        self.read([row])
 
     def unread(self, row: SequenceState) -> int:
         """What the tables have not counted yet."""
         return len(row.tokens) - self._predictors[row.request.request_id].counted
 
-    def read(self, row: SequenceState) -> None:
-        """Count `SEEDED` tokens more."""
+    def read(self, rows: Sequence[SequenceState]) -> None:
+        """Count `SEEDED` tokens more of the first."""
+        row = rows[0]
         predictor = self._predictors[row.request.request_id]
         predictor.update(row.tokens[predictor.counted : predictor.counted + SEEDED])
 

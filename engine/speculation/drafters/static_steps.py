@@ -10,13 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.request import MAX_GAMMA, Sampling
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.region import Numbers, Region, Regions
 from specchat.engine.sampling.sampler import (
     NUMBERS,
     SamplingFlags,
     SamplingRows,
+    coarse_flags,
     draw,
     most_likely,
     setting_numbers,
@@ -56,11 +57,11 @@ class StaticSteps:
         return self._regions.bytes
 
     @torch.inference_mode()
-    def capture(self, samplings: Sequence[Sampling]) -> None:
+    def capture(self) -> None:
         """Capture the steps for all numbers of rows and columns."""
-        shapes = product(reversed(self._passes.column_counts), reversed(self._passes.row_counts), samplings)
-        for columns, rows, sampling in shapes:
-            self._steps(rows, columns, SamplingFlags.of([sampling]).coarse)
+        for columns, rows in product(reversed(self._passes.column_counts), reversed(self._passes.row_counts)):
+            for flags in coarse_flags(rows):
+                self._steps(rows, columns, flags)
 
     @torch.inference_mode()
     def draft(self, rows: Sequence[SequenceState], steps: int, u: NDArray[np.float64]) -> tuple[Tensor, Tensor | None]:
@@ -71,34 +72,35 @@ class StaticSteps:
             steps: at least 1.
             u: [B, steps], uniforms.
         """
-        slots = [row.slot for row in rows]
-        sampling = [row.request.sampling for row in rows]
-        flags, count = SamplingFlags.of(sampling).coarse, self._passes.rows(slots)
+        sampling, seats = [row.request.sampling for row in rows], self._passes.seats([row.slot for row in rows])
+        count, mine = seats.count, list(seats.mine)
+        flags = SamplingFlags.of(sampling).strict.coarse(count)
         columns = self._passes.columns(max(len(row.tokens) for row in rows) + MAX_GAMMA)
         first, further = self._steps(count, columns, flags)
-        by_slot = {
+        by_seat = {
             "riding": np.zeros(count),
             "start": np.zeros(count),
             "fed": np.zeros((count, self._lead)),
-            "mine": np.array(slots),
+            "slots": np.array(seats.slots),
+            "mine": np.array(mine),
             "u": np.zeros((count, steps)),
             "settings": setting_numbers([sampling[0]] * count),
         }
-        by_slot["riding"][slots] = 1
-        by_slot["start"][slots] = [len(row.tokens) - self._lead for row in rows]
-        by_slot["fed"][slots] = [row.tokens[-self._lead :] for row in rows]
-        by_slot["u"][slots] = u
-        by_slot["settings"][slots] = setting_numbers(sampling)
-        first(by_slot, {})
+        by_seat["riding"][mine] = 1
+        by_seat["start"][mine] = [len(row.tokens) - self._lead for row in rows]
+        by_seat["fed"][mine] = [row.tokens[-self._lead :] for row in rows]
+        by_seat["u"][mine] = u
+        by_seat["settings"][mine] = setting_numbers(sampling)
+        first(by_seat, {})
         for _ in range(1, steps):
             further.run()
         made = [self._tokens[:count, :steps]]
         if not flags.all_greedy:
             made.append(self._q(count)[:, :steps])
-        if slots == list(range(len(slots))):
-            tokens, *q = (part[: len(slots)] for part in made)
+        if seats.in_order:
+            tokens, *q = (part[: len(rows)] for part in made)
         else:
-            tokens, *q = (part[self._numbers[count]["mine"][: len(slots)]] for part in made)
+            tokens, *q = (part[self._numbers[count]["mine"][: len(rows)]] for part in made)
         return tokens, q[0] if q else None
 
     def _steps(self, rows: int, columns: int, flags: SamplingFlags) -> tuple[Region, Region]:
@@ -110,7 +112,7 @@ class StaticSteps:
     def _step(self, kind: str, rows: int, columns: int, flags: SamplingFlags) -> Region:
         device = self._passes.pool.device
         if rows not in self._numbers:
-            integers = {"riding": (rows,), "start": (rows,), "mine": (rows,), "fed": (rows, self._lead)}
+            integers = {**dict.fromkeys(("riding", "start", "slots", "mine"), (rows,)), "fed": (rows, self._lead)}
             self._numbers[rows] = Numbers(device, integers, {"u": (rows, MAX_GAMMA), "settings": (rows, NUMBERS)})
         numbers, tokens, at, spare = self._numbers[rows], self._tokens[:rows], self._at, self._passes.cache.columns - 1
         width = self._lead if kind == "first" else 1
@@ -125,7 +127,7 @@ class StaticSteps:
                 fed, start = tokens.gather(1, (at - 1).expand(rows, 1)), numbers["start"] + self._lead - 1 + at
             riding = numbers["riding"][:, None] > 0
             positions = torch.where(riding, start[:, None] + torch.arange(width, device=device), spare)
-            view = self._passes.view(rows, columns, positions)
+            view = self._passes.view(numbers["slots"], columns, positions)
             logits = self._fit(self._passes.step(fed, positions, view, None)[0][:, -1:])
             if q is None:
                 token = most_likely(logits)

@@ -44,14 +44,15 @@ class SuffixDrafter(Drafter):
     def admit(self, row: SequenceState) -> None:
         """Read the beginning of the prompt."""
         self._texts[row.request.request_id] = SuffixAutomaton()
-        self.read(row)
+        self.read([row])
 
     def unread(self, row: SequenceState) -> int:
         """What the automaton has not read yet."""
         return len(row.tokens) - self._texts[row.request.request_id].tokens
 
-    def read(self, row: SequenceState) -> None:
-        """Read `SEEDED` tokens more."""
+    def read(self, rows: Sequence[SequenceState]) -> None:
+        """Read `SEEDED` tokens more of the first."""
+        row = rows[0]
         text = self._texts[row.request.request_id]
         text.extend(row.tokens[text.tokens : text.tokens + SEEDED])
 

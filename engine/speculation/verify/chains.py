@@ -14,6 +14,7 @@ from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import (
+    ANY,
     NUMBERS,
     SamplingFlags,
     SamplingRows,
@@ -28,6 +29,9 @@ from specchat.engine.speculation.verify import top_logprobs as detail
 from specchat.engine.speculation.verify.chain_acceptance import accept, accept_greedy, near_best
 from specchat.engine.speculation.verify.outcome import Outcome, Verified, packed
 
+ANY_WIDTHS = (1, 5, 17)
+"""Widths of verdicts for rows of any kind and with details, padded."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChainShape:
@@ -35,8 +39,6 @@ class ChainShape:
 
     logits: tuple[int, int, int]
     """Rows, width and vocabulary, padded."""
-    dtype: torch.dtype
-    """Of the logits."""
     flags: SamplingFlags
     has_q: bool
     """Whether drafts have distributions."""
@@ -46,8 +48,11 @@ class ChainShape:
     @classmethod
     def of(cls, rows: int, logits: Tensor, flags: SamplingFlags, *, has_q: bool, details: int = 0) -> ChainShape:
         """The shape that serves for `rows` rows of logits [B, T, V]."""
-        size = power_of_two(rows), captured_width(logits.shape[1]), logits.shape[2]
-        return cls(size, logits.dtype, flags.coarse, has_q, details)
+        count, width = power_of_two(rows), captured_width(logits.shape[1])
+        kind = ANY if details else flags.coarse(count)
+        if kind == ANY:  # rare, so of few widths
+            width = next(each for each in ANY_WIDTHS if each >= width)
+        return cls((count, width, logits.shape[2]), kind, has_q, detail.MOST if details else 0)
 
 
 class VerifiedChains(Verified):
@@ -79,21 +84,27 @@ class VerifiedChains(Verified):
         sampling = [row.request.sampling for row in rows]
         k = max(row.request.detail for row in rows)
         flags = SamplingFlags.of(sampling)
-        u_last = None if flags.all_greedy else uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
+        if k > detail.MOST:
+            regions = None
         if regions is not None:
             has_q = proposal.q is not None
             shape = ChainShape.of(len(rows), logits, flags, has_q=has_q, details=k)
             on_host: dict[str, ArrayLike] = {"lengths": proposal.lengths}
-            if u_last is not None:
+            if not shape.flags.all_greedy:
+                u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
                 on_host |= {"u": self._u, "u_last": u_last, "settings": setting_numbers(sampling)}
+            self._room = shape.logits[1] - 1
             inputs = {"logits": logits, "drafted": drafted} | ({} if proposal.q is None else {"q": proposal.q})
             whole = chain_region(regions, shape)(on_host, inputs)[0][: len(rows)]
         else:
             settings = SamplingRows.of(sampling, device)
-            draws = None if u_last is None else (to_device(self._u, device), to_device(u_last, device))
+            draws = None
+            if not flags.all_greedy:
+                u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
+                draws = to_device(self._u, device), to_device(u_last, device)
             lengths = to_device(proposal.lengths, device)
             whole = _verdict(logits, drafted, lengths, settings, draws, proposal.q, k)
-        self._room = drafted.shape[1] if regions is None else captured_width(logits.shape[1]) - 1
+            self._room = drafted.shape[1]
         super().__init__(mine, whole)
 
     def outcomes(self, host: Tensor) -> list[Outcome]:
@@ -168,7 +179,7 @@ def _region(regions: Regions, shape: ChainShape) -> Region:
         device, {"lengths": (rows,)}, {"u": (rows, gamma), "u_last": (rows,), "settings": (rows, NUMBERS)}
     )
     inputs = {
-        "logits": regions.shared(f"logits {shape.dtype}", shape.logits, most, shape.dtype),
+        "logits": regions.shared("logits", shape.logits, most, torch.float32),
         "drafted": torch.zeros(rows, gamma, dtype=torch.long, device=device),
     }
     if shape.has_q:

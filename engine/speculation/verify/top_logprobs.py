@@ -9,6 +9,9 @@ from torch import Tensor
 
 from specchat.engine.events import Candidate, Detail
 
+MOST = 64
+"""Entries per list that graphs are made for; longer lists are packed without one."""
+
 Names = Callable[[int], str]
 
 
@@ -62,26 +65,29 @@ def pack(
     return torch.cat([*columns, entropies.view(torch.int32), target.gather(-1, chosen).view(torch.int32)], -1)
 
 
-def unpack(packed: Sequence[Sequence[int]], tested: int, corrected: bool, name: Names) -> tuple[Detail, ...]:
+def unpack(
+    packed: Sequence[Sequence[int]], tested: int, corrected: bool, name: Names, wanted: int
+) -> tuple[Detail, ...]:
     """Details of one row from its rows [γ+1][6k+4] of `pack`, on the host.
 
     Args:
         tested: number of tested tokens; their details come first, then that of the last token.
         corrected: whether the last token corrects the last tested one, at the same position.
         name: gives the text of a token id.
+        wanted: entries per list, at most k.
     """
-    judged = [_detail(packed[i], name, drafted=True, last=False) for i in range(tested)]
+    judged = [_detail(packed[i], name, wanted, drafted=True, last=False) for i in range(tested)]
     at = tested - 1 if corrected else tested
-    return (*judged, _detail(packed[at], name, drafted=corrected, last=True))
+    return (*judged, _detail(packed[at], name, wanted, drafted=corrected, last=True))
 
 
-def _detail(values: Sequence[int], name: Names, *, drafted: bool, last: bool) -> Detail:
+def _detail(values: Sequence[int], name: Names, wanted: int, *, drafted: bool, last: bool) -> Detail:
     k = (len(values) - 4) // 6
     floats = torch.tensor(values, dtype=torch.int32).view(torch.float32).tolist()
 
     def listed(which: int) -> tuple[Candidate, ...]:
-        ids = values[2 * which * k : (2 * which + 1) * k]
-        probabilities = floats[(2 * which + 1) * k : (2 * which + 2) * k]
+        ids = values[2 * which * k :][: min(wanted, k)]
+        probabilities = floats[(2 * which + 1) * k :][: min(wanted, k)]
         return tuple(Candidate(i, name(i), p) for i, p in zip(ids, probabilities, strict=True) if p > 0)
 
     return Detail(

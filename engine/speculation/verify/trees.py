@@ -19,6 +19,7 @@ from specchat.engine.runner.tree import BRANCHES, LONGEST, tree_of
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import (
+    ANY,
     NUMBERS,
     SamplingFlags,
     SamplingRows,
@@ -49,8 +50,6 @@ class TreeShape:
 
     rows: int
     vocabulary: int
-    dtype: torch.dtype
-    """Of the logits."""
     flags: SamplingFlags
     widths: tuple[int, ...]
     """Per depth, room for so many children of a node (`covering`)."""
@@ -62,7 +61,10 @@ class TreeShape:
         cls, rows: int, logits: Tensor, flags: SamplingFlags, widths: tuple[int, ...], *, details: int = 0
     ) -> TreeShape:
         """The shape that serves for `rows` rows of logits [B, T, V]."""
-        return cls(power_of_two(rows), logits.shape[2], logits.dtype, flags.coarse, widths, details)
+        count = power_of_two(rows)
+        if details:  # rare, so of few shapes
+            return cls(count, logits.shape[2], ANY, _deepest(widths), detail.MOST)
+        return cls(count, logits.shape[2], flags.coarse(count), widths, 0)
 
 
 def covering(widths: tuple[int, ...]) -> tuple[int, ...]:
@@ -70,6 +72,11 @@ def covering(widths: tuple[int, ...]) -> tuple[int, ...]:
     depth = next((each for each in _DEPTHS if each >= len(widths)), len(widths))
     usual = (*_usual_widths(), *[0] * depth)[:depth]
     return tuple(max(pair) for pair in zip_longest(widths, usual, fillvalue=0))
+
+
+def _deepest(widths: tuple[int, ...]) -> tuple[int, ...]:
+    """As `covering`, as deep as trees ever are."""
+    return covering((*widths, *[0] * (_DEPTHS[-1] - len(widths))))
 
 
 @lru_cache
@@ -111,32 +118,38 @@ class VerifiedTrees(Verified):
         trees = proposal.whole_trees
         assert trees is not None
         drafted, device = proposal.tokens, logits.device
+        sampling = [row.request.sampling for row in rows]
+        k, flags = max(row.request.detail for row in rows), SamplingFlags.of(sampling)
+        if k > detail.MOST:
+            regions = None
         width = drafted.shape[1] + 1 if regions is None else _WIDTH
         tree_mask = TreeMask.of(trees, width, device)
-        widths = tree_mask.widths if regions is None else covering(tree_mask.widths)
+        shape = None
+        if regions is not None:
+            shape = TreeShape.of(len(rows), logits, flags, covering(tree_mask.widths), details=k)
+        widths = shape.widths if shape else tree_mask.widths
         seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
         self._u = uniforms(seeds, numbers, Stream.ACCEPT, len(widths) * BRANCHES).reshape(-1, len(widths), BRANCHES)
         self._trees, self._gammas = trees, gammas
-        sampling = [row.request.sampling for row in rows]
-        k = max(row.request.detail for row in rows)
-        flags = SamplingFlags.of(sampling)
-        u_last = None if flags.all_greedy else uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
+        all_greedy = shape.flags.all_greedy if shape else flags.all_greedy
+        u_last = None if all_greedy else uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
         slots, starts = [row.slot for row in rows], [row.cached for row in rows]
-        if regions is None:
+        if regions is None or shape is None:
             settings = SamplingRows.of(sampling, device)
             draws = None if u_last is None else (to_device(self._u, device), to_device(u_last, device))
             on_device = to_device([proposal.lengths, slots, starts], device).unbind()
             whole, self.path = _verdict(logits, proposal, tree_mask, settings, draws, k, cache, on_device)
         else:
-            shape = TreeShape.of(len(rows), logits, flags, widths, details=k)
             spare = [cache.columns - 1] * (shape.rows - len(rows))
             on_host: dict[str, ArrayLike] = {"lengths": proposal.lengths, "slots": slots, "starts": [*starts, *spare]}
             if u_last is not None:
                 on_host |= {"u": self._u, "u_last": u_last, "settings": setting_numbers(sampling)}
             inputs = {"logits": logits, "drafted": drafted, "children": tree_mask.children}
+            region = tree_region(regions, shape, proposal.support, cache)
             if proposal.tree_q is not None:
                 inputs["q"] = proposal.tree_q
-            region = tree_region(regions, shape, proposal.support, cache)
+            elif "q" in region.inputs:
+                region.inputs["q"].zero_()  # greedy rows, in a verdict for any
             whole, self.path = (part[: len(rows)] for part in region(on_host, inputs))
         super().__init__(mine, whole)
         self._drafted = width - 1
@@ -255,7 +268,7 @@ def _region(regions: Regions, shape: TreeShape, support: Support | None, cache: 
     numbers.send({"starts": [cache.columns - 1] * rows})
     logits_shape = rows, _WIDTH, vocabulary
     inputs = {
-        "logits": regions.shared(f"logits {shape.dtype}", logits_shape, most * vocabulary, shape.dtype),
+        "logits": regions.shared("logits", logits_shape, most * vocabulary, torch.float32),
         "drafted": torch.zeros(rows, _WIDTH - 1, dtype=torch.long, device=device),
         "children": torch.zeros(rows, _WIDTH, BRANCHES, dtype=torch.long, device=device),
     }

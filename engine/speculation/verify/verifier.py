@@ -9,19 +9,20 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from specchat.engine.request import Sampling
+from specchat.engine.runner.padding import CAPTURED
 from specchat.engine.runner.region import Regions
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sampling.sampler import SamplingFlags
+from specchat.engine.sampling.sampler import ANY, coarse_flags
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import Proposal, Support
-from specchat.engine.speculation.verify.chains import ChainShape, VerifiedChains, chain_region
+from specchat.engine.speculation.verify.chains import ANY_WIDTHS, ChainShape, VerifiedChains, chain_region
 from specchat.engine.speculation.verify.outcome import Verified
+from specchat.engine.speculation.verify.top_logprobs import MOST
 from specchat.engine.speculation.verify.trees import TreeShape, VerifiedTrees, drafted_widths, tree_region
 
-_MOST = 512
+_MOST = 1024
 """Shapes of verdicts that are kept as graphs."""
 
 
@@ -30,7 +31,7 @@ class Draws:
     """What the drafters of a set-up draw from."""
 
     chains: bool = False
-    """Whether some draw chains from distributions of their own."""
+    """Whether some draw chains from distributions that are not one-hot."""
     support: Support | None = None
     """What trees are drawn from; None if there are none."""
 
@@ -56,26 +57,28 @@ class Verifier:
         return self._regions.bytes if self._regions else 0
 
     @torch.inference_mode()
-    def capture(self, logits: Tensor, widths: Sequence[int], samplings: Sequence[Sampling], draws: Draws) -> None:
+    def capture(self, logits: Tensor, draws: Draws) -> None:
         """Capture the verdicts that the set-up can meet, so that no reply waits for one.
 
         Args:
             logits: [B, T, V], some of the target's.
-            widths: of passes over chains.
-            samplings: the kinds of rows.
             draws: what drafters of this set-up draw from.
         """
         if self._regions is None:
             return
-        counts = [1 << i for i in range(self._regions.rows.bit_length())]
-        for rows, sampling in product(reversed(counts), samplings):
-            flags = SamplingFlags.of([sampling])
-            for width, has_q in product(sorted(widths, reverse=True), {False, draws.chains and not flags.all_greedy}):
-                like = logits[:, :1].expand(-1, width, -1)
-                if width > 1 or not has_q:
-                    chain_region(self._regions, ChainShape.of(rows, like, flags, has_q=has_q))
-            for each in drafted_widths() if draws.support else ():
-                tree_region(self._regions, TreeShape.of(rows, logits, flags, each), draws.support, self._cache)
+        for rows in (1 << i for i in reversed(range(self._regions.rows.bit_length()))):
+            kinds = [*((flags, 0) for flags in coarse_flags(rows)), (ANY, 0), (ANY, MOST)]
+            for flags, k in kinds:
+                widths = ANY_WIDTHS if flags == ANY else CAPTURED
+                for width, has_q in product(reversed(widths), {False, draws.chains and not flags.all_greedy}):
+                    like = logits[:, :1].expand(-1, width, -1)
+                    if width > 1 or not has_q:
+                        chain_region(self._regions, ChainShape.of(rows, like, flags, has_q=has_q, details=k))
+                if draws.support is None or (flags == ANY and not k):  # lenient rows have no trees
+                    continue
+                for each in drafted_widths():
+                    shape = TreeShape.of(rows, logits, flags, each, details=k)
+                    tree_region(self._regions, shape, draws.support, self._cache)
 
     def judge(
         self, rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal, gammas: Sequence[int]

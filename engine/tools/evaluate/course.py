@@ -91,4 +91,4 @@ def _read_prompt(row: SequenceState, reading: Reading, planner: Planner) -> None
         planner.absorb([row], reading.states[None, row.cached : last])
     row.cached = last
     while planner.unread(row):
-        planner.read(row)
+        planner.read([row])

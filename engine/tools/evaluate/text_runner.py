@@ -106,7 +106,6 @@ class TextRunner:
     """
 
     branches = True
-    gathers = False
     graph_runner = None
     hindrances: list[str] = []  # noqa: RUF012 never written to
 

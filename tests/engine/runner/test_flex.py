@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, MistralForCausalLM, PreTrainedModel
 
+from specchat.engine.runner import flex
 from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.model_runner import ModelRunner
@@ -44,7 +45,8 @@ def mixed() -> PreTrainedModel:
 @pytest.mark.parametrize("network", [full, windowed, mixed], ids=["full", "window", "mixed"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @torch.inference_mode()
-def test_blocks_give_what_a_mask_gives(network: object, device: str) -> None:
+def test_blocks_give_what_a_mask_gives(network: object, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flex, "is_available", lambda _: True)
     place, generator = torch.device(device), torch.Generator().manual_seed(1)
     runner = ModelRunner(network().to(place), slots=4, context=400, overhang=17)  # type: ignore[operator]
     runner._static = GraphRunner(runner.cache, runner._step, GraphPool(place, capture=False))
@@ -55,6 +57,8 @@ def test_blocks_give_what_a_mask_gives(network: object, device: str) -> None:
         ([0], [130], [chain(0)]),
         ([0, 1, 2], [130, 40, 127], [chain(4)] * 3),
         ([0, 2, 3], [129, 3, 90], [tree, tree.first(6), chain(5)]),
+        ([1, 3], [30, 128], [chain(2)] * 2),
+        ([2], [126], [tree]),
     ):
         width = max(map(len, drafts)) + 1
         fed = torch.randint(0, 250, (len(slots), width), generator=generator).to(place)
@@ -71,10 +75,12 @@ def test_where_it_fails_a_mask_does(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no such kernel")
 
+    monkeypatch.setattr(flex, "is_available", lambda _: True)
     runner = ModelRunner(full(), slots=1, context=300, overhang=17)
     runner._static = runner.graph_runner = GraphRunner(
         runner.cache, runner._step, GraphPool(runner.device, capture=False)
     )
+    runner.flex = False
     expected = runner.forward(torch.tensor([[1, 2, 3]]), [0], [0]).clone()
     monkeypatch.setattr("specchat.engine.runner.attention.attend", fail)
     runner.flex = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from specchat.engine import EngineConfig, Event, Outbox, Round
 from specchat.engine.commands import Submit
 from specchat.engine.lanes.worker import LaneWorker
-from specchat.engine.request import MAX_GAMMA
+from specchat.engine.request import MAX_GAMMA, Request
 from specchat.engine.runner.cuda_graphs import _sizes
 from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.worker.assembly import put_together
@@ -52,23 +53,32 @@ def test_a_round_launches_little(drafter: str, sampling: str, monkeypatch: pytes
         assert 5 < max(counts) <= MOST
 
 
-@pytest.mark.parametrize("drafter", ["model", pytest.param("head", marks=pytest.mark.slow)])
-def test_no_reply_waits_for_a_graph(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("drafter", "slots"),
+    [
+        ("model", 1),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("combined", 1), ("model", 3), ("combined", 3))),
+    ],
+)
+def test_no_reply_waits_for_a_graph(drafter: str, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = parts(drafter)
     with pretended_gpu(monkeypatch, capture=True) as gpu:
         target, *moved = parts_to_gpu(target, *draft.values())
         box, readies = Outbox(), []
-        lane = LaneWorker(EngineConfig("tiny", Path(), slots=1, context=256), box, readies)
+        lane = LaneWorker(EngineConfig("tiny", Path(), slots=slots, context=256), box, readies)
         made = lane.load(lambda config, _: put_together(config, target, **dict(zip(draft, moved, strict=True))))
         before = gpu.graphs
         assert before
-        for number, sampling in enumerate(("greedy", "filtered")):
-            for gamma in (None, 3):
-                name = f"{number} {gamma}"
-                request = ask("abab", name, drafter=drafter, gamma=gamma, sampling=SAMPLINGS[sampling], max_tokens=6)
-                lane.take(Submit(request, box, 0.0, 0))
-                for _ in turns(lane, box, gpu):
-                    assert gpu.graphs == before
+        print(f"{drafter}, slots {slots}: {before} graphs")
+        mixed = product(("greedy", "filtered", "lenient", "penalised", "top-k", "sampled"), (3, None, 16), (0, 5))
+        for number, (sampling, gamma, detail) in enumerate(mixed):
+            drawn = drafter if number % 4 else "suffix"  # chains beside trees
+            options = {"drafter": drawn, "gamma": gamma, "sampling": SAMPLINGS[sampling], "detail": detail}
+            lane.take(Submit(ask("abab", f"{number}", max_tokens=2 + number % 5, **options), box, 0.0, 0))
+        first = Request("one token", prompt_ids=(7,), drafter=drafter, gamma=2, max_tokens=4)
+        lane.take(Submit(first, box, 0.0, 0))
+        for _, events in turns(lane, box, gpu):
+            assert gpu.graphs == before, events
         assert made.graph_bytes >= 2 * (MAX_GAMMA + 1) * VOCABULARY * 4, "logits of a pass, and what judges them"
         assert readies[0].cache_bytes == made.cache_bytes + made.graph_bytes
 

@@ -1,12 +1,15 @@
-"""What the engine does on a GPU, as far as that can be seen without one.
+"""What the engine does on a GPU, and as far as that can be seen without one.
 
 Every round runs on a pretended device (`tests.engine.pretend_cuda`), by the code that is for CUDA: nothing may mix
-devices, the host may wait once in a round, and what comes out is what the CPU gives.
+devices, the host may wait once in a round, and what comes out is what the CPU gives. Where there is a GPU (`pytest -m
+gpu tests/engine/runner`) the same is asked of it, with graphs, compiled layers and kernels for attention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,8 @@ from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.model_runner import ModelRunner
+from specchat.engine.speculation import round as round_module
+from specchat.engine.speculation.drafters.head.folder import LoadedHead
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
 from tests.engine.tiny import ask, ids_of, tiny_head, tiny_model
@@ -38,6 +43,7 @@ SAMPLINGS = {
     "greedy": Sampling(temperature=0.0),
     "sampled": Sampling(temperature=1.0, seed=5),
     "filtered": Sampling(temperature=0.9, top_k=40, top_p=0.9, min_p=0.02, seed=5),
+    "top-k": Sampling(temperature=0.9, top_k=5, seed=5),
     "penalised": Sampling(
         temperature=0.9, repetition_penalty=1.2, presence_penalty=0.4, logit_bias=((65, 1.5),), seed=5
     ),
@@ -53,6 +59,36 @@ def parts(drafter: str) -> tuple[LoadedModel, dict[str, object]]:
     return target, {"head": tiny_head(target)} if drafter in ("head", "combined") else {}
 
 
+def parts_to_cuda(*parts: LoadedModel | LoadedHead) -> list[LoadedModel | LoadedHead]:
+    """Models and heads, moved to the GPU."""
+    moved: list[LoadedModel | LoadedHead] = []
+    for part in parts:
+        (part.model if isinstance(part, LoadedModel) else part.head).to("cuda")
+        moved.append(replace(part, vocabulary=part.vocabulary.to("cuda")) if isinstance(part, LoadedHead) else part)
+    return moved
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """On a GPU, whatever makes the host wait raises."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """But for what is done in here."""
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
 def replies(
     requests: Sequence[Request],
     drafter: str,
@@ -60,11 +96,12 @@ def replies(
     *,
     exact: bool = False,
     gives_up: bool = False,
+    real: bool = False,
 ) -> list[list[int]]:
     """The tokens of each reply; on the pretended device, every turn is checked for what the host waits for."""
     target, draft = parts(drafter)
-    if gpu is not None:
-        target, *moved = parts_to_gpu(target, *draft.values())
+    if gpu is not None or real:
+        target, *moved = (parts_to_cuda if real else parts_to_gpu)(target, *draft.values())
         draft = dict(zip(draft, moved, strict=True))
 
     def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
@@ -88,12 +125,21 @@ def replies(
         if gpu is not None:
             assert gpu.waits == ["to the host"] * any(isinstance(event, Round) for event in turn), turn
         events += turn
-    assert (
-        gpu is None or gives_up or not (made.target.hindrances or (made.draft_runner and made.draft_runner.hindrances))
-    )
+    if not gives_up:
+        assert made.target.hindrances == []
+        assert made.draft_runner is None or made.draft_runner.hindrances == []
     ends = [event for event in events if isinstance(event, Finished)]
     assert {end.reason for end in ends} <= {FinishReason.LENGTH, FinishReason.EOS}
     return [ids_of([e for e in events if getattr(e, "request_id", None) == r.request_id]) for r in requests]
+
+
+def mixed(drafter: str, sampling: Sampling) -> list[Request]:
+    """Rows of several lengths, prompts and details in one batch."""
+    texts = ["abababab", "the cat sat on the mat, the cat sat", "0123456789" * 6]
+    return [
+        ask(text, name=str(i), drafter=drafter, gamma=gamma, sampling=sampling, max_tokens=20, detail=3 * (i == 1))
+        for i, (text, gamma) in enumerate(zip(texts, (4, 2, 0), strict=True))
+    ]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
@@ -101,11 +147,7 @@ def replies(
 def test_a_gpu_gives_what_the_cpu_gives_and_is_waited_for_once_a_round(
     drafter: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = ["abababab", "the cat sat on the mat, the cat sat", "0123456789" * 6]
-    requests = [
-        ask(text, name=str(i), drafter=drafter, gamma=gamma, sampling=sampling, max_tokens=20, detail=3 * (i == 1))
-        for i, (text, gamma) in enumerate(zip(texts, (4, 2, 0), strict=True))
-    ]
+    requests = mixed(drafter, sampling)
     expected = replies(requests, drafter)
     with pretended_gpu(monkeypatch) as gpu:
         assert replies(requests, drafter, gpu) == expected
@@ -186,6 +228,79 @@ def test_so_does_exact_mode_and_a_gamma_that_adapts(
     expected = replies(requests, drafter, exact=gamma is not None)
     with pretended_gpu(monkeypatch) as gpu:
         assert replies(requests, drafter, gpu, exact=gamma is not None) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_real_one_gives_what_the_cpu_gives(drafter: str, sampling: Sampling) -> None:
+    expected = replies(mixed(drafter, sampling), drafter)
+    assert replies(mixed(drafter, sampling), drafter, real=True) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_so_does_a_real_one_in_exact_mode(drafter: str) -> None:
+    expected = replies(mixed(drafter, SAMPLINGS["greedy"]), drafter, exact=True)
+    assert replies(mixed(drafter, SAMPLINGS["greedy"]), drafter, exact=True, real=True) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sampling", ["greedy", "filtered"])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_real_one_is_waited_for_once_a_round_captures_nothing_and_launches_little(
+    drafter: str, sampling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, draft = parts(drafter)
+    target, *moved = parts_to_cuda(target, *draft.values())
+    box, captured, copied = Outbox(), [], []
+    capture, to_host = GraphPool._captured, round_module.to_host
+
+    def counted(pool: GraphPool, run: Callable[[], object]) -> Callable[[], object]:
+        captured.append(run)
+        return capture(pool, run)
+
+    def one_copy(*args: object) -> object:
+        copied.append(args)
+        with waiting():
+            return to_host(*args)
+
+    monkeypatch.setattr(GraphPool, "_captured", counted)
+    lane = LaneWorker(EngineConfig("tiny", Path(), slots=3, context=256), box, [])
+    made = lane.load(lambda config, _: put_together(config, target, **dict(zip(draft, moved, strict=True))))
+    assert made.target.hindrances == []
+    before = len(captured)
+    assert before
+    monkeypatch.setattr(round_module, "to_host", one_copy)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)  # of lanes, after each turn
+    for request in mixed(drafter, SAMPLINGS[sampling]):
+        lane.take(Submit(request, box, 0.0))
+    rounds, launches = 0, []
+    while lane.busy:
+        with torch.profiler.profile() as profile, no_waiting():
+            lane.turn()
+        if any(isinstance(event, Round) for event in box.drain()):
+            rounds += 1
+            calls = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
+            launches.append(sum(e.count for e in profile.key_averages() if e.key.startswith(calls)))
+    print(f"{drafter} {sampling}: {before} graphs, {min(launches)} to {max(launches)} launches a round")
+    assert len(captured) == before
+    assert len(copied) == rounds
+
+
+def test_memory_that_runs_out_in_a_capture_is_no_reason_not_to_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")  # as torch does
+
+    with pretended_gpu(monkeypatch):
+        monkeypatch.setattr(GraphPool, "_captured", fail)
+        pool = GraphPool(torch.device("cuda:0"), capture=True)
+        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+            pool.graph(lambda: None)
+        assert pool.not_captured is None
 
 
 def test_the_thread_works_on_the_device_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

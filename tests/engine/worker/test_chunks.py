@@ -83,23 +83,24 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest
     assert len(ids_of(events)) == 9
 
 
-@pytest.mark.parametrize("drafter", ["none", "combined"])
+@pytest.mark.parametrize("drafter", ["none", "combined", "model"])
 def test_prompts_that_wait_are_read_in_one_pass(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tiny_model()
+    draft = {"draft": tiny_model(seed=1, layers=1)} if drafter == "model" else {"head": tiny_head(target)}
     requests = [
         Request(f"{n}", prompt_ids=tuple(range(7 * n, 8 * n + 9)), drafter=drafter, max_tokens=8) for n in range(5)
     ]
-    with tiny_engine(target, head=tiny_head(target), slots=5, chunk=64) as engine:
+    with tiny_engine(target, **draft, slots=5, chunk=64) as engine:  # type: ignore[arg-type]
         alone = [ids_of(list(engine.stream(request))) for request in requests]
-    read: list[tuple[int, ...]] = []
+    read: dict[ModelRunner, list[tuple[int, ...]]] = {}
     prefill = ModelRunner.prefill
 
     def passes(runner: ModelRunner, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
-        read.append(tuple(tokens.shape))
+        read.setdefault(runner, []).append(tuple(tokens.shape))
         return prefill(runner, tokens, *rest)
 
     monkeypatch.setattr(ModelRunner, "prefill", passes)
-    with tiny_engine(target, head=tiny_head(target), slots=5, chunk=64) as engine:
+    with tiny_engine(target, **draft, slots=5, chunk=64) as engine:  # type: ignore[arg-type]
         engine.pause()
         boxes = [Outbox() for _ in requests]
         for request, box in zip(requests, boxes, strict=True):
@@ -107,8 +108,10 @@ def test_prompts_that_wait_are_read_in_one_pass(drafter: str, monkeypatch: pytes
         engine.resume()
         together = [collected(box) for box in boxes]
     assert [ids_of(events) for events in together] == alone
-    assert max(rows for rows, _ in read) >= 3
-    assert all(rows * width <= 64 for rows, width in read)
+    assert len(read) == 1 + (drafter == "model")
+    for shapes in read.values():
+        assert max(rows for rows, _ in shapes) >= 3
+        assert all(rows * width <= 64 for rows, width in shapes)
 
 
 def collected(box: Outbox) -> list[Event]:

@@ -74,6 +74,39 @@ class Faulty(NGramDrafter):
         return super().propose(rows, gammas, budgets)
 
 
+class Excess(NGramDrafter):
+    """Drafts more than it is asked for."""
+
+    name = "ngram"
+
+    def propose(
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
+    ) -> Draft:
+        return super().propose(rows, [gamma + 1 for gamma in gammas], budgets)
+
+
+def test_a_drafter_that_gives_more_than_was_asked_for_costs_the_draft_not_the_reply() -> None:
+    target = tiny_model()
+
+    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
+        made = put_together(config, target)
+        made.drafters["ngram"] = Excess()
+        return made
+
+    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
+    engine.start()
+    engine.wait_ready(60)
+    events = list(engine.stream(ask("abababab" * 4, drafter="ngram", gamma=3, max_tokens=40)))
+    plain = list(engine.stream(ask("abababab" * 4, drafter="none", max_tokens=40)))
+    engine.close()
+    told = [event.text for event in events if isinstance(event, Notice)]
+    assert told == [
+        "the ngram drafter failed (it drafted for 4 positions where 3 were asked for): "
+        "this reply goes on without drafts"
+    ]
+    assert ids_of(events) == ids_of(plain)
+
+
 def test_a_drafter_that_raises_costs_the_draft_not_the_reply() -> None:
     target = tiny_model()
 
@@ -374,8 +407,8 @@ def test_the_cache_of_a_size_that_does_not_fit_is_gone_before_the_next_is_tried(
     fits = 300_000
     made = KVCache.__init__
 
-    def counted(cache: KVCache, *args: object) -> None:
-        made(cache, *args)  # type: ignore[arg-type]
+    def counted(cache: KVCache, *args: object, **options: object) -> None:
+        made(cache, *args, **options)  # type: ignore[arg-type]
         alive.add(cache)
 
     monkeypatch.setattr(KVCache, "__init__", counted)

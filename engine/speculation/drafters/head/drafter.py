@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA, Sampling
+from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, chain, tree_of
@@ -94,12 +94,10 @@ class HeadDrafter(Drafter):
         """Memory that its CUDA graphs share."""
         return self._static.bytes if self._static else 0
 
-    def capture(self, samplings: Sequence[Sampling]) -> None:
-        """All shapes of trees."""
+    def capture(self) -> None:
+        """All shapes of trees and chains."""
         if self._static:
-            self._static.capture(
-                samplings, [tree_of(gamma) for gamma in range(1, LONGEST + 1)] if self._branches else []
-            )
+            self._static.capture([tree_of(gamma) for gamma in range(1, LONGEST + 1)] if self._branches else [])
 
     def admit(self, row: SequenceState) -> None:
         """Find what is known of the prompt; the target reads again what is not."""
@@ -108,10 +106,6 @@ class HeadDrafter(Drafter):
     def lend(self, row: SequenceState, source: int, length: int) -> int:
         """As many as the head knows in that slot."""
         return self._memory.lend(row, source, length)
-
-    def exchange(self, one: int, other: int) -> None:
-        """In the head's memory as well."""
-        self._memory.exchange(one, other)
 
     def absorb(self, rows: Sequence[SequenceState], tapped: Tensor, lengths: Sequence[int] | None = None) -> None:
         """Keep the states of what the target has read."""

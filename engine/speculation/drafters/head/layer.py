@@ -51,9 +51,6 @@ class HeadLayer(Protocol):
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the states of the first `length` tokens to another slot."""
 
-    def exchange(self, one: int, other: int, length: int) -> None:
-        """Let two slots change the first `length` places."""
-
     def absorb(
         self, slots: Sequence[int], starts: Sequence[int], tapped: Tensor, lengths: Sequence[int] | None
     ) -> None:

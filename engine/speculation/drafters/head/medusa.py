@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specchat.engine.runner.kv_cache import exchange
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
 from specchat.engine.sequence.sequence import SequenceState
@@ -93,10 +92,6 @@ class MedusaLayer:
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the states of the first `length` tokens."""
         self._states[target, :length] = self._states[source, :length]
-
-    def exchange(self, one: int, other: int, length: int) -> None:
-        """Let two slots change places."""
-        exchange(self._states[one, :length], self._states[other, :length], torch.empty_like(self._states[0]).view(-1))
 
     def absorb(
         self,

@@ -68,13 +68,6 @@ class HeadMemory:
         return max(known, row.cached)
 
     @torch.inference_mode()
-    def exchange(self, one: int, other: int) -> None:
-        """Let two slots change places, with their rows."""
-        slots = self._slots
-        self._layer.exchange(one, other, max(len(slots[one].content), len(slots[other].content)))
-        slots[one], slots[other] = slots[other], slots[one]
-
-    @torch.inference_mode()
     def absorb(self, rows: Sequence[SequenceState], tapped: Tensor, lengths: Sequence[int] | None = None) -> None:
         """Keep the states of the tokens [B, T, taps x d] that the target has just read from `row.cached` on.
 

@@ -18,7 +18,6 @@ from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_linear import QuantizedLinear
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.runner.kv_cache import exchange
 from specchat.engine.runner.tree import BRANCHES, Tree
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.head.layer import WINDOW, Scores
@@ -91,14 +90,6 @@ class PackedLayer:
         """Copy the states of the first `length` tokens."""
         self._fuse()
         self._states[target, :length] = self._states[source, :length]
-
-    def exchange(self, one: int, other: int, length: int) -> None:
-        """Let two slots change places."""
-        self._fuse()
-        pairs = [(self._states[one, :length], self._states[other, :length])]
-        pairs += [(part[one, :, :length], part[other, :, :length]) for part in (self._keys, self._values)]
-        for mine, theirs in pairs:
-            exchange(mine, theirs, torch.empty_like(mine, memory_format=torch.contiguous_format).view(-1))
 
     def absorb(
         self, slots: Sequence[int], starts: Sequence[int], tapped: Tensor, lengths: Sequence[int] | None = None

@@ -11,13 +11,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from specchat.engine.request import Sampling
 from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.padding import CAPTURED
 from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
 from specchat.engine.runner.tree import Tree, chain
 from specchat.engine.runner.tree_mask import TreeMask
-from specchat.engine.sampling.sampler import NUMBERS, SamplingFlags, SamplingRows, setting_numbers
+from specchat.engine.sampling.sampler import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.head.layer import Scores
 from specchat.engine.speculation.drafters.head.memory import HeadMemory
@@ -26,6 +25,8 @@ from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 
 _MOST = 512
 """Shapes that are kept."""
+_CHAINS = tuple(width - 1 for width in CAPTURED[1:])
+"""Lengths of chains, padded."""
 
 Drafted = tuple[Tensor, Tensor | None]
 
@@ -62,13 +63,14 @@ class StaticSteps:
         return self._regions.bytes
 
     @torch.inference_mode()
-    def capture(self, samplings: Sequence[Sampling], trees: Sequence[Tree]) -> None:
-        """Capture reading, and drafting of these trees, for all numbers of rows."""
+    def capture(self, trees: Sequence[Tree]) -> None:
+        """Capture reading, and drafting of these trees and of chains, for all numbers of rows."""
+        drafts = [(tree, True) for tree in trees] + [(chain(steps), False) for steps in sorted(_CHAINS, reverse=True)]
         for rows in (1 << i for i in reversed(range(self._regions.rows.bit_length()))):
             for width in reversed(self._widths):
                 state = self._read(rows, width).results[0]
-            for tree, sampling in product(trees, samplings):
-                self._region(_Shape(rows, tree, True, SamplingFlags.of([sampling]).coarse), state)
+            for (tree, branches), flags in product(drafts, coarse_flags(rows)):
+                self._region(_Shape(rows, tree, branches, flags), state)
 
     def tree(self, rows: Sequence[SequenceState], tree: Tree, u: NDArray[np.float64]) -> Drafted:
         """As `DraftSteps.tree`, for rows and uniforms [B, K] on the host."""
@@ -76,7 +78,9 @@ class StaticSteps:
 
     def chain(self, rows: Sequence[SequenceState], steps: int, u: NDArray[np.float64]) -> Drafted:
         """As `DraftSteps.chain`."""
-        return self._draft(rows, chain(steps), u, branches=False)
+        padded = next(length for length in _CHAINS if length >= steps)
+        tokens, q = self._draft(rows, chain(padded), u, branches=False)
+        return tokens[:, :steps], None if q is None else q[:, :steps]
 
     def _draft(self, rows: Sequence[SequenceState], tree: Tree, u: NDArray[np.float64], *, branches: bool) -> Drafted:
         sampling, count = [row.request.sampling for row in rows], power_of_two(len(rows))
@@ -89,7 +93,7 @@ class StaticSteps:
             last = row.tokens[-width:]
             place[width - len(last) :] = last
         (state,) = self._read(count, width)({"slots": slots, "ends": ends, "tokens": tokens}, {})
-        draft = self._region(_Shape(count, tree, branches, SamplingFlags.of(sampling).coarse), state)
+        draft = self._region(_Shape(count, tree, branches, SamplingFlags.of(sampling).strict.coarse(count)), state)
         numbers: dict[str, ArrayLike] = {"slots": slots, "ends": ends, "settings": setting_numbers(sampling), "u": u}
         drafted, *q = draft(numbers, {"state": state})
         return drafted[: len(rows)], q[0][: len(rows)] if q else None

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.runner.kv_cache import exchange
 from specchat.engine.runner.padding import padded_width
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
@@ -134,7 +133,6 @@ class TorchLayer:
         self._values = torch.zeros_like(self._keys)
         positions = torch.arange(columns, device=like.device)[None]
         self._cosine, self._sine = (part[0, 0].to(like.dtype) for part in head.rotation(positions))
-        self._spare = like.new_empty(max(self._states[0].numel(), self._keys[0].numel()))
         self.outcome: Tensor = like.new_empty(0)
         """[B, P, d], what the last step scored with."""
 
@@ -146,12 +144,6 @@ class TorchLayer:
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the states of the first `length` tokens."""
         self._states[target, :length] = self._states[source, :length]
-
-    def exchange(self, one: int, other: int, length: int) -> None:
-        """Let two slots change places."""
-        exchange(self._states[one, :length], self._states[other, :length], self._spare)
-        for part in (self._keys, self._values):
-            exchange(part[one, :, :length], part[other, :, :length], self._spare)
 
     def absorb(
         self,

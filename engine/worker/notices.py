@@ -1,0 +1,36 @@
+"""Notices of an engine: what keeps it from being as fast as it could be, each told once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from specchat.engine.events import Notice
+from specchat.engine.outbox import Outbox
+from specchat.engine.worker.assembly import Assembly, hindrances
+
+
+class Notices:
+    """What users of an engine should know.
+
+    Args:
+        made: what the engine runs with.
+        outbox: for events that concern the engine as a whole.
+        clock: seconds since the engine started.
+    """
+
+    def __init__(self, made: Assembly, outbox: Outbox, clock: Callable[[], float]) -> None:
+        self._made = made
+        self._outbox = outbox
+        self._clock = clock
+        self._told: set[str] = set()
+
+    def tell(self, texts: Sequence[str]) -> None:
+        """Say what has not been said yet."""
+        for text in texts:
+            if text not in self._told:
+                self._told.add(text)
+                self._outbox.put(Notice(None, text, self._clock()))
+
+    def tell_hindrances(self) -> None:
+        """Say what keeps passes from being fast: a shape may be met late."""
+        self.tell(hindrances(self._made))

@@ -1,0 +1,86 @@
+"""Prefill: prompts are read in chunks between rounds, by the target and by drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from specchat.engine.commands import Submit
+from specchat.engine.config import EngineConfig
+from specchat.engine.events import Prefilled
+from specchat.engine.runner.runner import Runner
+from specchat.engine.runner.to_device import to_device
+from specchat.engine.sequence.scheduler import Scheduler
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.planner import Planner
+from specchat.engine.worker.faults import Faults
+
+
+class Prefill:
+    """Reads the prompts of rows that are not ready for a round.
+
+    Args:
+        config: tokens per chunk, and whether passes are exact.
+        scheduler: holds the rows.
+        planner: of the drafters.
+        target: runner of the target model.
+        faults: ends rows that cannot be read.
+        clock: seconds since the engine started.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        scheduler: Scheduler[Submit],
+        planner: Planner,
+        target: Runner,
+        faults: Faults,
+        clock: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._planner = planner
+        self._target = target
+        self._faults = faults
+        self._clock = clock
+
+    def is_ready(self, row: SequenceState) -> bool:
+        """Whether target and drafter have read what they need for the row's next round."""
+        return row.prefilled and not self._planner.unread(row)
+
+    def run(self) -> None:
+        """One chunk, beginning with the prompt that was admitted first; running rows wait for no more than that."""
+        unread = sorted((row for row in self._scheduler.rows if not self.is_ready(row)), key=lambda r: r.admitted_at)
+        if not unread:
+            return
+        rows = [row for row in unread if row.prefilled == unread[0].prefilled]
+        if self._config.exact:  # how a prompt is read may not depend on others
+            rows = rows[:1]
+        self._faults.run(self._read, rows)
+
+    def _read(self, rows: Sequence[SequenceState]) -> None:
+        """One chunk of the first row's prompt and what fits beside it, for the target or, once that has it all, for the
+        drafter."""
+        if rows[0].prefilled:
+            self._planner.read(rows)
+            return
+        started, limit, room = self._clock(), self._config.prefill_chunk, self._target.context
+        rows = self._scheduler.read_together(rows, limit, room)
+        for row in rows:  # what another slot has read meanwhile
+            lent = self._scheduler.lend(row)
+            if lent is not None and (length := self._planner.lend(row, lent.source, lent.length)) > row.cached:
+                self._target.cache.copy(lent.source, lent.slot, length)
+                row.cached = length
+        rows = self._scheduler.read_together(rows, limit, room)  # what was lent leaves less to read
+        chunks = [row.tokens[row.cached : min(row.cached + limit, len(row.tokens) - 1)] for row in rows]
+        lengths = [len(chunk) for chunk in chunks]
+        if any(lengths):
+            padded = to_device([chunk + [0] * (max(lengths) - len(chunk)) for chunk in chunks], self._target.device)
+            slots, starts = [row.slot for row in rows], [row.cached for row in rows]
+            tapped = self._target.prefill(padded, slots, starts, lengths)
+            self._planner.absorb(rows, tapped, lengths)
+        now = self._clock()
+        for row, length in zip(rows, lengths, strict=True):
+            row.cached += length
+            if not row.rounds:  # else a drafter that was changed to had to see it
+                size = row.prompt_length
+                row.outbox.put(Prefilled(row.request.request_id, row.cached, size, now - started, now))
