@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from specchat.app.chat.conversation import Conversation, Turn
@@ -194,12 +194,15 @@ class Archive:
         """Let a chat stand above the others, or among them again."""
         return self._do(lambda: self._store.pin_chat(chat.id, pinned))
 
-    def fork(self, turns: Sequence[Turn], title: str, system: str) -> Future[Chat | None]:
+    def fork(self, turns: Sequence[Turn], title: str, system: str, thinking: bool | None) -> Future[Chat | None]:
         """A new chat with copies of these turns and of the replies that the path goes on with."""
 
         def write() -> Chat:
             rows = [(turn.prompt_id, turn.reply.message_id if turn.reply else None) for turn in turns]
-            return self._store.fork_chat([row for pair in rows for row in pair if row is not None], title, system)
+            with self._store.one_transaction():
+                chat = self._store.fork_chat([row for pair in rows for row in pair if row is not None], title, system)
+                self._store.set_thinking(chat.id, thinking)
+            return replace(chat, thinking=thinking)
 
         return self._do(write)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from codecs import getincrementaldecoder
 
 from specchat.app.sanitize import without_controls
 
 PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
 """Bracketed paste, as xterm and all others mark it."""
+_ALT_DIGIT = re.compile("\x1b([1-9])")
 
 
 class InputDecoder:
@@ -37,11 +39,11 @@ class InputDecoder:
         before = self._passed
         found = (before + text).find(PASTE_START)
         if found < 0:
-            out.append(text)
+            out.append(_alt_digits(text))
             self._passed = (before + text)[1 - len(PASTE_START) :]
             return ""
         end = found + len(PASTE_START) - len(before)
-        out.append(text[:end])
+        out.append(_alt_digits(text[:end]))
         self._pasting, self._passed = True, ""
         return text[end:]
 
@@ -56,6 +58,11 @@ class InputDecoder:
             pasted, self._held = pasted[: len(pasted) - half], pasted[len(pasted) - half :]
         out += [without_controls(pasted), mark]
         return rest
+
+
+def _alt_digits(text: str) -> str:
+    """Alt and a digit in kitty's way: Textual takes them for what Option types on a Mac, such as ™."""
+    return _ALT_DIGIT.sub(lambda match: f"\x1b[{ord(match[1])};3u", text)
 
 
 def _half_mark(text: str) -> int:

@@ -61,12 +61,12 @@ class Clipboard:
             sentence = f"/copy {given} is not understood: it takes {', '.join(COPIES)}, or nothing for the reply"
             say(self._app, sentence, "error")
             return False
-        if not self._reply:
+        if what == "thinking":
+            self._copy_thinking()
+        elif not self._reply:
             say(self._app, NOTHING_YET, "warning")
         elif what == "code":
             run_in_background(self._app, partial(self._copy_code, int(number or 0)), "asking")
-        elif what == "thinking":
-            self._copy_thinking()
         else:
             self._app.copy_to_clipboard(self._reply if what == "reply" else self._chat)
         return True
@@ -96,8 +96,10 @@ class Clipboard:
     def _copy_thinking(self) -> None:
         turns = reversed(self._screen.conversation.turns)
         replies = (turn.reply for turn in turns if turn.reply is not None and turn.reply.has_text)
-        reply = next(replies)  # there is a reply, as there is a text to copy
-        if thought := reply.thought.split(reply.text)[0]:
+        reply = next(replies, None)
+        if reply is None:
+            say(self._app, NOTHING_YET, "warning")
+        elif thought := reply.thought.split(reply.text)[0]:
             self._app.copy_to_clipboard(thought)
         else:
             say(self._app, "the last reply has no thinking: /copy reply copies it", "warning")

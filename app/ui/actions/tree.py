@@ -153,7 +153,7 @@ class TreeActions:
             return
         turns = conversation.turns[: conversation.turns.index(turn) + 1]
         chat = await asyncio.wrap_future(
-            self.archive.fork(turns, f"{conversation.title} (fork)", conversation.system or "")
+            self.archive.fork(turns, f"{conversation.title} (fork)", conversation.system or "", conversation.thinking)
         )
         if chat is not None:
             self._open_chat(chat)

@@ -39,8 +39,6 @@ CHAT_KEYS = (
     Binding("t", "thoughts", "Thinking", show=False),
     Binding("alt+o", "app.open('links')", "Open a link", show=False, priority=True),
     Binding("o", "app.open('links')", "Open a link", show=False),
-    *(Binding(f"alt+{n}", f"app.copy_code({n})", f"Copy code {n}", show=False, priority=True) for n in range(1, 10)),
-    *(Binding(f"{n}", f"app.copy_code({n})", f"Copy code {n}", show=False) for n in range(1, 10)),
     Binding("ctrl+y", "app.open('side_by_side')", "Side by side", show=False, priority=True),
     Binding("f11", "app.open('side_by_side')", "side by side", key_display="^y"),
     Binding("f1", "app.open('help')", "help", key_display="f1"),
@@ -48,4 +46,6 @@ CHAT_KEYS = (
     Binding("ctrl+o,f9", "app.open('controls')", "controls", key_display="^o"),
     Binding("f8", "app.open('copy')", "Copy", show=False),
     Binding("ctrl+s", "app.open('save_picture')", "Save the screen", show=False),
+    *(Binding(f"alt+{n}", f"app.copy_code({n})", f"Copy code {n}", show=False, priority=True) for n in range(1, 10)),
+    *(Binding(f"{n}", f"app.copy_code({n})", f"Copy code {n}", show=False) for n in range(1, 10)),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -17,8 +17,9 @@ from specchat.app.sources.stepper import Part
 from specchat.app.ui.widgets.live_markdown import LiveMarkdown
 from specchat.app.ui.widgets.reply_notes import note_lines
 from specchat.app.ui.widgets.thought_title import thought_title
-from specchat.app.ui.widgets.token_lines import FOLDED, Mark, Piece, TokenLines
-from specchat.app.ui.widgets.transcript_styles import PENDING, TranscriptStyles
+from specchat.app.ui.widgets.token_lines import FOLDED, Mark, TokenLines
+from specchat.app.ui.widgets.token_segments import segments, stepped
+from specchat.app.ui.widgets.transcript_styles import TranscriptStyles
 from specchat.engine import Fate, Round
 
 INDENT = 4
@@ -176,13 +177,18 @@ class ReplyBlock(Block):
         behind = self._markdown is not None and self._markdown.behind
         if same_notes and same_rounds and not self._touched and not behind:
             return None
+        changed = None
+        if self._markdown is not None and reply.has_text:
+            changed = self._markdown.update(lambda: reply.answer, complete=not reply.running)
+            if changed is None and same_notes and not self._touched and not reply.thought.running:
+                return None
         self._touched = False
         if self._wrapping != self._wrapped_as:
             self._wrap_anew()
         if self._before_step is not None:
             self._tokens.back_to(self._before_step)
             self._before_step = None
-        dirty = 0 if self._stage is None else self._body_height - 1
+        dirty = 0 if self._stage is None else self.height - len(self._notes) - 2
         before, self._title = self._title, thought_title(reply, opened=self._thoughts) if self._titled else ""
         if self._title:
             self._tokens.title(self._title)
@@ -197,12 +203,11 @@ class ReplyBlock(Block):
             self._tokens.append([(reply.tail, Fate.PLAIN)], reply.tokens, alone=self._by_round)
         if reply.stepping is not None and self._shows(reply.tokens):
             self._before_step = self._tokens.mark()
-            self._tokens.append(_stepped(*reply.stepping), reply.tokens, alone=self._by_round)
+            self._tokens.append(stepped(*reply.stepping), reply.tokens, alone=self._by_round)
         self._rounds, self._stage, self._stepping = len(reply.rounds), stage, reply.stepping
         self._figures = figures
-        if self._markdown is not None and reply.has_text:
-            changed = self._markdown.update(lambda: reply.answer, complete=not reply.running)
-            dirty = dirty if changed is None else min(dirty, self._token_height + changed)
+        if changed is not None:
+            dirty = min(dirty, self._token_height + changed)
         self._notes = note_lines(reply, self.width - INDENT - len(COPY) - 2)
         self.height = self._body_height + len(self._notes) + 1
         dirty = max(dirty, 0)
@@ -332,7 +337,7 @@ class ReplyBlock(Block):
             yield from (Segment("  ", styles.base), Segment(COPY, styles.link + link))
 
     def _token_segments(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
-        yield from _segments(self._tokens.lines[y], styles, self._cursor, self._cursor_round)
+        yield from segments(self._tokens.lines[y], styles, self._cursor, self._cursor_round)
         yield from self._caret(y, styles)
 
     def _caret(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
@@ -358,29 +363,6 @@ class ReplyBlock(Block):
         if y and self.reply.round_of(above) == index:
             return Segment(" " * INDENT, styles.base)
         return Segment(f"{index + 1:>{INDENT - 1}} "[-INDENT:], styles.number)
-
-
-def _stepped(record: Round, part: Part) -> list[tuple[str, str]]:
-    """The tokens of a round that is shown in parts."""
-    drafted = [token for token in record.tokens() if token.place < len(record.drafted)]
-    return [(token.text, PENDING if part is Part.DRAFTED else token.fate) for token in drafted]
-
-
-def _segments(
-    pieces: Iterable[Piece], styles: TranscriptStyles, cursor: int | None, around: range
-) -> Iterator[Segment]:
-    """Neighbours of one style become one segment: fewer of them are quicker to draw."""
-    text, style = "", Style.null()
-    for piece in pieces:
-        own = (styles.spaces if piece.blank else styles.fates)[piece.fate]
-        if piece.token in around:
-            own = own + (styles.cursor if piece.token == cursor else styles.round)
-        if own is not style and text:
-            yield Segment(text, style)
-            text = ""
-        text, style = text + piece.text, own
-    if text:
-        yield Segment(text, style)
 
 
 def legend_strip(styles: TranscriptStyles) -> Strip:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 OPEN = 2
 """So many last blocks may change: what follows a list can turn out to be one more item of it."""
-SHARE = 0.05
+SHARE = 0.03
 """Of the interface's time, rendering takes at most this."""
 
 BLANK = Strip([])

@@ -40,3 +40,12 @@ def test_pieces_do_not_matter_and_no_paste_has_a_control_character(pieces: list[
     for part in text.split(PASTE_START)[1:]:
         pasted = part.partition(PASTE_END)[0]
         assert not [c for c in pasted if unicodedata.category(c) == "Cc" and c not in "\t\n\r"]
+
+
+def test_alt_and_a_digit_are_a_key_and_pasted_digits_are_not() -> None:
+    from textual._xterm_parser import XTermParser
+    from textual.events import Key
+
+    keys = [event.key for event in XTermParser().feed(InputDecoder().feed(b"\x1b2")) if isinstance(event, Key)]
+    assert keys == ["alt+2"]
+    assert decoded(b"\x1b[200~\x1b2\x1b[201~") == "\x1b[200~2\x1b[201~"

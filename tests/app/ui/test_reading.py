@@ -108,6 +108,23 @@ async def test_thinking_is_folded_while_it_streams_and_opens_by_key_and_by_click
         assert any("In Lisbon" in text for text in body(stage))
 
 
+async def test_thinking_is_copied_when_asked_for_and_else_left_out(tmp_path: Path) -> None:
+    stage = thinking_stage(tmp_path)
+    copied: list[str] = []
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        stage.app.copy_to_clipboard = copied.append  # type: ignore[method-assign]
+        await stage.answer(pilot, 10)
+        await stage.send(pilot, "/copy thinking")
+        stage.engine.give()
+        await stage.settle(pilot)
+        await stage.send(pilot, "/copy reply")
+    thought, answer = copied
+    assert thought.startswith("In Lisbon")
+    assert answer.startswith("1. Lisbon's")
+    assert "think>" not in thought + answer
+
+
 async def test_acceptance_is_told_inside_and_outside_of_thinking_and_only_then(tmp_path: Path) -> None:
     for records, told in ((thinking_trace(), True), (trace(), False)):
         stage = thinking_stage(tmp_path / str(told), records)
