@@ -1,7 +1,7 @@
 """A GGUF file with random weights in the shape of Llama 3.2 1B, at Q4_K: python -m benchmarks.make_random_gguf FILE.
 
-For `specchat bench --peer llama.cpp --target FILE --drafter none`: what a pass costs does not depend on what the weights
-say. The tokenizer is the default model's, filled up to the shape's vocabulary.
+For `specchat bench --peer llama.cpp --target FILE --drafter none`: what a pass costs does not depend on what the
+weights say. The tokenizer is the default model's, filled up to the shape's vocabulary.
 """
 
 from __future__ import annotations
