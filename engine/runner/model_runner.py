@@ -58,7 +58,7 @@ class ModelRunner:
         self.short_context = fix_longrope(model, context, self)
         """Context of the short set of rotary factors, where the model has two and runs with the long one."""
         self._fold = self._use_slot_attention()
-        self.flex = self._fold > 0 and not exact and flex.is_available(self.device)
+        self.flex = self._fold > 0 and not exact and flex.is_available(self.device, self._head_size)
         """Whether passes of fixed shape attend by `engine.runner.flex`."""
         self._not_flex: str | None = None
         # The last column never holds a token: padding rows of a CUDA graph write there.
@@ -143,6 +143,11 @@ class ModelRunner:
             return self.embedding_rows(tokens)
         weight: Tensor = self.model.get_output_embeddings().weight
         return weight[tokens]
+
+    @property
+    def _head_size(self) -> int:
+        heads = max(getattr(self.config, "num_attention_heads", 1), 1)
+        return int(getattr(self.config, "head_dim", None) or getattr(self.config, "hidden_size", 0) // heads)
 
     @property
     def hindrances(self) -> list[str]:
