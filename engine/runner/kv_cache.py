@@ -9,11 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import prod
+from mmap import mmap
 
 import torch
 from torch import Tensor
 
 from specchat.engine.runner.to_device import to_device
+
+
+def lazy_zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros; on a CPU pages that take memory, and time, when they are first written to.
+
+    Raises:
+        MemoryError: the system does not give that much.
+    """
+    if device.type != "cpu":
+        return torch.zeros(*shape, device=device, dtype=dtype)
+    try:
+        pages = mmap(-1, prod(shape) * dtype.itemsize)
+    except OSError as error:
+        raise MemoryError from error
+    return torch.frombuffer(pages, dtype=dtype).view(*shape)
 
 
 class KVCache:
@@ -46,7 +63,7 @@ class KVCache:
             made = []
             for (h, d), alike in groupby(sizes):
                 first, second = (h, slots) if paged else (slots, h)
-                block = torch.zeros(len(list(alike)), first, second, columns, d, device=device, dtype=dtype)
+                block = lazy_zeros((len(list(alike)), first, second, columns, d), device, dtype)
                 made.append(block.transpose(1, 2) if paged else block)
             return made
 

@@ -9,9 +9,11 @@ from specchat.engine.errors import EngineError
 from specchat.engine.events import Admitted, FinishReason, Given
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.prompt import encode, encode_reply
+from specchat.engine.sequence.fit import fit
+from specchat.engine.sequence.prompt import encode_reply
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.sequence.thinking import find_markers
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.worker.assembly import UNREPEATABLE, Assembly
 from specchat.engine.worker.notices import Notices
@@ -45,6 +47,7 @@ class Admission:
         self._requests = requests
         self._notices = notices
         self._clock = clock
+        self._thinking = find_markers(made.model.tokenizer)
 
     def run(self) -> None:
         """Admit as many as there is room for."""
@@ -60,13 +63,14 @@ class Admission:
         drafter = self._planner.named(request.drafter, request.gamma)
         request.check_vocabulary(model.vocab_size)
         given = encode_reply(request, model.tokenizer)
-        prompt = [*encode(request, model.tokenizer), *given]
+        fitted = fit(request, model.tokenizer, len(given), target.context)
+        prompt = [*fitted.ids, *given]
         if len(prompt) >= target.context:
             raise EngineError(
                 f"the prompt has {len(prompt)} tokens and the context holds {target.context}: "
                 "shorten it, start a new chat or raise --context"
             )
-        now = self._clock()
+        now, thinking = self._clock(), self._thinking
         place = self._scheduler.place(prompt)
         if place.source != place.slot and place.length:
             target.cache.copy(place.source, place.slot, place.length)
@@ -78,7 +82,7 @@ class Admission:
             prompt_length=len(prompt),
             cached=place.length,
             seed=fresh_seed() if request.sampling.seed is None else request.sampling.seed,
-            text=Detokenizer(model.tokenizer, request.stop),
+            text=Detokenizer(model.tokenizer, request.stop, thinking.special if thinking else {}),
             drafter=drafter,
             admitted_at=now,
             continued=len(given),
@@ -96,5 +100,7 @@ class Admission:
                 now - submitted.at,
                 now,
                 tuple(Given(token, piece) for token, piece in zip(given, pieces, strict=True)),
+                thinking.of_prompt(fitted.ids, model.tokenizer) if thinking else None,
+                fitted.left_out,
             )
         )

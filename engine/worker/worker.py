@@ -17,10 +17,11 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Counted, FinishReason, Loading, Notice, Ready
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import Message, Request
+from specchat.engine.request import Request
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.sequence.thinking import switch_of, words_of
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.worker.admission import Admission
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, free_memory, warm_up
@@ -102,7 +103,7 @@ class Worker:
             free_memory()
             made = smaller()
         self._put_to_work(made)
-        target, device = made.target, made.target.device
+        target, device, template = made.target, made.target.device, made.model.tokenizer.chat_template
         self._on_ready(
             Ready(
                 target=made.model.name,
@@ -117,6 +118,8 @@ class Worker:
                 cache_bytes=made.cache_bytes + made.graph_bytes,
                 at=self._clock(),
                 plain_s=time_warm_passes(target),
+                thinking_switch=switch_of(template) is not None,
+                template_words=words_of(template),
             ),
             made,
         )
@@ -187,14 +190,14 @@ class Worker:
             case SetDetail():
                 self._requests.set_detail(command.request_id, command.detail)
             case Count():
-                self._count(command.messages)
+                self._count(command)
             case Close():
                 self._closed = True
 
-    def _count(self, messages: tuple[Message, ...]) -> None:
+    def _count(self, wanted: Count) -> None:
         with suppress(Exception):  # a template is a program of the model's: a request with it says what it raises
-            tokens = len(encode(Request("count", messages), self._made.model.tokenizer))
-            self._outbox.put(Counted(tokens, self._clock()))
+            tokens = len(encode(Request("count", wanted.messages), self._made.model.tokenizer))
+            self._outbox.put(Counted(tokens, self._clock(), wanted.key))
 
     # ---- work
 
