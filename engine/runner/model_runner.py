@@ -59,9 +59,11 @@ class ModelRunner:
         self.short_context = fix_longrope(model, context, self)
         """Context of the short set of rotary factors, where the model has two and runs with the long one."""
         self._fold = self._use_slot_attention()
-        self.flex = self._fold > 0 and not exact and flex.is_available(self.device)
+        self.flex = self._fold > 0 and not exact and flex.is_available(self.device, self._head_size)
         """Whether passes of fixed shape attend by `engine.runner.flex`."""
         self._not_flex: str | None = None
+        self._gathers = True
+        """Whether attention takes keys and values by row; known once the cache's shapes are."""
         # The last column never holds a token: padding rows of a CUDA graph write there.
         columns = context + overhang + 1
         self.cache = self._allocate(slots, -(-columns // flex.BLOCK) * flex.BLOCK if self.flex else columns)
@@ -150,6 +152,11 @@ class ModelRunner:
         return weight[tokens]
 
     @property
+    def _head_size(self) -> int:
+        heads = max(getattr(self.config, "num_attention_heads", 1), 1)
+        return int(getattr(self.config, "head_dim", None) or getattr(self.config, "hidden_size", 0) // heads)
+
+    @property
     def hindrances(self) -> list[str]:
         """Why passes on a GPU are slower than they could be, one clause each; empty if they are not."""
         not_captured = self.graph_runner.pool.not_captured if self.graph_runner else None
@@ -174,7 +181,7 @@ class ModelRunner:
         tokens = functional.pad(tokens, (0, min(width, room) - tokens.shape[1]))
         first = to_device(starts, self.device)
         columns = first[:, None] + torch.arange(tokens.shape[1], device=self.device)
-        view = CacheView(self.cache, slots, starts, columns, gathers=self._fold == 0)
+        view = CacheView(self.cache, slots, starts, columns, gathers=self._gathers)
         with attention.scattered(view.runs):
             return self._call(model, tokens, columns, view, tree_mask)
 
@@ -275,22 +282,25 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _shapes(self) -> list[tuple[int, int, int, int]]:
-        """KV cache shape of each layer (see `KVCache`), observed by feeding one token."""
+        """KV cache shape of each layer (see `KVCache`), observed by feeding one token; and what attention reads."""
         probe = _Probe()
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         try:
-            self.model.base_model(
-                input_ids=token,
-                position_ids=torch.zeros_like(token),
-                attention_mask=self._mask(torch.zeros_like(token), probe),
-                past_key_values=probe,
-                use_cache=True,
-            )
+            with attention.noted() as layers:
+                self.model.base_model(
+                    input_ids=token,
+                    position_ids=torch.zeros_like(token),
+                    attention_mask=self._mask(torch.zeros_like(token), probe),
+                    past_key_values=probe,
+                    use_cache=True,
+                )
         except Exception as error:  # any modelling code may be behind this call
             kind = getattr(self.config, "model_type", type(self.model).__name__)
             raise EngineError(
                 f"models of type {kind} cannot be run with a slot cache ({error}): choose another"
             ) from error
+        self._gathers = len(layers) < len(probe.shapes)
+        self.flex = self.flex and not self._gathers
         return [probe.shapes[i] for i in sorted(probe.shapes)]
 
 
