@@ -20,6 +20,7 @@ from specchat.engine.errors import EngineError, first_line
 from specchat.engine.events import Admitted, Counted, Finished, FinishReason, Given, Loading, Notice, Prefilled, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Message, Request
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
@@ -39,7 +40,7 @@ from specchat.engine.worker.assembly import (
     warm_up,
 )
 from specchat.engine.worker.commit import commit, record
-from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes
+from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes, time_wider_passes
 
 
 class Worker:
@@ -122,6 +123,8 @@ class Worker:
         self._model, self._target, self._verifier = made.model, made.target, made.verifier
         self._plain_passes = PlainPasses(made.target, made.verifier) if self.times_plain_passes else None
         self._planner = Planner(made.drafters, made.target, self._drop_drafter)
+        if isinstance(made.target, QuantizedRunner):
+            self._planner.learn_costs(time_wider_passes(made.target))
         self._scheduler = Scheduler(made.target.cache.slots)
         device = made.target.device
         self._on_ready(
