@@ -64,6 +64,19 @@ class Planner:
         self._controller = GammaController(self._latency)
         self._acceptances: dict[str, AcceptanceModel] = {}
 
+    def learn_costs(self, passes: Sequence[tuple[int, float]]) -> None:
+        """What things cost before the first round.
+
+        Args:
+            passes: widths of passes over one row, and their seconds.
+        """
+        for width, seconds in passes:
+            self._latency.observe_pass(1, width, seconds)
+        for name, drafter in self.drafters.items():
+            step = drafter.time_step()
+            if step is not None:
+                self._latency.observe_step(name, 1, step)
+
     def named(self, name: str, gamma: int | None) -> str:
         """The drafter that a request gets: the best one for auto, none where γ is 0.
 

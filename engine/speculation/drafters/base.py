@@ -36,6 +36,10 @@ class Drafter:
     def capture(self) -> None:
         """On a GPU, capture the draft steps that rows can meet, so that no reply waits for one."""
 
+    def time_step(self) -> float | None:
+        """Seconds of a draft step for one row, tried out while nothing runs; None where only rounds can tell."""
+        return None
+
     def admit(self, row: SequenceState) -> None:
         """A row starts; its tokens are in `row.tokens`. To see the target read more of them, lower `row.cached`."""
 

@@ -99,6 +99,10 @@ class HeadDrafter(Drafter):
         if self._static:
             self._static.capture([tree_of(gamma) for gamma in range(1, LONGEST + 1)] if self._branches else [])
 
+    def time_step(self) -> float | None:
+        """Of a packed head."""
+        return self._layer.time_step() if isinstance(self._layer, PackedLayer) else None
+
     def admit(self, row: SequenceState) -> None:
         """Find what is known of the prompt; the target reads again what is not."""
         row.cached = min(row.cached, self._memory.admit(row))
