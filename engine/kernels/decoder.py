@@ -80,9 +80,10 @@ class Decoder:
         return logits, tapped
 
     def run_best(
-        self, tokens: NDArray[np.int64], chains: Chains, threads: int, taps: Sequence[int] = ()
+        self, tokens: NDArray[np.int64], chains: Chains, threads: int, taps: Sequence[int] = (), likeliest: int = 1
     ) -> tuple[Ints, Tensor | None]:
-        """One pass for the likeliest token [n] behind every token, -1 where a logit is not a number; and tapped states.
+        """One pass for the likeliest tokens [n, likeliest] behind every token, in order, -1 where a logit is not a
+        number; and tapped states.
 
         Arguments as for `run`, which says what else there is.
         """
@@ -90,9 +91,9 @@ class Decoder:
         if self._logits.size < count * size:
             self._logits = np.empty(count * size, dtype=np.float32)
         tapped = torch.empty(count, len(taps) * self.shape.hidden) if taps else None
-        best, depths = np.empty(count, dtype=np.int32), np.asarray(taps, dtype=np.int32)
+        best, depths = np.empty((count, likeliest), dtype=np.int32), np.asarray(taps, dtype=np.int32)
         batch = Batch(tokens, chains, np.arange(count, dtype=np.int32), threads)
-        batch.c.logits, batch.c.best, batch.c.best_count = self._logits.ctypes.data, best.ctypes.data, 1
+        batch.c.logits, batch.c.best, batch.c.best_count = self._logits.ctypes.data, best.ctypes.data, likeliest
         batch.c.tap_count, batch.c.taps = len(taps), depths.ctypes.data
         batch.c.tapped = None if tapped is None else tapped.data_ptr()
         self._library.run(self._c, batch.c)

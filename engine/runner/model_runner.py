@@ -55,7 +55,7 @@ class ModelRunner:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
         self.context = context
         self._limit = context - 1
-        self.gathers = True
+        self.gathers = self.judges_all = True
         self.short_context = fix_longrope(model, context, self)
         """Context of the short set of rotary factors, where the model has two and runs with the long one."""
         self._fold = self._use_slot_attention()

@@ -71,6 +71,7 @@ class QuantizedRunner:
 
     device = CPU
     branches = True
+    judges_all = True
     graph_runner = None
     gathers = False
 
@@ -119,21 +120,29 @@ class QuantizedRunner:
         """There are no graphs on a CPU."""
 
     def likeliest(
-        self, tokens: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int], trees: Sequence[Tree]
-    ) -> tuple[list[list[int]], list[Tensor] | None]:
-        """One pass for the likeliest token behind every token of every row, -1 where the logits are not numbers.
+        self,
+        tokens: Sequence[Sequence[int]],
+        slots: Sequence[int],
+        starts: Sequence[int],
+        trees: Sequence[Tree],
+        count: int = 1,
+    ) -> tuple[list[list[list[int]]], list[Tensor] | None]:
+        """One pass for the likeliest tokens behind every token of every row, -1 where the logits are not numbers.
 
         Args:
             tokens: of each row, its last one and the drafted ones behind it.
             slots: the slot of each row.
             starts: the position of each row's first token.
             trees: how the drafted tokens follow each other.
+            count: how many of the likeliest.
 
         Returns:
-            The tokens of each row, and the tapped hidden states [T, taps x hidden] of each.
+            For each token of each row its likeliest, in order; and the tapped hidden states [T, taps x hidden] of each.
         """
         flat = np.array([token for row in tokens for token in row])
-        best, tapped = self._decoder.run_best(flat, _chains(trees, slots, starts), torch.get_num_threads(), self.taps)
+        best, tapped = self._decoder.run_best(
+            flat, _chains(trees, slots, starts), torch.get_num_threads(), self.taps, count
+        )
         ends = [0, *accumulate(map(len, tokens))]
         rows, found = list(pairwise(ends)), best.tolist()
         states = None if tapped is None else [tapped[first:end] for first, end in rows]

@@ -26,6 +26,8 @@ class Runner(Protocol):
     """Depths of the hidden states that are handed out: 0 the embeddings, the last one normed."""
     gathers: bool
     """Whether a pass copies the cached keys and values of rows whose slots are not neighbours."""
+    judges_all: bool
+    """Whether what it says behind a drafted token that is rejected means something."""
     short_context: int | None
     """Context of the short set of rotary factors, where the model has two and runs with the long one."""
 

@@ -59,8 +59,9 @@ def run_round(
     proposal = plan.proposal
     slots, starts = [row.slot for row in rows], [row.cached for row in rows]
     if isinstance(target, QuantizedRunner) and is_plainly_greedy(rows):
-        outcomes, states = compare_drafts(target, rows, proposal, plan.gammas)
+        outcomes, states, ranked = compare_drafts(target, rows, proposal, plan.gammas, max(1, planner.successors(rows)))
         watch.mark()
+        planner.witness(rows, proposal.lengths, outcomes, ranked, everywhere=True)
         if states is not None:
             planner.absorb(rows, torch.nn.utils.rnn.pad_sequence(states, batch_first=True), list(map(len, states)))
         draft_s, verify_s = watch.seconds()
@@ -71,8 +72,13 @@ def run_round(
     tree_mask = None if trees is None else TreeMask.of(trees, target.width(fed.shape[1]), target.device)
     logits, tapped = target.forward_tapped(fed, slots, starts, tree_mask, [1 + length for length in proposal.lengths])
     judged = verifier.judge(rows, logits, proposal, plan.gammas)
-    outcomes = to_host(judged, len(rows))
+    wanted = planner.successors(rows)
+    ranking = None
+    if wanted:
+        ranking = torch.cat([fed[..., None], logits[: len(rows), : fed.shape[1]].topk(wanted).indices], dim=-1).int()
+    outcomes, ranked = to_host(judged, len(rows), ranking)
     watch.mark()
+    planner.witness(rows, proposal.lengths, outcomes, ranked, everywhere=target.judges_all)
     kept = [1 + outcome.accepted for outcome in outcomes]
     planner.absorb(rows, None if tapped is None else along(judged, tapped), kept)
     draft_s, verify_s = watch.seconds()
@@ -86,27 +92,40 @@ def is_plainly_greedy(rows: Sequence[SequenceState]) -> bool:
 
 
 def compare_drafts(
-    target: QuantizedRunner, rows: Sequence[SequenceState], proposal: Proposal, gammas: Sequence[int]
-) -> tuple[list[Outcome], list[Tensor] | None]:
+    target: QuantizedRunner,
+    rows: Sequence[SequenceState],
+    proposal: Proposal,
+    gammas: Sequence[int],
+    successors: int = 1,
+) -> tuple[list[Outcome], list[Tensor] | None, list[list[list[int]]]]:
     """Verify greedy rows without a tensor of logits.
 
     Returns:
-        The outcomes, and the tapped states [1 + accepted, taps x hidden] of each row.
+        The outcomes, the tapped states [1 + accepted, taps x hidden] of each row, and each of its tokens with the
+        `successors` likeliest behind it.
     """
     slots, starts = [row.slot for row in rows], [row.cached for row in rows]
     drafted = [tokens[:n] for tokens, n in zip(proposal.tokens.tolist(), proposal.lengths, strict=True)]
     trees = proposal.trees or [None] * len(rows)
     fed = [[row.tokens[-1], *tokens] for row, tokens in zip(rows, drafted, strict=True)]
     shapes = [tree or chain(n) for tree, n in zip(trees, proposal.lengths, strict=True)]
-    best, tapped = target.likeliest(fed, slots, starts, shapes)
+    behind, tapped = target.likeliest(fed, slots, starts, shapes, successors)
+    best = [[likeliest[0] for likeliest in each] for each in behind]
+    ranked = [
+        [[token, *likeliest] for token, likeliest in zip(*each, strict=True)] for each in zip(fed, behind, strict=True)
+    ]
     outcomes = [compare(*each) for each in zip(rows, drafted, trees, best, gammas, strict=True)]
     for slot, start, outcome in zip(slots, starts, outcomes, strict=True):
         path = outcome.path
         if path != list(range(1, len(path) + 1)):
             target.cache.move(slot, [start + node for node in path], start + 1)
     if tapped is None:
-        return outcomes, None
-    return outcomes, [
-        torch.from_numpy(states.numpy()[[0, *outcome.path]]) if outcome.path else states[: 1 + outcome.accepted]
-        for states, outcome in zip(tapped, outcomes, strict=True)
-    ]
+        return outcomes, None, ranked
+    return (
+        outcomes,
+        [
+            torch.from_numpy(states.numpy()[[0, *outcome.path]]) if outcome.path else states[: 1 + outcome.accepted]
+            for states, outcome in zip(tapped, outcomes, strict=True)
+        ],
+        ranked,
+    )

@@ -31,6 +31,7 @@ from specchat.engine.speculation.drafters.ngram import NGramDrafter
 from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.speculation.drafters.published.find import find_published
 from specchat.engine.speculation.drafters.published.load import load_published
+from specchat.engine.speculation.drafters.recycling import RecyclingDrafter
 from specchat.engine.speculation.drafters.suffix import SuffixDrafter
 from specchat.engine.speculation.verify.verifier import Draws, Verifier
 from specchat.engine.worker.obtain import Model, make_runner, obtain_model
@@ -178,7 +179,8 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
     suffix = SuffixDrafter(model.eos_ids, never)
     of_text: list[Drafter] = [suffix, NGramDrafter(model.eos_ids, never)]
-    drafters = [*of_text, NoDrafter()]
+    recycling = RecyclingDrafter(model.eos_ids, branches=target.branches)
+    drafters = [*of_text, recycling, NoDrafter()]
     cache_bytes = target.cache.bytes + (cached.cache.bytes if cached else 0)
     score_bytes = 0
     if head is not None:

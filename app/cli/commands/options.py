@@ -13,12 +13,14 @@ from specchat.app.settings.settings import AUTO
 Target = Annotated[
     str | None, typer.Option("--target", metavar="MODEL", help="A preset, a hub id, a folder or a GGUF file.")
 ]
-Draft = Annotated[str | None, typer.Option("--draft", metavar="MODEL", help="A smaller model that drafts, or a draft head.")]
+Draft = Annotated[
+    str | None, typer.Option("--draft", metavar="MODEL", help="A smaller model that drafts, or a draft head.")
+]
 Drafter = Annotated[
     str | None,
     typer.Option(
         "--drafter",
-        metavar="auto|none|suffix|ngram|head|combined|model",
+        metavar="auto|none|suffix|ngram|recycling|head|combined|model",
         help="What proposes tokens.",
         show_default=False,
     ),

@@ -20,8 +20,13 @@ CPU = torch.device("cpu")
 FIVE_SIGMA = 5.0
 
 
-def judged(tree: Tree, p: Tensor, q: Tensor, support: Support, rows: int, seed: int = 0) -> tuple[TreeVerdict, Tensor]:
-    """Draft and judge the same tree many times, behind token 0; p [V, V] and q [V, V'] are of what follows each."""
+def judged(
+    tree: Tree, p: Tensor, q: Tensor, support: Support, rows: int, seed: int = 0, *, certain: bool = False
+) -> tuple[TreeVerdict, Tensor]:
+    """Draft and judge the same tree many times, behind token 0; p [V, V] and q [V, V'] are of what follows each.
+
+    With `certain` the likeliest of q are offered, not drawn ones.
+    """
     random = torch.Generator().manual_seed(seed)
     tokens = torch.zeros(rows, len(tree) + 1, dtype=torch.long)
     drawn_from = torch.zeros(rows, tree.inner, q.shape[1])
@@ -29,7 +34,10 @@ def judged(tree: Tree, p: Tensor, q: Tensor, support: Support, rows: int, seed: 
         if children:
             drawn_from[:, token] = q[tokens[:, token]]
             u = torch.rand(rows, 1, len(children), generator=random, dtype=torch.float64)
-            tokens[:, list(children)] = support.tokens[_draw_different(drawn_from[:, token : token + 1], u)[:, 0]]
+            places = _draw_different(drawn_from[:, token : token + 1], u)[:, 0]
+            if certain:
+                places = drawn_from[:, token].topk(len(children)).indices
+            tokens[:, list(children)] = support.tokens[places]
     row = torch.arange(rows)
     tree_mask = TreeMask.of((tree,), len(tree) + 1, CPU)
     many = TreeMask(
@@ -46,8 +54,8 @@ def judged(tree: Tree, p: Tensor, q: Tensor, support: Support, rows: int, seed: 
         torch.zeros(rows, dtype=torch.bool),
         torch.rand(rows, tree.depth, BRANCHES, generator=random, dtype=torch.float64),
         torch.rand(rows, generator=random, dtype=torch.float64),
-        drawn_from,
-        support,
+        None if certain else drawn_from,
+        None if certain else support,
     )
     return verdict, tokens
 
@@ -73,9 +81,13 @@ def distributions(
 @pytest.mark.parametrize("sampling", [Sampling(temperature=1.0), Sampling(temperature=0.8, top_k=6, top_p=0.9)])
 @pytest.mark.parametrize("drafted", [16, 9])
 @pytest.mark.parametrize("adversarial", [True, False])
-def test_what_comes_out_is_distributed_as_the_target(adversarial: bool, drafted: int, sampling: Sampling) -> None:
+@pytest.mark.parametrize("certain", [False, True], ids=["drawn", "certain"])
+def test_what_comes_out_is_distributed_as_the_target(
+    certain: bool, adversarial: bool, drafted: int, sampling: Sampling
+) -> None:
     p, q, support = distributions(16, drafted, adversarial, sampling)
-    tokens = torch.cat([emitted(*judged(tree_of(3), p, q, support, 50_000, seed)) for seed in range(4)])
+    rounds = (judged(tree_of(3), p, q, support, 50_000, seed, certain=certain) for seed in range(4))
+    tokens = torch.cat([emitted(*each) for each in rounds])
     assert z_score(tokens[:, 0], p[0]) < FIVE_SIGMA
     for first in range(16):
         second = tokens[(tokens[:, 0] == first) & (tokens[:, 1] >= 0), 1]
