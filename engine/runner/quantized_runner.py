@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, Protocol
@@ -48,8 +49,9 @@ class PackedWeights(Protocol):
     def short_context(self, context: int) -> int | None:
         """Context of the short set of rotary factors, where a decoder for texts of `context` tokens has the long."""
 
-    def decoder(self, context: int, positions: int) -> Decoder:
-        """A decoder on these weights for texts of up to `context` tokens, with room for so many positions."""
+    def decoder(self, context: int, positions: int, layers: int | None = None) -> Decoder:
+        """A decoder on the first layers (all if not given) for texts of up to `context` tokens, with room for so many
+        positions."""
 
 
 class QuantizedRunner:
@@ -77,6 +79,7 @@ class QuantizedRunner:
 
     def __init__(self, model: PackedWeights, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
         columns = context + overhang + 1
+        self._model = model
         self.cache = _allocate(model, slots, columns)
         self._decoder = model.decoder(context, columns)
         self.embedding, self._output = model.embedding, model.output
@@ -115,6 +118,13 @@ class QuantizedRunner:
         trees = [chain(count - 1) for count in counts] if tree_mask is None else tree_mask.trees
         logits, tapped = self._run(_flat(tokens, counts), _chains(trees, slots, starts), every=True)
         return _by_row(logits, counts, width), None if tapped is None else _by_row(tapped, counts, width)
+
+    def first_layers(self, count: int) -> QuantizedRunner:
+        """Cut off behind its first layers, on the same cache."""
+        part = copy(self)
+        part.taps, part._decoder = (), self._model.decoder(self.context, self.cache.columns, count)
+        part._decoder.attach(self.cache.keys[:count], self.cache.values[:count])
+        return part
 
     def capture(self) -> None:
         """There are no graphs on a CPU."""

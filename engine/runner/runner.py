@@ -72,6 +72,9 @@ class Runner(Protocol):
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """As `forward`, in the shape that is fastest, whatever that does to the last bits."""
 
+    def first_layers(self, count: int) -> Runner:
+        """The same model cut off behind its first layers, on the same cache: what they give is normed and scored."""
+
     def capture(self) -> None:
         """On a GPU, capture the passes that rounds can meet, so that no reply waits for one."""
 

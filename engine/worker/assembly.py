@@ -14,6 +14,7 @@ import torch
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import pick_device
+from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.vocabulary import check_vocabularies
 from specchat.engine.progress import Progress
@@ -25,6 +26,7 @@ from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.combined import CombinedDrafter
 from specchat.engine.speculation.drafters.draft_model import ModelDrafter
+from specchat.engine.speculation.drafters.early_exit import SAMPLE, EarlyExitDrafter
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
 from specchat.engine.speculation.drafters.ngram import NGramDrafter
@@ -180,7 +182,9 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     suffix = SuffixDrafter(model.eos_ids, never)
     of_text: list[Drafter] = [suffix, NGramDrafter(model.eos_ids, never)]
     recycling = RecyclingDrafter(model.eos_ids, branches=target.branches)
-    drafters = [*of_text, recycling, NoDrafter()]
+    sample = model.tokenizer.encode(SAMPLE, add_special_tokens=False)
+    early_exit = EarlyExitDrafter(target, penalties, model.layers, _scoring(model), sample)
+    drafters = [*of_text, recycling, early_exit, NoDrafter()]
     cache_bytes = target.cache.bytes + (cached.cache.bytes if cached else 0)
     score_bytes = 0
     if head is not None:
@@ -212,6 +216,16 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         ),
         exact=exact,
     )
+
+
+def _scoring(model: Model) -> float:
+    """What the output layer weighs, in layers."""
+    if isinstance(model, PackedModel):
+        output, tied = model.output.data.nbytes, model.described.tied
+    else:
+        config = model.model.config.get_text_config()
+        output, tied = model.vocab_size * config.hidden_size * model.dtype.itemsize, config.tie_word_embeddings
+    return output * model.layers / max(model.weight_bytes - output * (1 if tied else 2), 1)
 
 
 def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:

@@ -159,6 +159,10 @@ class TextRunner:
         logits.scatter_(1, likeliest, self._shares.expand_as(likeliest)).scatter_(1, next_ones, 1.0)
         return self._logits[:, : places.shape[1]], None if states is None else states[places.clamp(max=len(states) - 1)]
 
+    def first_layers(self, count: int) -> Runner:
+        """Not asked for: drafters know the target itself."""
+        raise NotImplementedError
+
     def capture(self) -> None:
         """There is nothing to capture."""
 

@@ -13,7 +13,7 @@ from specchat.engine.runner.model_runner import ModelRunner
 from tests.engine.tiny import ids_of, run_together, tiny_engine, tiny_head, tiny_model
 
 
-@pytest.mark.parametrize("drafter", ["none", "suffix", "ngram", "recycling", "model", "head", "combined"])
+@pytest.mark.parametrize("drafter", ["none", "suffix", "ngram", "recycling", "early-exit", "model", "head", "combined"])
 def test_rows_lie_together_and_say_the_same(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[int]] = []
     forward = ModelRunner.forward_tapped
