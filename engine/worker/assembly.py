@@ -21,6 +21,7 @@ from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA, Sampling
 from specchat.engine.runner.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
 from specchat.engine.runner.padding import CAPTURED
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.speculation.drafters.base import Drafter
@@ -76,7 +77,9 @@ class Assembly:
     @property
     def rounds_by_width(self) -> bool:
         """Whether a token's last bits depend on the width of the pass, by more than greedy decoding forgives."""
-        return self.model.format in ("bfloat16", "float16") and not (self.exact and self.exact.equal)
+        # Where attention is torch's, its last bits can turn an activation's code on the way into a quantised layer.
+        coarse = self.model.format in ("bfloat16", "float16") or getattr(self.model, "quantized", None) is not None
+        return coarse and not (self.exact and self.exact.equal)
 
 
 _KINDS = (Sampling(), *(Sampling(temperature=1.0, top_k=k, top_p=p) for k, p in ((0, 1.0), (0, 0.9), (40, 1.0))))
@@ -248,7 +251,7 @@ def warm_up(made: Assembly) -> None:
     for passes in filter(None, (made.target, made.draft_runner)):
         # One row and several, one token and several: what is compiled for these serves for all.
         for rows in {1, passes.cache.slots if passes.device.type == "cuda" else 1}:
-            for length in (1, 5):
+            for length in (5,) if isinstance(passes, QuantizedRunner) else (1, 5):
                 tokens = torch.zeros(rows, length, dtype=torch.long, device=passes.device)
                 logits = passes.forward(tokens, range(rows), [0] * rows)
                 logits.amax().item()

@@ -157,8 +157,7 @@ def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
         raise EngineError(
             f"{path} is broken ({first_line(error)}): make the draft head again with specchat distill"
         ) from None
-    head = head.to(target.device, target.dtype).eval().requires_grad_(False)
-    size = pack_head(head, quantized=isinstance(target, PackedModel))
+    size = pack_head(head, target.device, target.dtype, quantized=isinstance(target, PackedModel))
     return LoadedHead(head, vocabulary.long().to(target.device), f"head for {card.target}", size)
 
 

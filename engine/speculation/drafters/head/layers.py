@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_linear import QuantizedLinear
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
@@ -36,7 +37,7 @@ def layer_of(head: Head, vocabulary: Tensor, target: Runner) -> tuple[HeadLayer,
         output, size = _output(head, vocabulary, target)
         embed = head.embed_tokens or target.embedding_rows
         return TorchLayer(head, lambda outcome: output(head.scored(outcome)), embed, slots, columns, window), size
-    scores, size = score_layer(target.output_rows(vocabulary), quantized=_is_quantized(head.fuse))
+    scores, size = score_layer(_rows(target, vocabulary), quantized=_is_quantized(head.fuse))
     if isinstance(target, QuantizedRunner) and isinstance(scores, QuantizedLinear) and can_be_packed(head):
         return PackedLayer(head, scores.matrix, target.embedding, slots, columns), size
     return TorchLayer(head, scores, target.embedding_rows, slots, columns), size
@@ -46,7 +47,13 @@ def _output(head: EagleHead, vocabulary: Tensor, target: Runner) -> tuple[nn.Mod
     """Its own output layer; else the target's, and the bytes of it."""
     if head.lm_head is not None:
         return head.lm_head, 0
-    return score_layer(target.output_rows(vocabulary), quantized=_is_quantized(head.layer.mlp["up_proj"]))
+    return score_layer(_rows(target, vocabulary), quantized=_is_quantized(head.layer.mlp["up_proj"]))
+
+
+def _rows(target: Runner, vocabulary: Tensor) -> Tensor | PackedMatrix:
+    """The target's output layer for these tokens: its own codes where it has any, else the weights [V', d]."""
+    part = target.output_part(vocabulary) if isinstance(target, QuantizedRunner) else None
+    return part or target.output_rows(vocabulary)
 
 
 def _is_quantized(layer: object) -> bool:

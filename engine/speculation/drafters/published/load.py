@@ -45,8 +45,7 @@ def load_published(folder: Path, target: LoadedModel | PackedModel) -> LoadedHea
         vocabulary = _vocabulary(folder, layout, tensors)
         head, parts = _eagle(folder, layout, target, embeds="embed_tokens.weight" in tensors), _parts(layout)
     _fill(folder, head, tensors, parts)
-    head = head.to(target.device, target.dtype).eval().requires_grad_(False)
-    size = pack_head(head, quantized=isinstance(target, PackedModel))
+    size = pack_head(head, target.device, target.dtype, quantized=isinstance(target, PackedModel))
     return LoadedHead(head, vocabulary.to(target.device), display_name(folder), size)
 
 
