@@ -8,12 +8,12 @@ of tokens stand in it until the target has been there. Nothing is trained, and a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.fixed_trees import BUCKETS, LATER, may_branch, offer
+from specchat.engine.speculation.drafters.text_drafter import TextDrafter
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft, Offers
 
@@ -24,14 +24,17 @@ class SuccessorTable:
     def __init__(self) -> None:
         self._likeliest: dict[int, Sequence[int]] = {}
         self._pairs: dict[int, int] = {}
-        self.read = 0
+        self._last: int | None = None
+        self.tokens = 0
         """Tokens of the text whose pairs are known."""
 
-    def extend(self, text: Sequence[int]) -> None:
-        """Note what followed each token of a text that begins with what has been read before."""
-        for before, after in zip(text[max(self.read - 1, 0) :], text[max(self.read, 1) :], strict=False):
-            self._pairs[before] = after
-        self.read = len(text)
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Note what followed each token of the text, which goes on with these."""
+        for token in tokens:
+            if self._last is not None:
+                self._pairs[self._last] = token
+            self._last = token
+            self.tokens += 1
 
     def learn(self, tokens: Sequence[int], likeliest: Sequence[Sequence[int]]) -> None:
         """Replace what is known of these tokens by the target's latest."""
@@ -65,7 +68,7 @@ class SuccessorTable:
         return known
 
 
-class RecyclingDrafter(Drafter):
+class RecyclingDrafter(TextDrafter[SuccessorTable]):
     """One table per row.
 
     Args:
@@ -77,16 +80,13 @@ class RecyclingDrafter(Drafter):
     buckets = BUCKETS
     later = LATER
     successors = BRANCHES
+    at_once = 1 << 16
+    """Some 10 ms."""
 
     def __init__(self, ends: Collection[int] = (), *, branches: bool = True) -> None:
+        super().__init__(SuccessorTable)
         self._ends = ends
         self._branches = branches
-        self._tables: dict[str, SuccessorTable] = {}
-
-    def admit(self, row: SequenceState) -> None:
-        """Note the pairs of the prompt."""
-        table = self._tables[row.request.request_id] = SuccessorTable()
-        table.extend(row.tokens)
 
     def offers(self, row: SequenceState) -> Offers | None:
         """A tree of fixed shape, or a chain; places of which nothing is known stay empty."""
@@ -104,7 +104,7 @@ class RecyclingDrafter(Drafter):
         trees: list[Tree | None] = []
         for row, gamma in zip(rows, gammas, strict=True):
             shape = self._shape(row, gamma)
-            found, places, tree = self._tables[row.request.request_id].fill(row.tokens[-1], shape, self._ends)
+            found, places, tree = self.text(row).fill(row.tokens[-1], shape, self._ends)
             grades = offer(shape)[0]
             tokens.append(found)
             buckets.append([grades[place - 1] for place in places])
@@ -113,15 +113,7 @@ class RecyclingDrafter(Drafter):
 
     def witness(self, row: SequenceState, tokens: Sequence[int], likeliest: Sequence[Sequence[int]]) -> None:
         """The target's likeliest tokens replace those that were known."""
-        self._tables[row.request.request_id].learn(tokens, likeliest)
-
-    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:  # noqa: ARG002
-        """Note the new pairs."""
-        self._tables[row.request.request_id].extend(row.tokens)
-
-    def release(self, row: SequenceState) -> None:
-        """Drop the row's table."""
-        del self._tables[row.request.request_id]
+        self.text(row).learn(tokens, likeliest)
 
     def _shape(self, row: SequenceState, gamma: int) -> Tree:
         branches = self._branches and may_branch(row) and 0 < gamma <= LONGEST
