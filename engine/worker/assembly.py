@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -185,9 +186,7 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     suffix = SuffixDrafter(model.eos_ids, never)
     of_text: list[Drafter] = [suffix, NGramDrafter(model.eos_ids, never)]
     recycling = RecyclingDrafter(model.eos_ids, branches=target.branches)
-    sample = model.tokenizer.encode(SAMPLE, add_special_tokens=False)
-    early_exit = EarlyExitDrafter(target, penalties, model.layers, _scoring(model), sample)
-    drafters = [*of_text, recycling, early_exit, NoDrafter()]
+    drafters = [*of_text, recycling, *_early_exit(model, target, penalties), NoDrafter()]
     cache_bytes = target.cache.bytes + (cached.cache.bytes if cached else 0)
     score_bytes = 0
     if head is not None:
@@ -219,6 +218,14 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         ),
         exact=exact,
     )
+
+
+def _early_exit(model: Model, target: Runner, penalties: Penalties) -> list[Drafter]:
+    """The target as its own draft; nothing where its layers cannot be told apart."""
+    sample = model.tokenizer.encode(SAMPLE, add_special_tokens=False)
+    with suppress(EngineError):
+        return [EarlyExitDrafter(target, penalties, model.layers, _scoring(model), sample)]
+    return []
 
 
 def _scoring(model: Model) -> float:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specchat.engine.request import MAX_GAMMA, Sampling
 from specchat.engine.runner.kv_cache import KVCache
+from specchat.engine.runner.padding import padded_width
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
@@ -48,6 +49,9 @@ class EarlyExitDrafter(Drafter):
         layers: of the target.
         head: what scoring costs, in layers.
         sample: tokens of the text that n is chosen by.
+
+    Raises:
+        EngineError: the target cannot be cut off.
     """
 
     name = "early-exit"
@@ -60,6 +64,7 @@ class EarlyExitDrafter(Drafter):
         self._steps: ModelSteps | None = None
         self.depth: int | None = None
         """n, once it has been chosen."""
+        target.first_layers(1)  # says so now if that cannot be had
         if target.device.type != "cpu":  # no round may wait for the device, and reading is quick there
             self._cut_off(0)
 
@@ -116,6 +121,6 @@ class EarlyExitDrafter(Drafter):
 
 def _columns(cache: KVCache, slot: int, length: int) -> list[tuple[Tensor, Tensor]]:
     """The first columns of a slot in every layer, and copies of them."""
-    width = min(length + MAX_GAMMA, cache.columns)  # passes may be padded
+    width = min(padded_width(length), cache.columns)
     places = [layer[slot, :, :width] for layer in (*cache.keys, *cache.values)]
     return [(place, place.clone()) for place in places]
