@@ -59,7 +59,7 @@ def run_round(
     proposal = plan.proposal
     slots, starts = [row.slot for row in rows], [row.cached for row in rows]
     if isinstance(target, QuantizedRunner) and is_plainly_greedy(rows):
-        outcomes, states, ranked = compare_drafts(target, rows, proposal, plan.gammas, max(1, planner.successors(rows)))
+        outcomes, states, ranked = compare_drafts(target, rows, proposal, plan.gammas, planner.successors(rows))
         watch.mark()
         planner.witness(rows, proposal.lengths, outcomes, ranked, everywhere=True)
         if states is not None:
@@ -96,24 +96,25 @@ def compare_drafts(
     rows: Sequence[SequenceState],
     proposal: Proposal,
     gammas: Sequence[int],
-    successors: int = 1,
+    successors: int = 0,
 ) -> tuple[list[Outcome], list[Tensor] | None, list[list[list[int]]]]:
     """Verify greedy rows without a tensor of logits.
 
     Returns:
         The outcomes, the tapped states [1 + accepted, taps x hidden] of each row, and each of its tokens with the
-        `successors` likeliest behind it.
+        `successors` likeliest behind it, if any are wanted.
     """
     slots, starts = [row.slot for row in rows], [row.cached for row in rows]
     drafted = [tokens[:n] for tokens, n in zip(proposal.tokens.tolist(), proposal.lengths, strict=True)]
     trees = proposal.trees or [None] * len(rows)
     fed = [[row.tokens[-1], *tokens] for row, tokens in zip(rows, drafted, strict=True)]
     shapes = [tree or chain(n) for tree, n in zip(trees, proposal.lengths, strict=True)]
-    behind, tapped = target.likeliest(fed, slots, starts, shapes, successors)
+    behind, tapped = target.likeliest(fed, slots, starts, shapes, max(1, successors))
     best = [[likeliest[0] for likeliest in each] for each in behind]
-    ranked = [
-        [[token, *likeliest] for token, likeliest in zip(*each, strict=True)] for each in zip(fed, behind, strict=True)
-    ]
+    ranked = []
+    if successors:
+        pairs = (zip(tokens, following, strict=True) for tokens, following in zip(fed, behind, strict=True))
+        ranked = [[[token, *likeliest] for token, likeliest in row] for row in pairs]
     outcomes = [compare(*each) for each in zip(rows, drafted, trees, best, gammas, strict=True)]
     for slot, start, outcome in zip(slots, starts, outcomes, strict=True):
         path = outcome.path

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.request import MAX_GAMMA, Sampling
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.padding import padded_width
 from specchat.engine.runner.runner import Runner
@@ -41,7 +41,8 @@ class EarlyExitDrafter(Drafter):
 
     For n the target reads a short text in full and cut off at several depths: how often the likeliest tokens agree is
     the α of each, and by theory (Leviathan et al. 2023, Theorem 3.8) the n with the largest speedup is taken. It does
-    not depend on what was measured in time, so that seeded replies repeat.
+    not depend on what was measured in time, so that seeded replies repeat. On a GPU its steps are captured when they
+    are first asked for: a start need not wait for what few ask for.
 
     Args:
         target: its cache is used.
@@ -72,11 +73,6 @@ class EarlyExitDrafter(Drafter):
     def graph_bytes(self) -> int:
         """Memory of distributions."""
         return self._steps.graph_bytes if self._steps else 0
-
-    def capture(self, samplings: Sequence[Sampling]) -> None:
-        """All shapes."""
-        if self._steps:
-            self._steps.capture(samplings)
 
     def propose(
         self,
