@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -56,6 +57,7 @@ class ModelRunner:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
         self.context = context
         self._limit = context - 1
+        self.judges_all = True
         self.short_context = fix_longrope(model, context, self)
         """Context of the short set of rotary factors, where the model has two and runs with the long one."""
         self._fold = self._use_slot_attention()
@@ -72,8 +74,8 @@ class ModelRunner:
         on_gpu = self.device.type == "cuda"
         pool = GraphPool(self.device, capture=on_gpu)
         if on_gpu:
-            compiled = not exact and compile_layers(model)
-            self.graph_runner = GraphRunner(self.cache, self._step, pool, compiled=compiled, trees=bool(taps))
+            self._compiled = not exact and compile_layers(model)
+            self.graph_runner = GraphRunner(self.cache, self._step, pool, compiled=self._compiled, trees=bool(taps))
         self._static = BatchInvariantRunner(self.cache, self._step, pool) if exact else self.graph_runner
 
     @torch.inference_mode()
@@ -128,6 +130,21 @@ class ModelRunner:
             return self.forward(tokens, slots, starts)
         finally:
             self._static = exact
+
+    def first_layers(self, count: int) -> ModelRunner:
+        """Cut off behind its first layers, on the same cache; its own graphs are for draft steps alone.
+
+        Raises:
+            EngineError: its modelling code keeps layers elsewhere than others do.
+        """
+        part = copy(self)
+        part.model, part.taps = _cut_off(self.model, count), ()
+        part._static = None
+        if self.graph_runner is not None:
+            part.graph_runner = GraphRunner(
+                self.cache, part._step, self.graph_runner.pool, compiled=self._compiled, trees=False
+            )
+        return part
 
     def capture(self) -> None:
         """On a GPU, capture the passes that rounds can meet, so that no reply waits for one."""
@@ -302,6 +319,21 @@ class ModelRunner:
         self._gathers = len(layers) < len(probe.shapes)
         self.flex = self.flex and not self._gathers
         return [probe.shapes[i] for i in sorted(probe.shapes)]
+
+
+def _cut_off(model: Any, count: int) -> Any:
+    """A causal language model of the same modules with fewer layers."""
+    whole, name = copy(model), model.base_model_prefix
+    base = copy(getattr(model, name))
+    layers = getattr(base, "layers", None)
+    if not isinstance(layers, torch.nn.ModuleList):
+        kind = getattr(model.config, "model_type", type(model).__name__)
+        raise EngineError(f"models of type {kind} cannot draft by early exit: choose another drafter")
+    # A copied module shares its table of submodules with the original.
+    whole._modules, base._modules = dict(model._modules), dict(base._modules)
+    base._modules["layers"] = layers[:count]
+    whole._modules[name] = base
+    return whole
 
 
 class _Probe:

@@ -51,7 +51,7 @@ def time_wider_passes(target: QuantizedRunner) -> list[tuple[int, float]]:
     for width in (width for width in TIMED_WIDTHS if width <= target.context):
         for _ in range(_TIMED):
             started = time.perf_counter()
-            target.score([[0] * width], [0], [0], [chain(width - 1)], best=True)
+            target.score([[0] * width], [0], [0], [chain(width - 1)], likeliest=1)
             found.append((width, time.perf_counter() - started))
     return found
 
