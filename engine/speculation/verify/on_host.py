@@ -52,7 +52,7 @@ def verify_on_host(
     shapes = [tree or chain(n) for tree, n in zip(trees, proposal.lengths, strict=True)]
     plain = [_is_plain(row) for row in rows]
     greedy = [own and row.request.sampling.greedy for row, own in zip(rows, plain, strict=True)]
-    seen = target.score(fed, slots, starts, shapes, likeliest=max(successors, any(greedy)))
+    seen = target.score(fed, slots, starts, shapes, likeliest=max(successors, int(any(greedy))))
     outcomes: dict[int, Outcome] = {}
     for i in compress(range(len(rows)), greedy):
         likeliest = [each[0] for each in seen.best[i]]
