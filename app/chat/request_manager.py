@@ -19,6 +19,8 @@ from specchat.app.chat.marks import Marks
 from specchat.app.chat.reply import Reply, Stage, stored_reply
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings
+from specchat.app.sources.no_source import NoSource
+from specchat.app.sources.source import Source
 from specchat.app.sources.stepper import Part
 from specchat.app.storage.store import Chat
 from specchat.engine import (
@@ -145,6 +147,28 @@ class RequestManager:
         """The user has opened this chat."""
         self.unseen = {c for c in self.unseen if c.chat is None or c.chat.id != chat.id}
 
+    def switch(self, source: Source | None, settings: Settings) -> None:
+        """Ask another source from here on, that has been started; None for none, until there is one.
+
+        No reply may be running. Prompts wait until the models are loaded.
+        """
+        assert self._session is not None
+        assert not self.replies
+        for asked in self._looks.values():
+            asked(None)
+        self._looks.clear()
+        for examination in self._examinations.values():
+            examination.fail("another model has been loaded since")
+        self._examinations.clear()
+        self._ready, self._failure, self._baseline = False, "", Baseline()
+        self._session = replace(self._session, source=source or NoSource())
+        self.settings = settings
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a prompt waits for a model."""
+        return any(conversation.waiting for conversation in self._conversations)
+
     def send(self, conversation: Conversation, prompt: str, candidates: int = 1) -> None:
         """Ask for one reply or several; at once unless a reply of this conversation is running."""
         turn = Turn(prompt, wanted=candidates)
@@ -265,6 +289,9 @@ class RequestManager:
         if turn is None or self._session is None or self.settings is None or asked or known:
             return
         examination, request_id = Examination(reply, token, detail), uuid4().hex
+        if reply.model and reply.model != self.settings.target:
+            examination.fail(f"the reply came from {reply.model}, which is not loaded")
+            return
         request = examination.request(self.settings, request_id, conversation.messages(turn))
         self._examinations[request_id] = examination
         try:
@@ -425,6 +452,9 @@ class RequestManager:
     def _begin(
         self, conversation: Conversation, turn: Turn, requests: Sequence[Request], replies: Sequence[Reply]
     ) -> None:
+        for reply in replies:
+            reply.model = self.settings.target if self.settings is not None else ""
+        conversation.tell_models()
         if self._archive is not None:
             self._archive.begin(conversation, turn, replies)
         assert self._session is not None  # who gets here has asked

@@ -61,12 +61,13 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX chats_to_index ON chats (id) WHERE indexed = 0",
         "CREATE INDEX prompts ON messages (id) WHERE role = 'user'",
     ),
+    ("ALTER TABLE messages ADD COLUMN model TEXT NOT NULL DEFAULT ''",),
 )
 """Statements that lead from one version of the schema to the next. Released ones never change; new ones follow."""
 
 _COLUMNS = (
     "id, title, updated_at, deleted_at, pinned, system, indexed FROM chats",
-    "id, chat_id, role, content, created_at, finish_reason, parent, chosen, indexed FROM messages",
+    "id, chat_id, role, content, created_at, finish_reason, parent, chosen, indexed, model FROM messages",
     "text FROM search",
     "id, message_id, line FROM events",
     "id, text FROM drafts",

@@ -56,6 +56,8 @@ class StoredMessage:
     for the first one of a chat."""
     chosen: bool = True
     """Whether the chat goes on with this one, of all with the same parent."""
+    model: str = ""
+    """What a reply came from, as the settings named it; empty where that is not known."""
 
 
 class Store:
@@ -120,6 +122,11 @@ class Store:
         )
         return [content for content, _ in rows]
 
+    def models(self) -> list[str]:
+        """What replies came from, the one that answered last first."""
+        rows = self._read("SELECT model FROM messages WHERE model != '' GROUP BY model ORDER BY max(id) DESC")
+        return [str(model) for (model,) in rows]
+
     def rename_chat(self, chat_id: int, title: str) -> None:
         """Change the title; the place in the list stays."""
         self._change(
@@ -144,7 +151,7 @@ class Store:
         """The messages of a chat, oldest first; without their trace lines where these are not wanted."""
         with self._lock:
             rows = self._read(
-                "SELECT id, role, content, created_at, finish_reason, parent, chosen FROM messages"
+                "SELECT id, role, content, created_at, finish_reason, parent, chosen, model FROM messages"
                 " WHERE chat_id = ? ORDER BY id",
                 (chat_id,),
             )
@@ -155,12 +162,21 @@ class Store:
         for message_id, line in lines:
             by_message.setdefault(message_id, []).append(line)
         return [
-            StoredMessage(row_id, role, content, at, reason, tuple(by_message.get(row_id, ())), parent, bool(chosen))
-            for row_id, role, content, at, reason, parent, chosen in rows
+            StoredMessage(
+                row_id, role, content, at, reason, tuple(by_message.get(row_id, ())), parent, bool(chosen), model
+            )
+            for row_id, role, content, at, reason, parent, chosen, model in rows
         ]
 
     def add_message(
-        self, chat_id: int, role: str, content: str, *, parent: int | None = None, chosen: bool = True
+        self,
+        chat_id: int,
+        role: str,
+        content: str,
+        *,
+        parent: int | None = None,
+        chosen: bool = True,
+        model: str = "",
     ) -> int:
         """Append a message (a reply: before its first token) and return its id; the chat becomes the newest.
 
@@ -170,8 +186,9 @@ class Store:
         with self._write() as db:
             self._touch(db, f"chat {chat_id}", "UPDATE chats SET updated_at = ? WHERE id = ?", (at, chat_id))
             row = db.execute(
-                "INSERT INTO messages (chat_id, role, content, created_at, parent, chosen) VALUES (?, ?, ?, ?, ?, ?)",
-                (chat_id, role, _storable(content), at, parent, chosen),
+                "INSERT INTO messages (chat_id, role, content, created_at, parent, chosen, model)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (chat_id, role, _storable(content), at, parent, chosen, _storable(model)),
             )
             if chosen:
                 self.choose(_row_id(row))
@@ -209,8 +226,8 @@ class Store:
     def fork_chat(self, message_ids: Sequence[int], title: str, system: str = "") -> Chat:
         """A new chat with copies of these messages, each of which follows the one before it."""
         copy = (
-            "INSERT INTO messages (chat_id, role, content, created_at, finish_reason, parent)"
-            " SELECT ?, role, content, created_at, finish_reason, ? FROM messages WHERE id = ?"
+            "INSERT INTO messages (chat_id, role, content, created_at, finish_reason, model, parent)"
+            " SELECT ?, role, content, created_at, finish_reason, model, ? FROM messages WHERE id = ?"
         )
         events = "INSERT INTO events (message_id, line) SELECT ?, line FROM events WHERE message_id = ? ORDER BY id"
         with self._write() as db:

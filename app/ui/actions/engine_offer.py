@@ -18,6 +18,14 @@ class EngineOffer:
     slots: int = 4
     """Replies that can be written at once."""
 
+    weight_bytes: int = 0
+    """Memory of the weights."""
+
+    def clear(self, target: str) -> None:
+        """Other models are to be loaded."""
+        self.target, self.drafters, self.weight_bytes = target, (), 0
+
     def update(self, ready: Ready) -> None:
         """Take over what was loaded."""
         self.target, self.drafters, self.slots = ready.target, ready.drafters, ready.slots
+        self.weight_bytes = ready.weight_bytes

@@ -60,6 +60,7 @@ class PaletteCommands:
         """Those of the chat, or of a replay."""
         if not replaying:
             yield from self._of_chats(screen)
+            yield self._view("Models", "Target and draft: load, fetch, unload", "models")
             yield self._view("Controls", "γ, drafter, temperature and the others, and presets", "controls")
             yield SystemCommand(
                 "Several replies",

@@ -21,6 +21,7 @@ CHAT_KEYS = (
     Binding("full_stop", "step", "step", show=False),
     Binding("x", "replay('to_rejection')", "next rejection", show=False),
     Binding("ctrl+k", "app.open('search')", "search", key_display="^k", show=False, priority=True),
+    Binding("alt+m", "app.open('models')", "models", show=False),
     Binding("alt+j,apostrophe", "jump", "jump", show=False),
     Binding("ctrl+e", "app.open('messages')", "messages", key_display="^e", show=False, priority=True),
     Binding("escape", "cancel_edit", "no edit", key_display="esc"),
