@@ -26,14 +26,16 @@ from specchat.engine.events import (
     Ready,
     Refused,
     Round,
+    Thinking,
     Token,
 )
 from specchat.engine.lanes.clock import CLOCKS, Order
 from specchat.engine.lanes.engine import LaneEngine, LaneReady
 from specchat.engine.outbox import Outbox
+from specchat.engine.preload import preload_torch
 from specchat.engine.private_files import FILE_MODE, create_text, make_folder, make_private
 from specchat.engine.progress import Progress, size_text
-from specchat.engine.request import MAX_GAMMA, Message, Request, Sampling, gamma_text, parse_gamma
+from specchat.engine.request import MAX_GAMMA, WHEN_FULL, Message, Request, Sampling, gamma_text, parse_gamma
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
 from specchat.engine.stats.speedup import Baseline, Speedup, SpeedupTracker
 from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup
@@ -46,6 +48,7 @@ __all__ = [
     "DTYPES",
     "FILE_MODE",
     "MAX_GAMMA",
+    "WHEN_FULL",
     "WINDOW_S",
     "Admitted",
     "Baseline",
@@ -81,6 +84,7 @@ __all__ = [
     "Sampling",
     "Speedup",
     "SpeedupTracker",
+    "Thinking",
     "Token",
     "TraceWriter",
     "create_text",
@@ -93,6 +97,7 @@ __all__ = [
     "operations",
     "optimal_gamma",
     "parse_gamma",
+    "preload_torch",
     "read_trace",
     "replacing",
     "size_text",

@@ -110,9 +110,9 @@ class AttachedEngine:
     def set_detail(self, request_id: str, detail: int) -> None:
         """Does nothing: a reply at a server has the detail it was asked for."""
 
-    def count(self, messages: tuple[Message, ...]) -> None:
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """Ask how many tokens these messages take as a prompt; nothing is said if the server cannot tell."""
-        threading.Thread(target=self._count, args=(messages,), name="count", daemon=True).start()
+        threading.Thread(target=self._count, args=(messages, key), name="count", daemon=True).start()
 
     def pause(self) -> None:
         """Hold back what comes; the server goes on."""
@@ -167,10 +167,10 @@ class AttachedEngine:
             raise EngineError(f"{self.url} does not say what becomes of drafts: attach to a specchat serve")
         return record
 
-    def _count(self, messages: tuple[Message, ...]) -> None:
+    def _count(self, messages: tuple[Message, ...], key: str) -> None:
         with suppress(httpx2.HTTPError, ValueError, LookupError, TypeError, RuntimeError):
             reply = self._http.post("/tokenize", json={"messages": _turns(messages)}, timeout=CONNECT_S)
-            self.outbox.put(Counted(int(reply.raise_for_status().json()["count"]), 0.0))
+            self.outbox.put(Counted(int(reply.raise_for_status().json()["count"]), 0.0, key))
 
     def _read(self, stream: _Stream, path: str, body: dict[str, Any]) -> None:
         """Read one reply to its end, on a thread of its own."""

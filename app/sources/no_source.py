@@ -40,7 +40,7 @@ class NoSource:
     def set_detail(self, request_id: str, detail: int) -> None:
         """Nothing runs."""
 
-    def count(self, messages: tuple[Message, ...]) -> None:
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """There is no tokenizer."""
 
     def pause(self) -> None:

@@ -271,7 +271,7 @@ class SpecChat(App[None]):
 
     def on_transcript_copy_wanted(self, event: Transcript.CopyWanted) -> None:
         """A click below a reply."""
-        self.copy_to_clipboard(event.reply.text.strip())
+        self.copy_to_clipboard((event.reply.answer or event.reply.text).strip())
 
     def on_text_selected(self, event: TextSelected) -> None:  # noqa: ARG002 the handler's signature
         """Text was selected with the mouse."""

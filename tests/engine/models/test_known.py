@@ -24,7 +24,7 @@ def test_presets_stored_models_and_those_used_before(tiny_model: Callable[..., P
     shutil.copytree(folder, store.folder / "mine")
     used = [str(folder), "/gone/old.gguf", "someone/else", "mine", "smollm2-135m"]
     models = {model.spec: model for model in known_models(store, used)}
-    assert list(models)[0] == "smollm2-135m"
+    assert next(iter(models)) == "smollm2-135m"
     assert list(models)[-4:] == ["mine", str(folder), "/gone/old.gguf", "someone/else"]
     weights = (folder / "model.safetensors").stat().st_size
     assert models["mine"].memory_bytes == models[str(folder)].memory_bytes == weights
