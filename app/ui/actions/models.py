@@ -133,14 +133,14 @@ class ModelActions:
         except AppError as error:
             say(self._app, str(error), "error")
             return False
-        run_in_background(self._app, partial(self._switch, wanted), "models")
+        run_in_background(self._app, partial(self._switch, self._leave(wanted), wanted), "models")
         return True
 
     def unload(self) -> None:
         """Free the memory; the next prompt loads the same models again."""
         settings = self._free_settings()
         if settings is not None and not self._unloaded:
-            run_in_background(self._app, partial(self._unload, settings), "models")
+            run_in_background(self._app, partial(self._unload, self._leave(settings), settings), "models")
 
     def pull(self, name: str) -> None:
         """Fetch a model, go on with it, or pause."""
@@ -183,9 +183,9 @@ class ModelActions:
             return None
         return None if self._switching else settings
 
-    async def _switch(self, settings: Settings) -> None:
+    async def _switch(self, before: Source | None, settings: Settings) -> None:
         assert self._make is not None
-        await self._leave(settings)
+        await _closed(before)
         try:
             source = self._make(settings)
         except EngineError as error:
@@ -199,20 +199,25 @@ class ModelActions:
         if self._settings.preferences is not None:
             self._settings.preferences.remember(settings, ["target", "draft", "drafter"])
 
-    async def _unload(self, settings: Settings) -> None:
-        await self._leave(settings)
+    async def _unload(self, before: Source | None, settings: Settings) -> None:
+        await _closed(before)
         self._unloaded, self._switching = True, False
         self.source = NoSource()
         self._requests.switch(self.use(self.source), settings)
         self._screen.status.show_loading(NOTHING)
         say(self._app, f"unloaded · the next prompt loads {Path(settings.target).name} again")
 
-    async def _leave(self, settings: Settings) -> None:
-        """Close the engine there is."""
+    def _leave(self, settings: Settings) -> Source | None:
+        """Ask the engine there is no more; it is still to be closed."""
         before, self._switching = self.source, True
         self._requests.switch(None, settings)
         self._offer.clear(Path(settings.target).name)
         self._settings.show(settings)
         self._screen.status.show_loading(Loading("close", "closing the engine", None, 0.0))
-        if before is not None:
-            await asyncio.to_thread(before.close)
+        return before
+
+
+async def _closed(source: Source | None) -> None:
+    """Close an engine, which frees its memory."""
+    if source is not None:
+        await asyncio.to_thread(source.close)

@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.pull import Pull, PullState
 from specchat.app.ui.keys import named
-from specchat.app.ui.widgets.list_keys import LIST_KEYS
+from specchat.app.ui.widgets.key_list import KeyList
 from specchat.app.ui.widgets.notice_line import NoticeLine
 from specchat.engine import size_text
 from specchat.engine.models import KnownModel, free_memory
@@ -63,12 +63,6 @@ class Models(Protocol):
         """Fetch, go on, or pause."""
 
 
-class ModelList(OptionList):
-    """A list that is moved through with the keys of vim too."""
-
-    BINDINGS: ClassVar[list[BindingType]] = named("model-list", *LIST_KEYS)
-
-
 class ModelsScreen(ModalScreen[None]):
     """A list, and below it what is to be said of the highlighted model."""
 
@@ -96,7 +90,7 @@ class ModelsScreen(ModalScreen[None]):
             frame.border_title = "models"
             frame.border_subtitle = "esc closes"
             yield Static(id="models-head", markup=False)
-            yield ModelList(id="models-list", compact=True)
+            yield KeyList(id="models-list", compact=True)
             yield Static(id="models-about", markup=False)
             yield Input(placeholder="a folder, a GGUF file, or organisation/name", compact=True, id="models-other")
             yield Static(KEYS, id="models-keys", markup=False)
@@ -105,7 +99,7 @@ class ModelsScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         """Look what there is, now and while something is fetched."""
         self.query_one(Input).display = False
-        self.query_one(ModelList).focus()
+        self.query_one(KeyList).focus()
         self._look()
         self.set_interval(REFRESH_S, self._follow)
 
@@ -139,7 +133,7 @@ class ModelsScreen(ModalScreen[None]):
         field = self.query_one(Input)
         if field.display:
             field.display = False
-            self.query_one(ModelList).focus()
+            self.query_one(KeyList).focus()
         else:
             self.dismiss()
 
@@ -174,7 +168,7 @@ class ModelsScreen(ModalScreen[None]):
 
     @property
     def _highlighted(self) -> KnownModel | None:
-        place = self.query_one(ModelList).highlighted
+        place = self.query_one(KeyList).highlighted
         return self._known[place] if place is not None and place < len(self._known) else None
 
     @work(exclusive=True, group="models-look", exit_on_error=False)
@@ -199,7 +193,7 @@ class ModelsScreen(ModalScreen[None]):
             self._fill()
 
     def _fill(self) -> None:
-        listed = self.query_one(ModelList)
+        listed = self.query_one(KeyList)
         target = self._models.chosen[0]
         place = listed.highlighted
         if place is None:
@@ -214,7 +208,7 @@ class ModelsScreen(ModalScreen[None]):
 
     @property
     def _name_width(self) -> int:
-        width = self.query_one(ModelList).scrollable_content_region.width or 70
+        width = self.query_one(KeyList).scrollable_content_region.width or 70
         return max(min(width - 2 * NUMBERS - 26, 48), 14)
 
     def _line(self, model: KnownModel) -> Text:

@@ -160,7 +160,7 @@ async def shown(models: Models, pilot: Pilot[None], monkeypatch: pytest.MonkeyPa
     pull.fraction, pull.text = 0.42, "Fetching HuggingFaceTB/SmolLM2-1.7B-Instruct: 1.4 GB of 3.4 GB"
     models.stage.app.actions.models.pulls["smollm2-1.7b"] = pull
     await models.stage.ready(pilot)
-    await models.stage.press(pilot, "alt+m")
+    await models.stage.press(pilot, "ctrl+backslash")
 
 
 async def test_the_list_of_models(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
