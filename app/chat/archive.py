@@ -106,7 +106,12 @@ class Archive:
                     self._store.set_parent(turn.prompt_id, parent)
                 rows = [
                     self._store.add_message(
-                        conversation.chat.id, "assistant", "", parent=turn.prompt_id, chosen=reply is shown
+                        conversation.chat.id,
+                        "assistant",
+                        "",
+                        parent=turn.prompt_id,
+                        chosen=reply is shown,
+                        model=reply.model,
                     )
                     for reply in replies
                 ]
@@ -171,6 +176,10 @@ class Archive:
     def prompts(self) -> Future[list[str] | None]:
         """The newest prompts of all chats."""
         return self._do(lambda: self._store.prompts(PROMPTS))
+
+    def models(self) -> Future[list[str] | None]:
+        """What replies came from, the one that answered last first."""
+        return self._do(self._store.models)
 
     def set_system(self, conversation: Conversation) -> Future[None]:
         """Store the instructions to the model; those of a chat without a row are stored with its first prompt."""

@@ -150,6 +150,13 @@ class Conversation:
         if (later := turn.following.pop(None, None)) is not None:
             turn.following[reply] = later
 
+    def tell_models(self) -> None:
+        """Where several models have answered, each reply says which one it came from."""
+        replies = [reply for turn in self.every for reply in turn.replies]
+        several = len({reply.model for reply in replies if reply.model}) > 1
+        for reply in replies:
+            reply.names_model = several and bool(reply.model)
+
     def reveal(self, message_id: int) -> tuple[Turn | None, list[Turn | Reply]]:
         """Let the path lead through the message with this row: its turn, and what it now goes on with instead."""
         rows = {turn.prompt_id: (turn, turn.reply) for turn in self.every}

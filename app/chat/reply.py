@@ -96,6 +96,10 @@ class Reply:
         self._tokens = 0
         self.stepping: tuple[Round, Part] | None = None
         """The round that is being stepped through; it is not yet one of `rounds`."""
+        self.model = ""
+        """What it came from, as the settings named it; empty where that is not known."""
+        self.names_model = False
+        """Whether that is said below it: its conversation has replies of several models."""
         self.given = 0
         """How many of `rounds` the reply began with: taken over from another one, or chosen. No figure counts them."""
         self.carried = 0

@@ -19,6 +19,8 @@ from specchat.app.chat.record_queue import RecordQueue
 from specchat.app.chat.reply import Reply, Stage, stored_reply
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import THINKING, Settings
+from specchat.app.sources.no_source import NoSource
+from specchat.app.sources.source import Source
 from specchat.app.sources.stepper import Part
 from specchat.engine import (
     Baseline,
@@ -111,6 +113,23 @@ class RequestManager:
         if conversation.thinking is not None or self.settings is None:
             return conversation.thinking
         return THINKING[self.settings.thinking]
+
+    def switch(self, source: Source | None, settings: Settings) -> None:
+        """Ask another source from here on, that has been started; None for none, until there is one.
+
+        No reply may be running. Prompts wait until the models are loaded.
+        """
+        assert self._session is not None
+        assert not self.replies
+        self._questions.end("another model has been loaded since")
+        self._ready, self._failure, self._baseline = False, "", Baseline()
+        self._session = replace(self._session, source=source or NoSource())
+        self.settings = settings
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a prompt waits for a model."""
+        return any(conversation.waiting for conversation in self.active)
 
     def send(self, conversation: Conversation, prompt: str, candidates: int = 1) -> None:
         """Ask for one reply or several; at once unless a reply of this conversation is running."""
@@ -229,6 +248,9 @@ class RequestManager:
         if turn is None or self._session is None or self.settings is None or asked or known:
             return
         examination = Examination(reply, token, detail)
+        if reply.model and reply.model != self.settings.target:
+            examination.fail(f"the reply came from {reply.model}, which is not loaded")
+            return
         settings = self.settings.with_thinking(conversation.thinking)
         request = examination.request(settings, uuid4().hex, conversation.messages(turn))
         try:
@@ -371,6 +393,9 @@ class RequestManager:
     def _begin(
         self, conversation: Conversation, turn: Turn, requests: Sequence[Request], replies: Sequence[Reply]
     ) -> None:
+        for reply in replies:
+            reply.model = self.settings.target if self.settings is not None else ""
+        conversation.tell_models()
         if self._archive is not None:
             self._archive.begin(conversation, turn, replies)
         assert self._session is not None  # who gets here has asked

@@ -57,13 +57,14 @@ def stored_conversation(
     if first is not None:
         conversation.turns = [first]
         conversation.show_version(first, first.version)
+    conversation.tell_models()
     return conversation
 
 
 def _add_reply(turn: Turn, message: StoredMessage, read: Callable[[int], Sequence[str]] | None) -> Reply:
     lines = (lambda: message.events) if read is None else partial(read, message.id)
     reply = stored_reply(message.content, message.finish_reason, lines)
-    reply.message_id = message.id
+    reply.message_id, reply.model = message.id, message.model
     turn.replies.append(reply)
     if turn.reply is None or message.chosen:
         turn.reply = reply

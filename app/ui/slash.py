@@ -37,6 +37,9 @@ _SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T", "top-k": "N", "top-
 
 COMMANDS: tuple[SlashCommand, ...] = (
     *(SlashCommand(c.command, _SIGNS[c.command], c.means, needs=True) for c in CONTROLS),
+    SlashCommand("model", "TARGET DRAFT", "load other models; without a name: those there are, to choose from"),
+    SlashCommand("draft", "NAME|none", "let another model draft, or none", needs=True),
+    SlashCommand("unload", "", "free the memory of the models; the next prompt loads them again"),
     SlashCommand("controls", "", "the panel of all controls"),
     SlashCommand("preset", "NAME", "set all controls as they were saved", needs=True),
     SlashCommand("save", "NAME", "save all controls as a preset", needs=True),

@@ -43,6 +43,7 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
         theme=settings.theme,
         pictures=pictures(settings),
         probe=Probe(),
+        make_source=None if source is not None else _engine,
         make_duet=lambda shared: live_duet(shared, wanted),
         begin_side_by_side=side is not None,
     )
@@ -60,11 +61,16 @@ def prepare(
 ) -> Session:
     """Open the store and make the engine (unless there is one), once the first frame is on screen."""
     from specchat.app.chat.session import Session
-    from specchat.engine import Engine
 
     store, notices = open_store(notice, database)
-    engine = engine or Engine(settings.engine_config(models_folder()))
+    engine = engine or _engine(settings)
     return Session(engine, settings, store, notices, settings_file())
+
+
+def _engine(settings: Settings) -> Source:
+    from specchat.engine import Engine
+
+    return Engine(settings.engine_config(models_folder()))
 
 
 def open_store(

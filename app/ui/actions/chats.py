@@ -29,15 +29,24 @@ class ChatActions:
         screen: Shows the chats.
         requests: Knows which chats are being answered.
         now: The time of day in seconds since 1970, for the ages of chats.
+        opened: Called with each stored chat that is shown.
     """
 
-    def __init__(self, app: App[None], screen: ChatScreen, requests: RequestManager, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        app: App[None],
+        screen: ChatScreen,
+        requests: RequestManager,
+        now: Callable[[], float],
+        opened: Callable[[Conversation], None],
+    ) -> None:
         self.archive: Archive | None = None
         """None where nothing is stored."""
         self._app = app
         self._screen = screen
         self._requests = requests
         self._now = now
+        self._opened = opened
         self._deleted: list[Chat] = []
         self._listed = 0
         """`RequestManager.changes` when the list of chats was last shown."""
@@ -142,6 +151,7 @@ class ChatActions:
             conversation = await asyncio.wrap_future(self.archive.open(chat))
         if conversation is not None:
             self._screen.show(conversation)
+            self._opened(conversation)
             self.list()
         return conversation
 

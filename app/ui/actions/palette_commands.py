@@ -65,6 +65,7 @@ class PaletteCommands:
         if not replaying:
             yield from self._of_chats(screen)
             yield SystemCommand("Thinking", "Switch it on or off in this chat", self._reading.switch_thinking)
+            yield self._view("Models", "Target and draft: load, fetch, unload", "models")
             yield self._view("Controls", "γ, drafter, temperature and the others, and presets", "controls")
             yield SystemCommand(
                 "Several replies",

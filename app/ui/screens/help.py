@@ -41,6 +41,7 @@ CHAT_KEYS: tuple[Row, ...] = (
     (KeyOf("chat.new"), "new chat"),
     (KeyOf("chat.messages"), "messages: edit, another reply, continue, fork the chat, ‹ other versions ›"),
     (KeyOf("chat.search"), "search all chats"),
+    (KeyOf("chat.models"), "models: target and draft, downloads, what fits; /model NAME"),
     (KeyOf("chat.controls"), "controls: γ, drafter, sampling, presets"),
     ("/", "commands; tab completes; // sends a slash"),
     ("tab", "in an empty chat: prompts that show speculation; /tour explains it"),

@@ -162,7 +162,7 @@ class ReplyBlock(Block):
         self._before_step: Mark | None = None
         """The end of the tokens before those of the round that is being stepped through."""
         self._cursor: int | None = None
-        self._stage: tuple[Stage, int, bool] | None = None
+        self._stage: tuple[Stage, int, bool, bool] | None = None
         self._figures: ReplyFigures | None = None
         """Those that the notes were made of."""
         self._title = ""
@@ -171,7 +171,7 @@ class ReplyBlock(Block):
     def update(self) -> int | None:
         """Wrap the new rounds' tokens; everything below the first changed line moves, so it is drawn again."""
         reply = self.reply
-        stage, figures = (reply.stage, reply.prefilled[0], reply.stopping), reply.figures
+        stage, figures = (reply.stage, reply.prefilled[0], reply.stopping, reply.names_model), reply.figures
         same_notes = stage == self._stage and figures is self._figures
         same_rounds = len(reply.rounds) == self._rounds and reply.stepping == self._stepping
         behind = self._markdown is not None and self._markdown.behind
