@@ -20,6 +20,7 @@ from specchat.app.chat.reply import Reply, Stage, stored_reply
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.stepper import Part
+from specchat.app.storage.attachment import Attachment
 from specchat.app.storage.store import Chat
 from specchat.engine import (
     Baseline,
@@ -112,10 +113,21 @@ class RequestManager:
         news = {c.chat.id for c in self.unseen if c.chat}
         return Marks(frozenset(answering), frozenset(busy.keys() - answering), frozenset(news))
 
-    def count(self, conversation: Conversation, prompt: str) -> None:
-        """Ask how many tokens the conversation would take with this prompt; a `Counted` answers."""
+    def count(self, messages: tuple[Message, ...], key: str) -> None:
+        """Ask how many tokens these messages take as a prompt; a `Counted` of this key answers."""
         if self._session is not None and self._ready and not self._failure:
-            self._session.source.count(conversation.messages_with(prompt))
+            self._session.source.count(messages, key)
+
+    def set_tokens(self, conversation: Conversation, one: Attachment, tokens: int) -> None:
+        """So many tokens were counted for what was sent along with prompts of the path."""
+        for turn in conversation.turns:
+            if any(each.name == one.name and each.text == one.text for each in turn.attachments):
+                turn.attachments = tuple(
+                    replace(each, tokens=tokens) if (each.name, each.text) == (one.name, one.text) else each
+                    for each in turn.attachments
+                )
+                if self._archive is not None:
+                    self._archive.set_tokens(turn, one.name, tokens)
 
     def set_detail(self, detail: int) -> None:
         """Record the top-k of this size for every reply, from its next round on; 0 records none."""
@@ -145,15 +157,19 @@ class RequestManager:
         """The user has opened this chat."""
         self.unseen = {c for c in self.unseen if c.chat is None or c.chat.id != chat.id}
 
-    def send(self, conversation: Conversation, prompt: str, candidates: int = 1) -> None:
+    def send(
+        self, conversation: Conversation, prompt: str, candidates: int = 1, attachments: tuple[Attachment, ...] = ()
+    ) -> None:
         """Ask for one reply or several; at once unless a reply of this conversation is running."""
-        turn = Turn(prompt, wanted=candidates)
+        turn = Turn(prompt, wanted=candidates, attachments=attachments)
         conversation.append(turn)
         self._send(conversation, turn)
 
-    def edit(self, conversation: Conversation, turn: Turn, prompt: str) -> None:
+    def edit(
+        self, conversation: Conversation, turn: Turn, prompt: str, attachments: tuple[Attachment, ...] = ()
+    ) -> None:
         """Send another version of an earlier prompt; what was there stays beside it."""
-        version = Turn(prompt)
+        version = Turn(prompt, attachments=attachments)
         conversation.add_version(turn, version)
         self._send(conversation, version)
 
@@ -265,7 +281,9 @@ class RequestManager:
         if turn is None or self._session is None or self.settings is None or asked or known:
             return
         examination, request_id = Examination(reply, token, detail), uuid4().hex
-        request = examination.request(self.settings, request_id, conversation.messages(turn))
+        messages = conversation.messages(turn)
+        told = tuple(message for place, message in enumerate(messages) if place not in reply.left_out)
+        request = examination.request(self.settings, request_id, told)
         self._examinations[request_id] = examination
         try:
             self._session.source.examine(request, examination.context)

@@ -43,6 +43,14 @@ class AttachmentRows:
         with self._write() as db:
             db.executemany(_INSERT, [(message_id, None, *self._values(each)) for each in attachments])
 
+    def set_tokens(self, message_id: int, name: str, tokens: int) -> None:
+        """Store how many tokens one of a message's takes."""
+        with self._write() as db:
+            db.execute(
+                "UPDATE attachments SET tokens = ? WHERE message_id = ? AND name = ?",
+                (tokens, message_id, self._storable(name)),
+            )
+
     def copy(self, message_id: int, to: int) -> None:
         """Give another message the same ones."""
         query = f"SELECT ?, {_COLUMNS} FROM attachments WHERE message_id = ? ORDER BY id"
@@ -51,9 +59,7 @@ class AttachmentRows:
 
     def unsent(self) -> dict[int, tuple[Attachment, ...]]:
         """Those of what is typed and not sent, by the chat's id; 0 is the chat that is not stored yet."""
-        rows = self._read(
-            f"SELECT draft_id, {_COLUMNS} FROM attachments WHERE draft_id IS NOT NULL ORDER BY id", ()
-        )
+        rows = self._read(f"SELECT draft_id, {_COLUMNS} FROM attachments WHERE draft_id IS NOT NULL ORDER BY id", ())
         return {draft - 1: attachments for draft, attachments in _by_owner(rows).items()}
 
     def keep_unsent(self, chat_id: int, attachments: Sequence[Attachment]) -> None:

@@ -113,7 +113,7 @@ class Store:
         self._change(f"chat {chat_id}", "UPDATE chats SET system = ? WHERE id = ?", (_storable(system), chat_id))
 
     def prompts(self, at_most: int) -> list[str]:
-        """The newest different prompts of all chats, oldest of them first; none that lacks a paste outside of its chat."""
+        """The newest different prompts of all chats, oldest of them first; none with a paste."""
         rows = self._read(
             "SELECT content, max(id) AS newest FROM (SELECT m.id, m.content FROM messages m JOIN chats c"
             " ON c.id = m.chat_id WHERE m.role = 'user' AND c.deleted_at IS NULL AND NOT EXISTS"

@@ -34,9 +34,11 @@ from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
 from specchat.app.sources.stepper import Stepper
 from specchat.app.ui import themes
+from specchat.app.ui.actions.attachments import AttachmentActions
 from specchat.app.ui.actions.candidates import CandidateActions
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.clipboard import Clipboard
+from specchat.app.ui.actions.editor import EditorActions
 from specchat.app.ui.actions.engine_offer import EngineOffer
 from specchat.app.ui.actions.engine_records import EngineRecords
 from specchat.app.ui.actions.file_export import FileExport
@@ -136,6 +138,8 @@ class SpecChat(App[None]):
         self._tree = TreeActions(self, self.chat_screen, self.requests, self.chats.open)
         self._search = SearchActions(self, self.chat_screen, self.chats)
         self._texts = TextActions(self, self.chat_screen, self.requests, self.settings_actions)
+        self._attachments = AttachmentActions(self, self.chat_screen, self.settings_actions)
+        self._editor = EditorActions(self, self.chat_screen)
         self._side = SideBySide(self, self.requests, make_duet, self._return)
         self._commands = SlashCommands(
             self,
@@ -159,6 +163,10 @@ class SpecChat(App[None]):
                 "system-default": _understood(self._texts.make_default),
                 "template": self._texts.template,
                 "template-save": self._texts.save_template,
+                "attach": self._attachments.attach,
+                "attachments": _understood(self.action_attachments),
+                "context": self._attachments.context,
+                "editor": _understood(self.action_editor),
                 "search": _understood(self.action_search),
                 "pin": _understood(self._pin),
                 "new": _understood(self.chat_screen.action_new_chat),
@@ -287,6 +295,9 @@ class SpecChat(App[None]):
             "candidates": self.action_candidates,
             "messages": self.action_messages,
             "search": self.action_search,
+            "attachments": self.action_attachments,
+            "context": self.action_context,
+            "editor": self.action_editor,
             "copy": self.action_copy,
             "side_by_side": self.action_side_by_side,
             "definitions": self.action_definitions,
@@ -352,6 +363,10 @@ class SpecChat(App[None]):
         """A click below a reply."""
         self.copy_to_clipboard(event.reply.text.strip())
 
+    def on_transcript_attachment_wanted(self, event: Transcript.AttachmentWanted) -> None:
+        """A click on what was sent along with a prompt."""
+        self._attachments.open(event.attachment)
+
     def on_text_selected(self, event: TextSelected) -> None:  # noqa: ARG002 the handler's signature
         """Text was selected with the mouse."""
         self.chat_clipboard.tell_of_selection()
@@ -373,7 +388,7 @@ class SpecChat(App[None]):
         """Hide what a replay cannot do."""
         if action == "side_by_side":
             return self._side.offered
-        if action in ("controls", "messages", "search"):
+        if action in ("controls", "messages", "search", "attachments", "context", "editor"):
             return self._player is None
         return super().check_action(action, parameters)
 
@@ -408,6 +423,21 @@ class SpecChat(App[None]):
         """Search all chats."""
         if self.screen is self.chat_screen:
             self._search.ask()
+
+    def action_attachments(self) -> None:
+        """What is sent along with prompts."""
+        if self.screen is self.chat_screen:
+            self._attachments.show()
+
+    def action_context(self) -> None:
+        """How full the context is."""
+        if self.screen is self.chat_screen:
+            self._attachments.context()
+
+    def action_editor(self) -> None:
+        """Write the prompt in an editor."""
+        if self.screen is self.chat_screen:
+            self._editor.edit()
 
     def _pin(self) -> None:
         """Pin or unpin the chat that is open."""

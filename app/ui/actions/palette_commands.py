@@ -29,8 +29,8 @@ class PaletteCommands:
 
     Args:
         app: Changes the theme, and ends.
-        actions: The app's own actions by name: `controls`, `candidates`, `messages`, `search`, `copy`, `side_by_side`,
-            `definitions`, `theory`, `save_picture`, `help` and `tour`.
+        actions: The app's own actions by name: `controls`, `candidates`, `messages`, `search`, `attachments`,
+            `context`, `editor`, `copy`, `side_by_side`, `definitions`, `theory`, `save_picture`, `help` and `tour`.
         of_last: Does something with the last message.
         texts: Has the system prompt and the templates.
         chats: Knows whether a deletion can be undone.
@@ -125,6 +125,10 @@ class PaletteCommands:
         for name in self._texts.templates.names() if self._texts.templates else ():
             fill = partial(self._texts.template, name)
             yield SystemCommand(f"Template {name}", "A saved prompt; its variables are asked for", fill)
+        yield self._action("Editor", "Write the prompt in the editor that VISUAL or EDITOR names", "editor")
+        yield SystemCommand("Attach a file", "Send a text file along with the prompt", lambda: screen.put("/attach "))
+        yield self._action("Attachments", "Open, expand or remove what is attached", "attachments")
+        yield self._action("Context", "How full it is, and what happens then", "context")
         yield self._action("Search", "Find words in all chats", "search")
         yield SystemCommand("Chats", "Show or fold the list of chats", lambda: screen.action_pane("chats"))
         if chat is not None:

@@ -14,6 +14,7 @@ from specchat.app.ui import slash
 from specchat.app.ui.actions.engine_offer import EngineOffer
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import say
+from specchat.engine import WHEN_FULL
 
 Handler = Callable[[str], bool]
 """Runs a command with its argument; whether it was understood. What is wrong with it has then been said."""
@@ -45,6 +46,7 @@ class SlashCommands:
             "drafter": lambda: (AUTO, *self._offer.drafters),
             **{c.command: _words_of(c) for c in CONTROLS if c.words and c.name != "gamma"},
             "rejected": lambda: REJECTED,
+            "context": lambda: WHEN_FULL,
             "preset": lambda: self._settings.presets,
             "theme": lambda: sorted(self._app.available_themes),
             "copy": lambda: slash.COPIES,
@@ -58,7 +60,7 @@ class SlashCommands:
         except AppError as error:
             say(self._app, str(error), "error")
             return False
-        if command.name in BY_COMMAND:
+        if command.name in BY_COMMAND and argument:
             return self._settings.change(BY_COMMAND[command.name], argument)
         return self._handlers[command.name](argument)
 

@@ -11,23 +11,28 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.screen import Screen
 from textual.strip import Strip
-from textual.timer import Timer
 
+from specchat.app.chat.attachments import content_of
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.marks import Marks
+from specchat.app.chat.mentions import mention
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.unsent import UnsentTexts
+from specchat.app.errors import AppError
 from specchat.app.settings.settings import SHOW
 from specchat.app.sources.player import Player
 from specchat.app.sources.stepper import Stepper
+from specchat.app.storage.attachment import Attachment
 from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
+from specchat.app.ui.notices import say
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.screens.chat_keys import CHAT_KEYS, REPLAY_ACTIONS
 from specchat.app.ui.screens.chat_layout import ChatLayout
 from specchat.app.ui.screens.chat_status import ChatStatus
+from specchat.app.ui.screens.gauge import Gauge
 from specchat.app.ui.screens.inspection import Inspection
 from specchat.app.ui.screens.panes import Panes
 from specchat.app.ui.screens.replay_controls import ReplayControls
@@ -42,7 +47,6 @@ from specchat.app.ui.widgets.transcript import Transcript
 PANEL_EVERY = 8
 """Figures are taken with every eighth update of the conversation, so that they stay long enough to be read. Line, panel
 and timeline show the same ones."""
-COUNT_S = 0.3
 
 
 class ChatScreen(Screen[None]):
@@ -86,16 +90,16 @@ class ChatScreen(Screen[None]):
             ReplayControls(player, self._stepping, requests, transcript, self._inspection, redraw) if player else None
         )
         self._unsent = UnsentTexts()
-        self._counting: Timer | None = None
-        """Asks for the number of tokens once nothing is typed for a while."""
         ready = "" if player else "ready: ask anything"
         self.status = ChatStatus(widgets, self._inspection, lambda: self.conversation, ready)
         """What is shown of the engine."""
+        self.gauge = Gauge(self, widgets, requests, lambda: self.conversation)
+        """What is attached, and how full the context is."""
         self._updates = 0
         self._asked: list[str] = []
         """Prompts of all chats as of the start."""
         self._panel_state: tuple[object, ...] | None = None
-        self._editing: tuple[Turn, str] | None = None
+        self._editing: tuple[Turn, str, tuple[Attachment, ...]] | None = None
         """The turn of which another version is being written, and what stood in the composer before."""
 
     @property
@@ -138,7 +142,7 @@ class ChatScreen(Screen[None]):
         self._inspection.forget()
         if self._replay is None:
             self._remember()
-            self._widgets.composer.put(unsent.of(conversation))
+            self._put_unsent(unsent)
         self._panes.go_home()
         self._panes.select("chat")
         self._panel_state = None
@@ -170,7 +174,9 @@ class ChatScreen(Screen[None]):
         if state != self._panel_state:
             if self._panel_state is None or state[:2] != self._panel_state[:2]:
                 self.refresh_bindings()
-                self._widgets.frame.show(self.conversation)
+                if not reply.running:
+                    self.gauge.ask()
+                self.gauge.show()
                 self._widgets.composer.cursor_blink = not reply.running  # a cursor that blinks is drawn all the time
             self._panel_state = state
             self._widgets.panel.show(reply, held=held)
@@ -198,7 +204,13 @@ class ChatScreen(Screen[None]):
         self._asked = prompts
         self._remember()
 
+    def _put_unsent(self, unsent: UnsentTexts) -> None:
+        self._widgets.composer.tray.hold(unsent.attachments_of(self.conversation))
+        self.put(unsent.of(self.conversation))
+
     def _remember(self) -> None:
+        for turn in self.conversation.turns:
+            self._widgets.composer.tray.know(turn.attachments)
         own = [turn.prompt for turn in self.conversation.turns]
         self._widgets.composer.remember([*(prompt for prompt in self._asked if prompt not in own), *own])
 
@@ -240,25 +252,24 @@ class ChatScreen(Screen[None]):
         if slash.is_command(event.text):
             self.post_message(self.CommandEntered(event.text))
         elif self._editing is not None:
-            turn, before = self._editing
-            self._end_edit(before)
+            turn, before, held = self._editing
+            self._end_edit(before, held)
             if turn in self.conversation.turns:
-                self._requests.edit(self.conversation, turn, slash.unescaped(event.text))
+                prompt = slash.unescaped(event.text)
+                self._requests.edit(self.conversation, turn, prompt, event.attachments)
                 self.path_changed()
                 self.follow()
+        elif sentence := self.gauge.refusal(content_of(event.text, event.attachments)):
+            self.put(event.text)
+            say(self.app, sentence, "error")
         else:
-            self.ask(slash.unescaped(event.text))
+            self.ask(slash.unescaped(event.text), 1, event.attachments)
 
     def on_text_area_changed(self) -> None:
-        """Say what the command that is being typed takes, or how many tokens the prompt has."""
-        text = self._widgets.composer.text
-        self._widgets.hint.show(text, self._widgets.composer.words)
-        if self._counting is not None:
-            self._counting.stop()
-        if text.strip() and not slash.is_command(text):
-            self._counting = self.set_timer(COUNT_S, lambda: self._requests.count(self.conversation, text))
-        elif self._widgets.frame.tokens is not None:
-            self.status.show_count(None)
+        """Say what the command or the path that is being typed may become, or how many tokens the prompt has."""
+        composer = self._widgets.composer
+        self._widgets.hint.show(composer.text, composer.words, composer.path_begun)
+        self.gauge.typed()
 
     def on_transcript_token_selected(self, event: Transcript.TokenSelected) -> None:
         """A token was clicked on, or moved to."""
@@ -275,13 +286,16 @@ class ChatScreen(Screen[None]):
 
     def begin_edit(self, turn: Turn) -> None:
         """Let the user write another version of a prompt."""
-        if self._editing is None:
-            self._editing = turn, self.typed
-        else:
-            self._editing = turn, self._editing[1]
+        composer = self._widgets.composer
+        before = (self.typed, composer.attached) if self._editing is None else self._editing[1:]
+        self._editing = turn, *before
+        composer.tray.hold(turn.attachments)
         self._widgets.frame.editing = f"another version of message {self.conversation.turns.index(turn) + 1}"
         self._widgets.frame.show(self.conversation)
-        self.put(f"/{turn.prompt}" if slash.is_command(turn.prompt) else turn.prompt)
+        prompt = f"/{turn.prompt}" if slash.is_command(turn.prompt) else turn.prompt
+        named = composer.tray.attached(prompt)
+        unnamed = [mention(one.name) for one in turn.attachments if one not in named]  # `specchat ask --file`
+        self.put("\n".join([" ".join(unnamed), prompt]) if unnamed else prompt)
         self.action_back()
         self.go_to(turn)
         self.refresh_bindings()
@@ -289,10 +303,11 @@ class ChatScreen(Screen[None]):
     def action_cancel_edit(self) -> None:
         """Write no other version; what stood in the composer before comes back."""
         if self._editing is not None:
-            self._end_edit(self._editing[1])
+            self._end_edit(*self._editing[1:])
 
-    def _end_edit(self, unsent: str) -> None:
+    def _end_edit(self, unsent: str, attachments: tuple[Attachment, ...]) -> None:
         self._editing = None
+        self._widgets.composer.tray.hold(attachments)
         self._widgets.frame.editing = ""
         self._widgets.frame.show(self.conversation)
         self.put(unsent)
@@ -320,28 +335,49 @@ class ChatScreen(Screen[None]):
         return self._widgets.composer.text
 
     @property
+    def attached(self) -> tuple[Attachment, ...]:
+        """What is attached to it."""
+        return self._widgets.composer.attached
+
+    def expand_paste(self, paste: Attachment) -> None:
+        """Put a paste in the place of its sign."""
+        self._widgets.composer.expand_paste(paste)
+
+    def detach(self, attachment: Attachment) -> None:
+        """Take an attachment out of the prompt."""
+        self._widgets.composer.detach(attachment)
+
+    @property
     def unsent(self) -> UnsentTexts:
         """What is typed and not sent, in this chat and in the others."""
-        self._unsent.keep(self.conversation, self._widgets.composer.text)
+        self._unsent.keep(self.conversation, self._widgets.composer.text, self._widgets.composer.attached)
         return self._unsent
 
-    def restore_unsent(self, texts: Mapping[int, str]) -> None:
+    def restore_unsent(self, texts: Mapping[int, str], attachments: Mapping[int, tuple[Attachment, ...]]) -> None:
         """Take over what was typed and not sent in an earlier run."""
         unsent = self.unsent
-        unsent.fill(texts)
+        unsent.fill(texts, attachments)
         if not self._widgets.composer.text:
-            self.put(unsent.of(self.conversation))
+            self._put_unsent(unsent)
 
     def put(self, text: str) -> None:
         """Show a text in the composer, to be changed and sent."""
         self._widgets.composer.put(text)
 
-    def ask(self, prompt: str, candidates: int = 1) -> None:
-        """Ask the model in this conversation."""
-        self._requests.send(self.conversation, prompt, candidates)
+    def ask(self, prompt: str, candidates: int = 1, attachments: tuple[Attachment, ...] | None = None) -> bool:
+        """Ask the model in this conversation; whether what the prompt names can be sent along. If not, that is said."""
+        if attachments is None:
+            try:
+                attachments = self._widgets.composer.tray.resolved(prompt)
+            except AppError as error:
+                say(self.app, str(error), "error")
+                return False
+        self._requests.send(self.conversation, prompt, candidates, attachments)
+        self._widgets.composer.tray.hold(())
         self._transcript.follow()
         self._widgets.frame.show(self.conversation)
         self.update()
+        return True
 
     def action_offer(self, place: int) -> None:
         """A click on one of the first prompts."""
@@ -356,8 +392,10 @@ class ChatScreen(Screen[None]):
 
     def action_stop(self) -> None:
         """End the reply, and take waiting prompts back."""
+        attached = [one for turn in self.conversation.waiting for one in turn.attachments]
         taken = self._requests.stop(self.conversation)
         if taken and self._replay is None:
+            self._widgets.composer.tray.hold([*self._widgets.composer.attached, *attached])
             self._widgets.composer.take_back(taken)
         self._widgets.frame.show(self.conversation)
         self.update()
