@@ -25,7 +25,7 @@ from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.notices import say
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
-_IN_TURN = ("enter", *_NEWLINES)
+_IN_TURN = ("enter", "backspace", *_NEWLINES)
 ATTACH = "/attach "
 OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 """What tab goes through in the composer of an empty chat."""
@@ -94,26 +94,24 @@ class Composer(TextArea):
         return line
 
     def on_key(self, event: Key) -> None:
-        """Enter sends and ^j breaks the line, in their turn: as bindings they would overtake keys typed just before.
+        """Enter, ^j and backspace do what they do in their turn: as bindings, keys typed just after would overtake them.
 
         A question mark that begins a prompt asks for help.
         """
         if event.key in _IN_TURN:
             event.prevent_default()
             event.stop()
-            if event.key == "enter":
-                self.action_send()
-            else:
-                self.action_newline()
+            match event.key:
+                case "enter":
+                    self.action_send()
+                case "backspace":
+                    self.action_delete_left()
+                case _:
+                    self.action_newline()
         elif event.key == "tab" and self.path_begun is not None:
             event.prevent_default()
             event.stop()
             self._complete_path(self.path_begun)
-        elif event.key == "backspace" and (sign := self._sign_before) is not None:
-            event.prevent_default()
-            event.stop()
-            row, column = self.cursor_location
-            self.delete((row, column - len(sign)), (row, column))
         elif event.key == "tab" and slash.is_command(self.text):
             event.prevent_default()
             event.stop()
@@ -216,6 +214,14 @@ class Composer(TextArea):
         elif choices:
             self._stem = self.text
             self.put(choices[0])
+
+    def action_delete_left(self) -> None:
+        """Delete a character, or the whole sign of a paste."""
+        if (sign := self._sign_before) is None:
+            super().action_delete_left()
+        else:
+            row, column = self.cursor_location
+            self.delete((row, column - len(sign)), (row, column))
 
     def action_newline(self) -> None:
         """Begin another line."""
