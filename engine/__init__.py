@@ -26,11 +26,13 @@ from specchat.engine.events import (
     Ready,
     Refused,
     Round,
+    Thinking,
     Token,
 )
 from specchat.engine.lanes.clock import CLOCKS, Order
 from specchat.engine.lanes.engine import LaneEngine, LaneReady
 from specchat.engine.outbox import Outbox
+from specchat.engine.preload import preload_torch
 from specchat.engine.private_files import FILE_MODE, create_text, make_folder, make_private
 from specchat.engine.progress import Progress, size_text
 from specchat.engine.request import MAX_GAMMA, WHEN_FULL, Message, Request, Sampling, gamma_text, parse_gamma
@@ -83,6 +85,7 @@ __all__ = [
     "Sampling",
     "Speedup",
     "SpeedupTracker",
+    "Thinking",
     "Token",
     "TraceWriter",
     "create_text",
@@ -96,6 +99,7 @@ __all__ = [
     "operations",
     "optimal_gamma",
     "parse_gamma",
+    "preload_torch",
     "read_trace",
     "replacing",
     "size_text",

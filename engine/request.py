@@ -152,6 +152,8 @@ class Request:
     """Text behind `reply_ids` that the reply goes on with, encoded by itself."""
     detail: int = 0
     """Top-k size of the `Detail` in each round; 0 for none."""
+    thinking: bool | None = None
+    """Switches the thinking of a chat template that has a switch for it on or off; None leaves it to the template."""
     when_full: str = STOP
     """One of `WHEN_FULL`: what becomes of `messages` that do not fit into the context."""
 

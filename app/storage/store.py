@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from specchat.app.errors import StoreError
 from specchat.app.storage.aside import move_aside
@@ -24,7 +24,10 @@ from specchat.app.storage.attachment_rows import AttachmentRows
 from specchat.app.storage.database import BUSY_S, COMPANIONS, FOUND_DAMAGED, UnreadableError, open_database
 from specchat.app.storage.imported import ImportedChat
 from specchat.app.storage.search_index import SearchIndex
+from specchat.app.storage.window_slot import WindowSlot
 from specchat.engine import make_folder, make_private
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class Store:
         self.notice: str | None = None
         self._now = now
         self._lock = threading.RLock()
+        self._slot: WindowSlot | None = None
+        """Which of the programs on this file this is, once that is asked."""
         self.search = SearchIndex(self._read, self._write, now)
         self.attachments = AttachmentRows(self._read, self._write, _storable)
         with self._sentences():
@@ -113,7 +118,7 @@ class Store:
         self._change(f"chat {chat_id}", "UPDATE chats SET system = ? WHERE id = ?", (_storable(system), chat_id))
 
     def prompts(self, at_most: int) -> list[str]:
-        """The newest different prompts of all chats, oldest of them first; none with a paste."""
+        """The newest different prompts of all chats, oldest of them first; none that lacks a paste elsewhere."""
         rows = self._read(
             "SELECT content, max(id) AS newest FROM (SELECT m.id, m.content FROM messages m JOIN chats c"
             " ON c.id = m.chat_id WHERE m.role = 'user' AND c.deleted_at IS NULL AND NOT EXISTS"
@@ -281,20 +286,47 @@ class Store:
                 db.execute("DELETE FROM search WHERE rowid = ?", (message_id,))
 
     def unsent(self) -> dict[int, str]:
-        """What was typed and not sent, by the chat's id; 0 is the chat that is not stored yet."""
-        return {row_id - 1: str(text) for row_id, text in self._read("SELECT id, text FROM drafts WHERE text != ''")}
+        """What was typed and not sent, by the chat's id; 0 is the chat of this program that is not stored yet.
+
+        The first call takes over the text of such a chat from a program that has ended.
+        """
+        rows = self._read("SELECT id, text FROM drafts WHERE text != ''")
+        return self._own({row_id - 1: str(text) for row_id, text in rows})
+
+    def unsent_attachments(self) -> dict[int, tuple[Attachment, ...]]:
+        """What is attached to it, by the same ids."""
+        return self._own(self.attachments.unsent())
 
     def keep_unsent(self, chat_id: int, text: str, attachments: Sequence[Attachment] | None = None) -> None:
         """Store what is typed and not sent in a chat, or 0; attachments only where they are given."""
+        key = chat_id or self._window_key()
         with self._write() as db:  # earlier versions keep one text for all chats, in row 1
-            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (?, ?)", (chat_id + 1, _storable(text)))
+            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (?, ?)", (key + 1, _storable(text)))
             if attachments is not None:
-                self.attachments.keep_unsent(chat_id, attachments)
+                self.attachments.keep_unsent(key, attachments)
+
+    def _own(self, unsent: dict[int, T]) -> dict[int, T]:
+        """Of what is kept for each chat, or for a program whose chat is not stored yet, what this program shows."""
+        key = self._window_key()
+        return {chat_id: kept for chat_id, kept in unsent.items() if chat_id > 0} | (
+            {0: unsent[key]} if key in unsent else {}
+        )
+
+    def _window_key(self) -> int:
+        """What stands for this program's chat that is not stored yet: 0 or less."""
+        with self._lock, self._sentences():
+            if self._slot is None:
+                kept = self._read("SELECT id - 1 FROM drafts WHERE text != '' AND id <= 1")
+                kept += self._read("SELECT draft_id - 1 FROM attachments WHERE draft_id <= 1")
+                self._slot = WindowSlot(self.path, {-int(key) for (key,) in kept})
+        return -self._slot.number
 
     def close(self) -> None:
         """Close the file; further calls raise `StoreError`."""
         with self._lock:
             self._db.close()
+            if self._slot is not None:
+                self._slot.release()
 
     def __enter__(self) -> Self:
         return self

@@ -27,6 +27,7 @@ from specchat.engine.sequence.fit import fit
 from specchat.engine.sequence.prompt import encode, encode_reply
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.sequence.thinking import find_markers, switch_of, words_of
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.speculation.round import Timing, run_round
 from specchat.engine.speculation.verify.outcome import Outcome
@@ -124,7 +125,8 @@ class Worker:
         self._plain_passes = PlainPasses(made.target, made.verifier) if self.times_plain_passes else None
         self._planner = Planner(made.drafters, made.target, self._drop_drafter)
         self._scheduler = Scheduler(made.target.cache.slots)
-        device = made.target.device
+        device, template = made.target.device, made.model.tokenizer.chat_template
+        self._thinking = find_markers(made.model.tokenizer)
         self._on_ready(
             Ready(
                 target=made.model.name,
@@ -139,6 +141,8 @@ class Worker:
                 cache_bytes=made.cache_bytes + made.graph_bytes,
                 at=self._clock(),
                 plain_s=time_warm_passes(made.target),
+                thinking_switch=switch_of(template) is not None,
+                template_words=words_of(template),
             ),
             made,
         )
@@ -265,7 +269,7 @@ class Worker:
                 f"the prompt has {len(prompt)} tokens and the context holds {self._target.context}: "
                 "shorten it, start a new chat or raise --context"
             )
-        now = self._clock()
+        now, thinking = self._clock(), self._thinking
         place = self._scheduler.place(prompt)
         if place.source != place.slot and place.length:
             self._target.cache.copy(place.source, place.slot, place.length)
@@ -277,7 +281,7 @@ class Worker:
             prompt_length=len(prompt),
             cached=place.length,
             seed=fresh_seed() if request.sampling.seed is None else request.sampling.seed,
-            text=Detokenizer(self._model.tokenizer, request.stop),
+            text=Detokenizer(self._model.tokenizer, request.stop, thinking.special if thinking else {}),
             drafter=drafter,
             admitted_at=now,
             continued=len(given),
@@ -295,6 +299,7 @@ class Worker:
                 now - submitted.at,
                 now,
                 tuple(Given(token, piece) for token, piece in zip(given, pieces, strict=True)),
+                thinking.of_prompt(fitted.ids, self._model.tokenizer) if thinking else None,
                 fitted.left_out,
             )
         )

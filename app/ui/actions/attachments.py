@@ -52,13 +52,12 @@ class AttachmentActions:
         """Show the text of one."""
         self._app.push_screen(AttachmentScreen(attachment))
 
-    def context(self, _argument: str = "") -> bool:
+    def context(self) -> None:
         """Show how full the context is, and let what happens then be chosen."""
         run_in_background(self._app, self._context, "asking")
-        return True
 
     async def _show(self) -> None:
-        unsent, turns = self._screen.attached, self._screen.conversation.turns
+        unsent, turns = self._screen.writing.attached, self._screen.conversation.turns
         sent = [(n, one) for n, turn in enumerate(turns, start=1) for one in turn.attachments]
         if not unsent and not sent:
             say(self._app, "nothing is attached: @PATH in a prompt, or /attach PATH, sends a file along", "warning")
@@ -72,14 +71,14 @@ class AttachmentActions:
             case AttachmentAction.OPEN:
                 self.open(one)
             case AttachmentAction.EXPAND if one.kind == PASTE:
-                self._screen.expand_paste(one)
+                self._screen.writing.expand_paste(one)
             case AttachmentAction.EXPAND:
                 say(self._app, f"{one.name} is a file: enter opens it", "warning")
             case AttachmentAction.REMOVE:
-                self._screen.detach(one)
+                self._screen.writing.detach(one)
 
     async def _context(self) -> None:
-        gauge = self._screen.gauge
+        gauge = self._screen.writing.gauge
         chosen = await self._app.push_screen_wait(ContextScreen(gauge.usage, gauge.when_full))
         if chosen is not None and chosen != gauge.when_full:
             self._settings.change(BY_NAME["when_full"], chosen)

@@ -68,7 +68,7 @@ class ChatActions:
         """Delete a chat, and say how to undo it."""
         if self.archive is None:
             return
-        conversation = self._requests.busy_conversation(chat.id)
+        conversation = self._requests.active.of_chat(chat.id)
         if conversation is not None:
             self._requests.abandon(conversation)
         self.archive.delete(chat)
@@ -87,6 +87,13 @@ class ChatActions:
             say(self._app, f"{'unpinned' if chat.pinned else 'pinned'} “{escape_controls(chat.title)}”")
             self.list()
 
+    def pin_shown(self) -> None:
+        """Pin or unpin the chat that is open."""
+        if (chat := self._screen.conversation.chat) is not None:
+            self.pin(chat)
+        else:
+            say(self._app, "this chat has no messages yet", "warning")
+
     def undo_delete(self) -> None:
         """Restore the chat that was deleted last."""
         if self.archive is not None and self._deleted:
@@ -100,7 +107,7 @@ class ChatActions:
     def write(self) -> None:
         """Store what is typed and not sent, where it has changed since the last call."""
         if self.archive is not None:
-            for chat_id, text, attachments in self._screen.unsent.changes():
+            for chat_id, text, attachments in self._screen.writing.unsent.changes():
                 self.archive.keep_unsent(chat_id, text, attachments)
 
     def restore_unsent(self) -> None:
@@ -114,8 +121,8 @@ class ChatActions:
         chats = await asyncio.wrap_future(self.archive.chats())
         if chats is not None:
             if self._screen.conversation.chat is not None:
-                self._requests.seen(self._screen.conversation.chat)
-            self._screen.show_chats(chats, self._requests.marks, self._now())
+                self._requests.active.seen(self._screen.conversation.chat)
+            self._screen.show_chats(chats, self._requests.active.marks, self._now())
 
     async def show(self, chat_id: int) -> Conversation | None:
         """Show a chat by its row, and give it; None where it is gone."""
@@ -130,7 +137,7 @@ class ChatActions:
         await self._open(chat)
 
     async def _open(self, chat: Chat) -> Conversation | None:
-        conversation = self._requests.busy_conversation(chat.id)
+        conversation = self._requests.active.of_chat(chat.id)
         if conversation is None and self.archive is not None:
             conversation = await asyncio.wrap_future(self.archive.open(chat))
         if conversation is not None:
@@ -150,4 +157,4 @@ class ChatActions:
     async def _restore_unsent(self) -> None:
         stored = await asyncio.wrap_future(self.archive.unsent()) if self.archive is not None else None
         if stored is not None and stored[0]:
-            self._screen.restore_unsent(*stored)
+            self._screen.writing.restore(*stored)

@@ -48,7 +48,7 @@ class Chips(Widget):
 
     async def on_click(self) -> None:
         """Open the list."""
-        await self.run_action("app.attachments")
+        await self.run_action("app.open('attachments')")
 
     def _style(self, part: str) -> Style:
         return self.get_component_rich_style(f"chips--{part}", partial=True)

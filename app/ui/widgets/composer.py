@@ -22,10 +22,10 @@ from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.storage.attachment import PASTE, Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
+from specchat.app.ui.keys import keys_of, named
 from specchat.app.ui.notices import say
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
-_IN_TURN = ("enter", "backspace", *_NEWLINES)
 ATTACH = "/attach "
 OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 """What tab goes through in the composer of an empty chat."""
@@ -34,14 +34,15 @@ OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 class Composer(TextArea):
     """A text area of which enter sends the text; tab completes commands."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "composer",
         Binding("enter", "send", "send"),
         Binding(",".join(_NEWLINES), "newline", "new line", key_display="^j", show=False),
         Binding("up", "earlier", "Earlier prompt", show=False),
         Binding("down", "later", "Later prompt", show=False),
         Binding("pageup", "screen.scroll(-1)", "Scroll up", show=False),
         Binding("pagedown", "screen.scroll(1)", "Scroll down", show=False),
-    ]
+    )
 
     @dataclass
     class Sent(Message):
@@ -94,20 +95,22 @@ class Composer(TextArea):
         return line
 
     def on_key(self, event: Key) -> None:
-        """Enter, ^j and backspace do what they do in their turn: as bindings, keys typed just after would overtake them.
+        """Enter, ^j and backspace do what they do in their turn: as bindings they would be overtaken by later keys.
 
         A question mark that begins a prompt asks for help.
         """
-        if event.key in _IN_TURN:
+        sends = event.key in keys_of(self.app, "composer.send")
+        if sends or event.key in keys_of(self.app, "composer.new-line"):
             event.prevent_default()
             event.stop()
-            match event.key:
-                case "enter":
-                    self.action_send()
-                case "backspace":
-                    self.action_delete_left()
-                case _:
-                    self.action_newline()
+            if sends:
+                self.action_send()
+            else:
+                self.action_newline()
+        elif event.key == "backspace":
+            event.prevent_default()
+            event.stop()
+            self.action_delete_left()
         elif event.key == "tab" and self.path_begun is not None:
             event.prevent_default()
             event.stop()

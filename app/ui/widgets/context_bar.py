@@ -12,7 +12,7 @@ FULL, EMPTY = "▮", "▯"
 GOES = {
     STOP: "the prompt is not sent",
     DROP_OLDEST: "the oldest turns are left out",
-    KEEP_ENDS: "turns behind the first are left out",
+    KEEP_ENDS: "turns between the first and the last are left out",
 }
 """What happens to a prompt that does not fit, by the setting."""
 

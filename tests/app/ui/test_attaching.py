@@ -228,12 +228,12 @@ async def test_an_edited_prompt_keeps_its_files_as_they_were(stage: Stage) -> No
 async def test_unsent_text_comes_back_with_its_attachments(stage: Stage, tmp_path: Path) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await attached(stage, pilot)
-        stage.app.chats.write()
+        stage.app.actions.chats.write()
     Path("notes.txt").write_text("Bring tea.\n")
     again = with_room(Stage(tmp_path))
     async with again.app.run_test(size=WIDE) as pilot:
         await again.ready(pilot)
-        again.app.chats.open(again.store.chats()[0])
+        again.app.actions.chats.open(again.store.chats()[0])
         await again.settle(pilot)
         assert composer(again).text == f"And @notes.txt with {SIGN}"
         assert len(composer(again).attached) == 2
