@@ -10,7 +10,6 @@ from specchat.app.chat.export import FORMATS
 from specchat.app.errors import UsageError
 from specchat.app.settings.controls import BY_COMMAND, CONTROLS
 from specchat.app.settings.settings import REJECTED
-from specchat.engine import WHEN_FULL
 
 COPIES = ("reply", "code", "chat")
 
@@ -32,7 +31,7 @@ class SlashCommand:
 
 
 _SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T", "top-k": "N", "top-p": "P", "min-p": "P", "seed": "N|off",
-          "lenience": "L", "max-tokens": "N", "context": "|".join(WHEN_FULL),
+          "lenience": "L", "max-tokens": "N", "context": "WHAT",
           "rejected": "|".join(REJECTED)}  # fmt: skip
 _SHOWS = ("context",)
 """Commands of controls that show something where no value is given."""

@@ -14,6 +14,9 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.storage.attachment import Attachment
 
 SIGN, REFUSED = "▤", "✗"
+MOST = 4
+"""Lines at most."""
+OPENS = "  alt+a opens"
 
 
 class Chips(Widget):
@@ -36,14 +39,19 @@ class Chips(Widget):
             self.refresh(layout=True)
 
     def render(self) -> Text:
-        """One line for all that is attached, and one for each refusal."""
+        """A line for each refusal, and one for all that is attached, or for each where they do not fit into one."""
         names, refused = self._shown
+        width, opens = max(self.content_size.width, 1), (OPENS, self._style("about"))
+        chips = [Text(f"{SIGN} {name}", self._style("name")) for name in names]
         lines = [Text(f"{REFUSED} {sentence}", self._style("refused")) for sentence in refused]
-        if names:
-            chips = Text("  ").join(Text(f"{SIGN} {name}", self._style("name")) for name in names)
-            lines.append(Text.assemble(chips, ("  alt+a opens", self._style("about"))))
+        if chips and (together := Text("  ").join(chips)).cell_len + len(OPENS) <= width:
+            chips = [Text.assemble(together, opens)]
+        elif chips:
+            more = len(chips) - MOST
+            chips = [*chips[:MOST], Text.assemble(f"and {more} more", opens)] if more > 0 else chips
+        lines += chips
         for line in lines:
-            line.truncate(max(self.content_size.width, 1), overflow="ellipsis")
+            line.truncate(width, overflow="ellipsis")
         return Text("\n", no_wrap=True, overflow="crop").join(lines)
 
     async def on_click(self) -> None:

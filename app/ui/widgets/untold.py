@@ -8,7 +8,7 @@ from specchat.app.chat.conversation import Turn
 from specchat.app.ui.widgets.block_stack import TurnOrReply
 from specchat.app.ui.widgets.blocks import Block
 
-GAP = "┄┄ not told to the model: the {count} above; the context was full ┄┄"
+GAP = "┄┄ the model was not told the {count} above ┄┄"
 
 
 def mark_untold(block: Block, part: TurnOrReply, turns: Sequence[Turn], left_out: Container[Turn]) -> None:

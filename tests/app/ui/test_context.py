@@ -133,7 +133,7 @@ async def test_what_the_model_was_not_told_is_grey_and_stays_so_in_the_store(sta
         conversation = screen_of(stage).conversation
         assert conversation.left_out == frozenset(conversation.turns[:2])
         seen = lines_of(stage)
-        mark = next(y for y, line in enumerate(seen) if "not told to the model: the 2 messages above" in line)
+        mark = next(y for y, line in enumerate(seen) if "the model was not told the 2 messages above" in line)
         assert "And in one word?" in seen[mark + 1]
         grey = stage.app.screen.query_one(Transcript)._maker.styles.untold.color
         strips = [stage.app.screen.query_one(Transcript).render_line(y) for y in (mark - 2, mark + 1)]
