@@ -98,7 +98,7 @@ class PacedSource:
     def set_detail(self, request_id: str, detail: int) -> None:
         """Has the recorded detail only."""
 
-    def count(self, messages: tuple[Message, ...]) -> None:
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """Does nothing: there is no tokenizer."""
 
     def pause(self) -> None:
