@@ -36,6 +36,7 @@ from specchat.engine.preload import preload_torch
 from specchat.engine.private_files import FILE_MODE, create_text, make_folder, make_private
 from specchat.engine.progress import Progress, size_text
 from specchat.engine.request import MAX_GAMMA, WHEN_FULL, Message, Request, Sampling, gamma_text, parse_gamma
+from specchat.engine.sequence.fit import left_out, without
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
 from specchat.engine.stats.speedup import Baseline, Speedup, SpeedupTracker
 from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup
@@ -91,6 +92,7 @@ __all__ = [
     "expected_tokens",
     "from_json",
     "gamma_text",
+    "left_out",
     "make_folder",
     "make_private",
     "models_folder",
@@ -103,4 +105,5 @@ __all__ = [
     "size_text",
     "speedup",
     "to_json",
+    "without",
 ]

@@ -104,6 +104,7 @@ class Reply:
         """How many of `rounds` the reply began with: taken over from another one, or chosen. No figure counts them."""
         self.carried = 0
         """Tokens of the rounds that were taken over."""
+        self._left_out: tuple[int, ...] = ()
         self._thought = Thought()
         self._baseline = baseline or Baseline()
         self._gains = SpeedupTracker(self._baseline)
@@ -173,6 +174,12 @@ class Reply:
         return bool(self.tail) or any(r.text for r in self.rounds)
 
     @property
+    def left_out(self) -> tuple[int, ...]:
+        """Places of the messages that the model was not told when it wrote this (`Admitted.left_out`)."""
+        self._load()
+        return self._left_out
+
+    @property
     def own_rounds(self) -> list[Round]:
         """The rounds of its own request."""
         return self.rounds[self.given :]
@@ -214,6 +221,7 @@ class Reply:
             case Admitted():
                 self.stage = Stage.READING
                 self.prefilled = (record.reused_tokens, record.prompt_tokens)
+                self._left_out = record.left_out
                 self._begin_anew(record)
                 self.metrics.add(record)
             case Prefilled():

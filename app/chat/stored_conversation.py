@@ -25,7 +25,7 @@ def stored_conversation(
     """By the row of the reply."""
     for message in messages:
         if message.role == "user":
-            turns[message.id] = Turn(message.content, prompt_id=message.id)
+            turns[message.id] = Turn(message.content, prompt_id=message.id, attachments=message.attachments)
         elif turns:
             turn = turns.get(message.parent or 0) or list(turns.values())[-1]
             of_reply[message.id] = turn, _add_reply(turn, message, read)

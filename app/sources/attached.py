@@ -29,11 +29,15 @@ from specchat.engine import (
     Request,
     Round,
     from_json,
+    left_out,
+    without,
 )
 
 CONNECT_S = 10.0
 SILENCE_S = 600.0
 """Seconds without a byte of a reply until it counts as lost: a request may wait for a slot."""
+_NO_ANSWER = (httpx2.HTTPError, ValueError, LookupError, TypeError, RuntimeError)
+"""What comes of a server that cannot count."""
 MOST_TOP = 20
 """Entries of a top-k list that the protocol allows."""
 
@@ -59,6 +63,8 @@ class AttachedEngine:
         self._lock = threading.Lock()
         self._paused = False
         self._steps = 0
+        self._context = 0
+        """Tokens of prompt and reply together, once the server has said it."""
         self._held: list[Event] = []
         """What has come and is not given yet: the rounds of a pause."""
 
@@ -73,14 +79,14 @@ class AttachedEngine:
             EngineError: the protocol cannot carry the request, or one of its id has not ended.
         """
         request.check_prompt()
-        body = _body(request)
+        _body(request)  # says what the protocol cannot carry
         with self._lock:
             if request.request_id in self._streams:
                 raise EngineError(f"request {request.request_id!r} has not ended yet: give each request its own id")
             stream = _Stream(request.request_id, outbox or self.outbox)
             self._streams[request.request_id] = stream
         path = "/v1/chat/completions" if request.messages else "/v1/completions"
-        threading.Thread(target=self._read, args=(stream, path, body), name="reply", daemon=True).start()
+        threading.Thread(target=self._read, args=(stream, path, request), name="reply", daemon=True).start()
 
     def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
         """Refuse: the protocol has no words for it.
@@ -150,6 +156,7 @@ class AttachedEngine:
         except EngineError as error:
             self.outbox.put(Died(str(error), 0.0))
         else:
+            self._context = ready.context
             self.outbox.put(ready)
 
     def _ready(self) -> Ready:
@@ -168,12 +175,24 @@ class AttachedEngine:
         return record
 
     def _count(self, messages: tuple[Message, ...], key: str) -> None:
-        with suppress(httpx2.HTTPError, ValueError, LookupError, TypeError, RuntimeError):
-            reply = self._http.post("/tokenize", json={"messages": _turns(messages)}, timeout=CONNECT_S)
-            self.outbox.put(Counted(int(reply.raise_for_status().json()["count"]), 0.0, key))
+        with suppress(*_NO_ANSWER):
+            self.outbox.put(Counted(self._length(messages), 0.0, key))
 
-    def _read(self, stream: _Stream, path: str, body: dict[str, Any]) -> None:
+    def _length(self, messages: tuple[Message, ...]) -> int:
+        reply = self._http.post("/tokenize", json={"messages": _turns(messages)}, timeout=CONNECT_S)
+        return int(reply.raise_for_status().json()["count"])
+
+    def _left_out(self, request: Request) -> range:
+        """What the server is not told, as it would not fit; it refuses by itself what cannot be counted."""
+        if self._context:
+            with suppress(*_NO_ANSWER):
+                return left_out(request, self._length, 0, self._context)
+        return range(0)
+
+    def _read(self, stream: _Stream, path: str, request: Request) -> None:
         """Read one reply to its end, on a thread of its own."""
+        gone = self._left_out(request)
+        body = _body(replace(request, messages=without(request.messages, gone)))
         at = 0.0
         finished: Finished | None = None
         message = f"{self.url} ended the reply before it was complete: ask again"
@@ -189,6 +208,8 @@ class AttachedEngine:
                         if isinstance(mine, Finished):
                             finished = mine
                         else:
+                            if isinstance(mine, Admitted):
+                                mine = replace(mine, left_out=tuple(gone))
                             stream.outbox.put(mine)
         except EngineError as error:
             message = str(error)

@@ -281,6 +281,10 @@ class SpecChat(App[None]):
         """A click on a link."""
         self.actions.reading.open_address(event.address)
 
+    def on_transcript_attachment_wanted(self, event: Transcript.AttachmentWanted) -> None:
+        """A click on what was sent along with a prompt."""
+        self.actions.attachments.open(event.attachment)
+
     def on_text_selected(self, event: TextSelected) -> None:  # noqa: ARG002 the handler's signature
         """Text was selected with the mouse."""
         self.actions.clipboard.tell_of_selection()

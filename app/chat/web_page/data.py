@@ -45,7 +45,7 @@ def chat_data(conversation: Conversation, model: str | None = None) -> Data:
     replies: list[Data] = []
     due = 0.0
     for turn in conversation.turns:
-        shown = _reply(turn.prompt, due)
+        shown = _reply(turn.content, due)
         replies.append(shown)
         if turn.reply is not None:
             due = _stored(turn.reply, shown, due)

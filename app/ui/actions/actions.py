@@ -13,9 +13,11 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.session import Session
 from specchat.app.settings.preferences import Preferences
+from specchat.app.ui.actions.attachments import AttachmentActions
 from specchat.app.ui.actions.candidates import CandidateActions
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.clipboard import Clipboard
+from specchat.app.ui.actions.editor import EditorActions
 from specchat.app.ui.actions.engine_offer import EngineOffer
 from specchat.app.ui.actions.file_export import FileExport
 from specchat.app.ui.actions.models import MakeSource, ModelActions
@@ -72,6 +74,8 @@ class Actions:
         self.texts = TextActions(app, screen, requests, self.settings)
         self.reading = ReadingActions(app, screen, requests, self.offer)
         self.models = ModelActions(app, screen, requests, self.settings, self.offer, make_source)
+        self.attachments = AttachmentActions(app, screen, self.settings)
+        self.editor = EditorActions(app, screen)
         self.side = SideBySide(app, requests, make_duet, self._return)
         self.views = Views(
             app,
@@ -82,6 +86,9 @@ class Actions:
                 "candidates": self.candidates.show,
                 "messages": self.tree.messages,
                 "search": self.search.ask,
+                "attachments": self.attachments.show,
+                "context": self.attachments.context,
+                "editor": self.editor.edit,
                 "copy": self.clipboard.ask,
                 "side_by_side": self.side.open,
                 "save_picture": self.export.screen,
@@ -97,7 +104,17 @@ class Actions:
             {
                 **{
                     name: self.views.command(name)
-                    for name in ("controls", "messages", "search", "theory", "help", "tour")
+                    for name in (
+                        "controls",
+                        "messages",
+                        "search",
+                        "theory",
+                        "help",
+                        "tour",
+                        "attachments",
+                        "context",
+                        "editor",
+                    )
                 },
                 **{
                     action: partial(self.tree.command, action)
@@ -117,6 +134,7 @@ class Actions:
                 "system-default": understood(self.texts.make_default),
                 "template": self.texts.template,
                 "template-save": self.texts.save_template,
+                "attach": self.attachments.attach,
                 "pin": understood(self.chats.pin_shown),
                 "new": understood(screen.action_new_chat),
                 "markdown": understood(screen.action_markdown),

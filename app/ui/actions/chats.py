@@ -116,8 +116,8 @@ class ChatActions:
     def write(self) -> None:
         """Store what is typed and not sent, where it has changed since the last call."""
         if self.archive is not None:
-            for chat_id, text in self._screen.writing.unsent.changes():
-                self.archive.keep_unsent(chat_id, text)
+            for chat_id, text, attachments in self._screen.writing.unsent.changes():
+                self.archive.keep_unsent(chat_id, text, attachments)
 
     def restore_unsent(self) -> None:
         """Put what was typed and not sent when specchat ended into the composers of its chats."""
@@ -165,6 +165,6 @@ class ChatActions:
             self.list()
 
     async def _restore_unsent(self) -> None:
-        texts = await asyncio.wrap_future(self.archive.unsent()) if self.archive is not None else None
-        if texts:
-            self._screen.writing.restore(texts)
+        stored = await asyncio.wrap_future(self.archive.unsent()) if self.archive is not None else None
+        if stored is not None and stored[0]:
+            self._screen.writing.restore(*stored)

@@ -133,6 +133,10 @@ class PaletteCommands:
         for name in self._texts.templates.names() if self._texts.templates else ():
             fill = partial(self._texts.template, name)
             yield SystemCommand(f"Template {name}", "A saved prompt; its variables are asked for", fill)
+        yield self._view("Editor", "Write the prompt in the editor that VISUAL or EDITOR names", "editor")
+        yield SystemCommand("Attach a file", "Send a text file along with the prompt", lambda: screen.put("/attach "))
+        yield self._view("Attachments", "Open, expand or remove what is attached", "attachments")
+        yield self._view("Context", "How full it is, and what happens then", "context")
         yield self._view("Search", "Find words in all chats", "search")
         yield SystemCommand("Chats", "Show or fold the list of chats", lambda: screen.action_pane("chats"))
         if chat is not None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from specchat.app.chat.attachments import label
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import CHOSEN, Reply, Stage
 from specchat.app.chat.reply_figures import ReplyFigures
+from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import FOLD, SHOW
 from specchat.app.sources.stepper import Part
 from specchat.app.ui.widgets.live_markdown import LiveMarkdown
@@ -37,6 +39,10 @@ class Block:
     def __init__(self, width: int) -> None:
         self.width = width
         self.height = 0
+        self.told = True
+        """Whether the model was told this when it wrote the last reply; what it was not told is grey."""
+        self.gap = ""
+        """What the last line says, which is empty otherwise."""
         self._strips: dict[int, Strip] = {}
 
     def update(self) -> int | None:
@@ -47,7 +53,10 @@ class Block:
         """One line, drawn once."""
         strip = self._strips.get(y)
         if strip is None:
-            strip = self._strips[y] = self._draw(y, styles)
+            strip = self._draw(y, styles) if self.told else _grey(self._draw(y, styles), styles)
+            if self.gap and y == self.height - 1:
+                strip = Strip([Segment(" " * INDENT, styles.base), Segment(self.gap, styles.figures)])
+            self._strips[y] = strip
         return strip
 
     def plain(self, y: int, start: int, end: int, styles: TranscriptStyles) -> tuple[str, str]:
@@ -76,12 +85,15 @@ class PromptBlock(Block):
         self._text = TokenLines(width - INDENT - len(QUEUED))
         self._text.append([(turn.prompt.strip("\n"), Fate.PLAIN)], 0)
         self._lines = self._text.lines
-        self.height = len(self._lines) + 1
+        self._chips: tuple[str, ...] = ()
+        """What was sent along, a line each."""
+        self.height = len(self._lines) + len(turn.attachments) + 1
 
     def update(self) -> int | None:
         """Only what stands at its right and below it can change."""
         turn = self._turn
-        shown = (turn.reply is None, turn.version, len(turn.versions), turn.place, len(turn.replies))
+        self._chips = tuple(escape_controls(label(each)) for each in turn.attachments)
+        shown = (turn.reply is None, turn.version, len(turn.versions), turn.place, len(turn.replies), self._chips)
         if shown == self._shown:
             return None
         self._shown = shown
@@ -95,8 +107,9 @@ class PromptBlock(Block):
         return self._text.plain(y, start - INDENT, end - INDENT)
 
     def _draw(self, y: int, styles: TranscriptStyles) -> Strip:
-        if y == len(self._lines):
-            return self._versions(styles)
+        if y >= len(self._lines):
+            chip = y - len(self._lines)
+            return self._chip(chip, styles) if chip < len(self._chips) else self._versions(styles)
         queued = self._turn.reply is None
         style = styles.queued if queued else styles.prompt
         margin = Segment(" " * (INDENT - len(MARK)), styles.base)
@@ -106,6 +119,14 @@ class PromptBlock(Block):
         if queued and y == len(self._lines) - 1:
             line = Strip.join([line.crop(0, self.width - len(QUEUED)), Strip([Segment(QUEUED, styles.mark)])])
         return line
+
+    def _chip(self, number: int, styles: TranscriptStyles) -> Strip:
+        """Below the prompt: a text that was sent along; a click opens it."""
+        link = Style(meta={"@click": f"attachment({id(self._turn)}, {number})"})
+        margin = Segment(" " * (INDENT - len(MARK)), styles.base)
+        text = set_cell_size(f"▤ {self._chips[number]}", min(cell_len(self._chips[number]) + 2, self.width - INDENT))
+        parts = [margin, Segment(MARK, styles.mark), Segment(text, styles.prompt + styles.link + link)]
+        return Strip(parts).adjust_cell_length(self.width, styles.prompt)
 
     def _versions(self, styles: TranscriptStyles) -> Strip:
         """Below the prompt, at the right: which of several versions of it and of the reply are shown."""
@@ -363,6 +384,10 @@ class ReplyBlock(Block):
         if y and self.reply.round_of(above) == index:
             return Segment(" " * INDENT, styles.base)
         return Segment(f"{index + 1:>{INDENT - 1}} "[-INDENT:], styles.number)
+
+
+def _grey(strip: Strip, styles: TranscriptStyles) -> Strip:
+    return Strip([Segment(text, (style or styles.base) + styles.untold) for text, style, _ in strip])
 
 
 def legend_strip(styles: TranscriptStyles) -> Strip:
