@@ -26,7 +26,9 @@ from specchat.engine.events import (
     Ready,
     Refused,
     Round,
+    Step,
     Token,
+    Totals,
 )
 from specchat.engine.lanes.clock import CLOCKS, Order
 from specchat.engine.lanes.engine import LaneEngine, LaneReady
@@ -81,7 +83,9 @@ __all__ = [
     "Sampling",
     "Speedup",
     "SpeedupTracker",
+    "Step",
     "Token",
+    "Totals",
     "TraceWriter",
     "create_text",
     "expected_tokens",

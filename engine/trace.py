@@ -1,10 +1,11 @@
 """Trace format: one JSON object per line, to store, replay and analyse replies without a model.
 
-The first line is `{"record": "trace", "version": 3}`. Every other line is a `Request` or an event, with its type's name
-in lower case under `record`. Unknown fields are an error: a newer format has a newer version; versions 1 (no trees)
-and 2 (no plain passes, no frequency penalty, no `Detail.probability`, no reply that begins with given tokens) are also
-read. `assets/trace.schema.json` describes every field. Reading checks every field against its declared type, so that a
-damaged trace fails here and not half-way through a replay.
+The first line is `{"record": "trace", "version": 4}`. Every other line is a `Request` or an event, with its type's name
+in lower case under `record`. Unknown fields are an error: a newer format has a newer version; versions 1 (no trees), 2
+(no plain passes, no frequency penalty, no `Detail.probability`, no reply that begins with given tokens) and 3 (no
+replies of other servers: no unknown fate, no `Totals`) are also read. `assets/trace.schema.json` describes every field.
+Reading checks every field against its declared type, so that a damaged trace fails here and not half-way through a
+replay.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from specchat.engine.events import Event, Round
 from specchat.engine.private_files import create_text
 from specchat.engine.request import Request
 
-VERSION = 3
-READABLE = (1, 2, VERSION)
+VERSION = 4
+READABLE = (1, 2, 3, VERSION)
 Record = Event | Request
 
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(Record)}
@@ -180,7 +181,8 @@ def _hints(kind: type) -> dict[str, Any]:
 def _check(record: Round) -> None:
     """Check the invariants that readers of a round rely on."""
     drafted, tested = len(record.drafted), record.tested
-    judged = len(record.q) == len(record.u) == len(record.beta) == tested <= drafted == len(record.pieces)
+    judged = len(record.p) == len(record.q) == len(record.u) == len(record.beta) == (0 if record.observed else tested)
+    judged = judged and tested <= drafted == len(record.pieces)
     last = (record.last is None) == (record.last_fate is None)
     beside = len(record.refused) in (0, tested)
     if not (judged and last and beside and 0 <= record.accepted <= tested <= record.accepted + 1):

@@ -184,6 +184,8 @@ class RequestManager:
         if self.settings is None:
             return False
         request = self.settings.request(uuid4().hex, conversation.messages(turn))
+        if any(record.observed for record in rounds):  # its tokens have no ids: it goes on from its text
+            text, rounds = "".join(record.text for record in rounds) + text, rounds[:0]
         ids = tuple(token for record in rounds for token in record.emitted)
         return self._ask_again(conversation, turn, replace(request, reply_ids=(*ids, *chosen), reply_text=text), rounds)
 
@@ -200,6 +202,8 @@ class RequestManager:
         `then` gets a round that was made for its `Round.detail`, or None where there is no answer.
         """
         if self.settings is None or self._session is None or not self._ready or self._failure:
+            return False
+        if any(record.observed for record in rounds):
             return False
         request = self.settings.request(uuid4().hex, conversation.messages(turn))
         ids = tuple(token for record in rounds for token in record.emitted)
@@ -262,7 +266,7 @@ class RequestManager:
         turn = next((turn for turn in conversation.turns if reply in turn.replies), None)
         asked = any(each.reply is reply and each.number == token for each in self._examinations.values())
         known = token in reply.computed and reply.computed[token].detail is not None
-        if turn is None or self._session is None or self.settings is None or asked or known:
+        if turn is None or self._session is None or self.settings is None or asked or known or reply.metrics.observed:
             return
         examination, request_id = Examination(reply, token, detail), uuid4().hex
         request = examination.request(self.settings, request_id, conversation.messages(turn))

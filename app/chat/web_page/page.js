@@ -15,9 +15,10 @@
     discarded: "drafted behind a rejection, never judged",
     correction: "drawn by the target in place of the rejected token",
     bonus: "drawn by the target after every drafted token was accepted",
+    unknown: "the server does not say what became of it",
     plain: "drawn by the target in a round that drafted nothing",
   };
-  const KEPT = new Set(["accepted", "correction", "bonus", "plain"]);
+  const KEPT = new Set(["accepted", "correction", "bonus", "plain", "unknown"]);
   const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
   const percent = (share) => `${Math.round(share * 100)} %`;
   const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));

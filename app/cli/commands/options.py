@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Annotated, Any
 
 import typer
@@ -87,6 +89,52 @@ Quantize = Annotated[
 ]
 Device = Annotated[str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, …")]
 
+SETTINGS: Mapping[str, Any] = {
+    "target": Target,
+    "draft": Draft,
+    "drafter": Drafter,
+    "gamma": Gamma,
+    "temperature": Temperature,
+    "top_k": TopK,
+    "top_p": TopP,
+    "min_p": MinP,
+    "seed": Seed,
+    "repetition_penalty": RepetitionPenalty,
+    "presence_penalty": PresencePenalty,
+    "lenience": Lenience,
+    "max_tokens": MaxTokens,
+    "slots": Slots,
+    "context": Context,
+    "dtype": Dtype,
+    "quantize": Quantize,
+    "device": Device,
+}
+"""The options of a model and of its replies, by the names of the settings."""
+Given = Annotated[Mapping[str, Any], "the options of SETTINGS that were given, the others None"]
+NOTHING: Mapping[str, Any] = {}
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command all options of `SETTINGS` in the place of its parameter `given`, which gets them."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        kind = parameter.kind
+        if parameter.name == "given":
+            shared = [inspect.Parameter(name, kind, default=None, annotation=how) for name, how in SETTINGS.items()]
+            parameters += shared
+        else:
+            parameters.append(parameter)
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        given = {name: values.pop(name) for name in SETTINGS}
+        command(**values, given=given)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
 Rejected = Annotated[
     str | None,
     typer.Option(
@@ -101,10 +149,12 @@ Rejected = Annotated[
 Attach = Annotated[
     str | None,
     typer.Option(
-        "--attach", metavar="URL", help="Ask a specchat serve instead of a model here (key: SPECCHAT_API_KEY)."
+        "--attach",
+        metavar="URL",
+        help="Ask a server of the OpenAI protocol; --target names one of its models (key: SPECCHAT_API_KEY).",
     ),
 ]
-OF_AN_ENGINE = ("target", "draft", "slots", "context", "dtype", "quantize", "device", "lenience")
+OF_AN_ENGINE = ("draft", "slots", "context", "dtype", "quantize", "device", "lenience")
 """Options that mean nothing where a server has the model."""
 
 

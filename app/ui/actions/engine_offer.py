@@ -20,4 +20,5 @@ class EngineOffer:
 
     def update(self, ready: Ready) -> None:
         """Take over what was loaded."""
-        self.target, self.drafters, self.slots = ready.target, ready.drafters, ready.slots
+        self.target, self.drafters = ready.target, ready.drafters
+        self.slots = ready.slots or self.slots  # another server may not say

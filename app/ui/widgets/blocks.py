@@ -13,7 +13,9 @@ from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import CHOSEN, Reply, Stage
 from specchat.app.chat.reply_figures import ReplyFigures
 from specchat.app.settings.settings import FOLD, SHOW
+from specchat.app.sources.observed import drawn_text
 from specchat.app.sources.stepper import Part
+from specchat.app.ui.widgets.figures import FATES
 from specchat.app.ui.widgets.reply_notes import note_lines
 from specchat.app.ui.widgets.token_lines import FOLDED, Mark, Piece, TokenLines
 from specchat.app.ui.widgets.transcript_styles import PENDING, TranscriptStyles
@@ -141,7 +143,7 @@ class ReplyBlock(Block):
         self._rejected = rejected
         self._unfolded: set[int] = set()
         self._tokens = TokenLines(width - INDENT, rejected=rejected)
-        self._wrapped_as: tuple[str, int] | None = None
+        self._wrapped_as: tuple[str, int, bool] | None = None
         """`_wrapping` as of the last update."""
         self._touched = False
         """Whether a token was selected, or a stretch unfolded, since then."""
@@ -175,7 +177,10 @@ class ReplyBlock(Block):
         dirty = 0 if self._stage is None else self._body_height - 1
         for index in range(self._rounds, len(reply.rounds)):
             record = reply.rounds[index]
-            tokens = [(token.text, CHOSEN if record.drafter == CHOSEN else token.fate) for token in record.tokens()]
+            tokens = [
+                (drawn_text(record, token), CHOSEN if record.drafter == CHOSEN else token.fate)
+                for token in record.tokens()
+            ]
             self._tokens.append(tokens, reply.starts[index], alone=self._by_round)
         if not reply.running and reply.tail and (self._stage is None or self._stage[0] is not reply.stage):
             self._tokens.append([(reply.tail, Fate.PLAIN)], reply.tokens, alone=self._by_round)
@@ -248,10 +253,11 @@ class ReplyBlock(Block):
         return found if nearest or INDENT <= column < end else None
 
     @property
-    def _wrapping(self) -> tuple[str, int]:
-        """What becomes of rejected tokens now, and how many stretches were unfolded."""
+    def _wrapping(self) -> tuple[str, int, bool]:
+        """What becomes of rejected tokens now, how many stretches were unfolded, and whether rounds became others."""
         whole = self.reply.running or self._by_round or self._cursor is not None
-        return SHOW if whole and self._rejected == FOLD else self._rejected, len(self._unfolded)
+        shown = SHOW if whole and self._rejected == FOLD else self._rejected
+        return shown, len(self._unfolded), self.reply.told
 
     def _wrap_anew(self) -> None:
         """Begin again with no token wrapped."""
@@ -335,5 +341,5 @@ def _segments(
 
 def legend_strip(styles: TranscriptStyles) -> Strip:
     """What the colours mean, for a picture that goes without the line at the top."""
-    names = ((Segment(fate.value, styles.fates[fate]), Segment("  ", styles.base)) for fate in Fate)
+    names = ((Segment(fate.value, styles.fates[fate]), Segment("  ", styles.base)) for fate in FATES)
     return Strip([Segment(" " * INDENT, styles.base), *(segment for name in names for segment in name)])

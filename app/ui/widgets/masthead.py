@@ -65,6 +65,10 @@ class Masthead(Horizontal):
     def show_machine(self, ready: Ready) -> None:
         """Where the models run."""
         self._ready = ready
+        legend = self.query_one(Legend)
+        if legend.observed != bool(ready.observed):
+            legend.observed = bool(ready.observed)
+            legend.refresh(layout=True)
         self._show()
 
     def _show(self) -> None:
