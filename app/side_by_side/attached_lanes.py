@@ -45,20 +45,19 @@ class AttachedLanes:
         self._there = Ready("", None, (), "", "", "", 0, 0, 0, 0, 0.0)
 
     def start(self) -> None:
-        """Load the models and ask the server who it is.
+        """Ask the server who it is, then begin to load the models.
 
         Raises:
             EngineError: the server is of no use.
         """
-        self._engine.start()
         self._server.start()
-        while True:
+        while not self._there.target:
             match self._server.outbox.get(_WAIT_S):
                 case Died(message=message):
                     raise EngineError(message)
                 case Ready() as ready:
                     self._there = ready
-                    return
+        self._engine.start()
 
     def wait_ready(self) -> Ready:
         """What the engine here says once it is loaded.
@@ -102,5 +101,6 @@ class AttachedLanes:
                 events.append(event)
         if lane == 0:
             self._here.set()
-        for event in retold(events):
-            outbox.put(event)  # type: ignore[arg-type]
+        for told in retold(events):
+            if not isinstance(told, Request):  # only a trace has one
+                outbox.put(told)

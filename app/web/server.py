@@ -7,18 +7,18 @@ import hashlib
 import hmac
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 from textual_serve.server import Server
 
 from specchat.app.addresses import is_this_machine
 
 TITLE = "specchat"
 COOKIE = "specchat"
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class WebServer(Server):
@@ -50,7 +50,7 @@ class WebServer(Server):
         return app
 
 
-def guard(key: str | None) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def guard(key: str | None) -> Middleware:
     """Middleware that lets in who has the key or, without one, pages of this machine alone.
 
     A browser lets any page open a connection to 127.0.0.1 and names that page's origin; a name that was made to point

@@ -133,8 +133,8 @@ def _run(
     engine = AttachedLanes(here, attached(attach)) if attach else here
     with StatusLine(sys.stderr) as line:
         line.say("loading")
-        engine.start()
         try:
+            engine.start()
             ready = engine.wait_ready()
 
             def tell(trials: Sequence[Trial]) -> None:

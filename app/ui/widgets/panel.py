@@ -10,6 +10,7 @@ from textual.containers import Container
 from textual.events import Click
 
 from specchat.app.chat.reply import Reply
+from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.widgets import definitions as d
 from specchat.app.ui.widgets.card import Card
 from specchat.app.ui.widgets.figures import NOTHING, duration, kept_of_drafted, percent, rate, size, sparkline, times
@@ -129,7 +130,7 @@ class SetUpCard(ReplyCard):
     def rows(self) -> list[Text]:
         """The set-up of the reply."""
         s, ready = self.metrics, self.ready
-        asked = self.reply.gamma if self.reply.drafter not in ("", "none") else ""
+        asked = self.reply.gamma if self.reply.drafter not in ("", "none", OBSERVED) else ""
         drafting = f"{self.reply.drafter} · γ {asked}" if asked else self.reply.drafter
         prompt = f"{s.prompt_tokens} tok, {s.reused_tokens} reused" if s.prompt_tokens else NOTHING
         rows = [self.row(d.DRAFTER, drafting or NOTHING)]

@@ -77,6 +77,7 @@ def write(browser: Browser, text: str) -> None:
 
 
 @needs_browser
+@pytest.mark.slow
 def test_ask_see_colours_fork_and_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     with (
@@ -99,7 +100,7 @@ def test_ask_see_colours_fork_and_leave(tmp_path: Path, monkeypatch: pytest.Monk
         until(lambda: shows(colours(browser, tmp_path / "asked.png"), "correction"))
         seen = colours(browser, tmp_path / "asked.png")
         assert all(shows(seen, fate) for fate in ("accepted", "correction", "bonus", "plain"))
-        write(browser, "/fork 2")
+        write(browser, "/fork 1")
         until(lambda: len(chats()) == 2)
         browser.picture(tmp_path / "forked.png")
         browser.press("q", control=True)
