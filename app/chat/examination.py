@@ -37,6 +37,10 @@ class Examination:
         self._computed = Computed(None, OTHER_PROMPT)
         self._fits = False
 
+    def is_of(self, reply: Reply, number: int) -> bool:
+        """Whether this is about that token of that reply."""
+        return self.reply is reply and self.number == number
+
     def request(self, settings: Settings, request_id: str, messages: tuple[Message, ...]) -> Request:
         """The request whose first round has the lists; it is to be submitted behind `context`."""
         made = settings.request(request_id, messages)

@@ -5,22 +5,21 @@ Records are stored before they are shown: what a person has seen is there after 
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import uuid4
 
+from specchat.app.chat.active_conversations import ActiveConversations
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.examination import Examination
-from specchat.app.chat.marks import Marks
+from specchat.app.chat.questions import Look, Questions
+from specchat.app.chat.record_queue import RecordQueue
 from specchat.app.chat.reply import Reply, Stage, stored_reply
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.stepper import Part
-from specchat.app.storage.store import Chat
 from specchat.engine import (
     Baseline,
     EngineError,
@@ -37,23 +36,8 @@ from specchat.engine import (
 )
 
 STARTING = "specchat is still starting"
-STORE_WAIT_S = 0.005
-"""How long a frame waits for its records to be stored, which takes a fifth of that; then the next frame shows them."""
 PROMPT_WAIT_S = 0.05
-"""The same for a prompt, which is sent once."""
-LONGEST_WAIT_S = 1.0
-"""Records are shown after this even if they are not stored: the disk hangs, or another program locks the file."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """Records that the source gave at once."""
-
-    records: Sequence[Record]
-    stored: Future[None] | None
-    """None if nothing of them is to be stored."""
-    at: float
-    """`time.monotonic` when they came."""
+"""How long a prompt, which is sent once, waits to be stored."""
 
 
 class RequestManager:
@@ -67,50 +51,31 @@ class RequestManager:
         self._observe = observe
         self.replies: dict[str, tuple[Conversation, Turn]] = {}
         """The running ones, by request."""
-        self._examinations: dict[str, Examination] = {}
-        """The running ones, by request."""
         self.detail = 0
         """Size of the top-k that replies record for each tested token; 0 for none."""
         self._baseline = Baseline()
         self.changes = 0
         """Grows whenever a turn begins or ends: the list of chats is then out of date."""
-        self.unseen: set[Conversation] = set()
-        """Conversations with a reply that has ended since they were last shown."""
+        self.active = ActiveConversations()
         self.settings: Settings | None = None
         """What the next request is made with; None in a replay."""
         self._session: Session | None = None
         self._archive: Archive | None = None
         self._ready = False
         self._failure = ""
-        self._conversations: list[Conversation] = []
-        self._looks: dict[str, Callable[[Round | None], None]] = {}
-        """Who waits for the likeliest tokens of one position, by request."""
-        self._arrivals: deque[_Arrival] = deque()
-        """What is being stored and not yet shown, oldest first."""
+        self._questions = Questions()
+        self._queue = RecordQueue()
+        """What is being stored and not yet shown."""
 
     def connect(self, session: Session, archive: Archive | None) -> None:
         """Send prompts to this session's source, and store them and the replies in `archive`."""
         self._session, self._archive, self.settings = session, archive, session.settings
         if archive is not None:
-            for conversation in self._conversations:
+            for conversation in self.active:
                 conversation.system = self.system_of(conversation)
                 for turn in conversation.waiting:
                     archive.prompt(conversation, turn)
         session.source.start()
-
-    def busy_conversation(self, chat_id: int) -> Conversation | None:
-        """The conversation of this chat if it has a reply running or a prompt waiting."""
-        self._forget_idle()
-        return next((c for c in self._conversations if c.chat and c.chat.id == chat_id), None)
-
-    @property
-    def marks(self) -> Marks:
-        """The chats that are answering, waiting, or have an unread answer."""
-        self._forget_idle()
-        busy = {c.chat.id: c.busy for c in self._conversations if c.chat}
-        answering = {i for i, replies in busy.items() if any(r.stage is not Stage.WAITING for r in replies)}
-        news = {c.chat.id for c in self.unseen if c.chat}
-        return Marks(frozenset(answering), frozenset(busy.keys() - answering), frozenset(news))
 
     def count(self, conversation: Conversation, prompt: str) -> None:
         """Ask how many tokens the conversation would take with this prompt; a `Counted` answers."""
@@ -140,10 +105,6 @@ class RequestManager:
         if conversation.system is not None:
             return conversation.system
         return self.settings.system if self.settings is not None else ""
-
-    def seen(self, chat: Chat) -> None:
-        """The user has opened this chat."""
-        self.unseen = {c for c in self.unseen if c.chat is None or c.chat.id != chat.id}
 
     def send(self, conversation: Conversation, prompt: str, candidates: int = 1) -> None:
         """Ask for one reply or several; at once unless a reply of this conversation is running."""
@@ -207,12 +168,10 @@ class RequestManager:
             return False
         request = self.settings.request(uuid4().hex, conversation.messages(turn))
         ids = tuple(token for record in rounds for token in record.emitted)
-        request = replace(request, drafter="none", gamma=0, max_tokens=1, detail=detail, reply_ids=ids)
-        self._looks[request.request_id] = then
+        request = replace(request, drafter="none", gamma=0, max_tokens=1, detail=detail)
         try:
-            self._session.source.submit(request)
+            self._questions.ask(self._session.source, Look(then), request, ids)
         except EngineError:
-            del self._looks[request.request_id]
             return False
         return True
 
@@ -264,17 +223,15 @@ class RequestManager:
     def examine(self, conversation: Conversation, reply: Reply, token: int, detail: int) -> None:
         """Compute the top-k lists of this size at a token of a reply that has ended; they come to `Reply.computed`."""
         turn = next((turn for turn in conversation.turns if reply in turn.replies), None)
-        asked = any(each.reply is reply and each.number == token for each in self._examinations.values())
+        asked = any(isinstance(q, Examination) and q.is_of(reply, token) for q in self._questions.waiting)
         known = token in reply.computed and reply.computed[token].detail is not None
         if turn is None or self._session is None or self.settings is None or asked or known or reply.metrics.observed:
             return
-        examination, request_id = Examination(reply, token, detail), uuid4().hex
-        request = examination.request(self.settings, request_id, conversation.messages(turn))
-        self._examinations[request_id] = examination
+        examination = Examination(reply, token, detail)
+        request = examination.request(self.settings, uuid4().hex, conversation.messages(turn))
         try:
-            self._session.source.examine(request, examination.context)
+            self._questions.ask(self._session.source, examination, request, examination.context)
         except EngineError as error:
-            del self._examinations[request_id]
             examination.fail(str(error))
 
     def follow(self, conversation: Conversation, request: Request) -> None:
@@ -291,21 +248,19 @@ class RequestManager:
     def drain(self) -> Iterator[Record]:
         """Store every new record, then deliver it to its reply; yields those that belong to none, in order."""
         self._take_in()
-        if self._arrivals and (newest := self._arrivals[-1].stored) is not None:
-            wait([newest], STORE_WAIT_S)
-        while self._arrivals and _can_be_shown(self._arrivals[0]):
-            yield from self._hand_over(self._arrivals.popleft())
+        for record in self._queue.due():
+            yield from self._hand_over(record)
 
     def ready(self) -> None:
         """The models are loaded: send what has been waiting."""
         self._ready = True
-        for conversation in list(self._conversations):
+        for conversation in self.active:
             self._next(conversation)
 
     def fail(self, sentence: str) -> None:
         """There is no engine, for this reason: every prompt is answered with it."""
         self._ready, self._failure = True, sentence
-        for conversation in list(self._conversations):
+        for conversation in self.active:
             self._next(conversation)
 
     def close(self) -> None:
@@ -322,15 +277,13 @@ class RequestManager:
             self._session.source.cancel(request_id)
         self._session.source.close()
         self._take_in()
-        while self._arrivals:
-            for _ in self._hand_over(self._arrivals.popleft()):
-                pass
+        for record in self._queue.rest():
+            list(self._hand_over(record))
 
     def _take_in(self) -> None:
         """Begin to store what the source has to give."""
         records = list(self._session.source.drain()) if self._session is not None else []
-        if records:
-            self._arrivals.append(_Arrival(records, self._store(records), time.monotonic()))
+        self._queue.add(records, self._store(records))
 
     def _store(self, records: Sequence[Record]) -> Future[None] | None:
         if self._archive is None:
@@ -344,41 +297,27 @@ class RequestManager:
             return None
         return self._archive.append([(self._reply(request_id), own) for request_id, own in of_reply.items()])
 
-    def _hand_over(self, arrival: _Arrival) -> Iterator[Record]:
-        for record in arrival.records:
-            request_id = getattr(record, "request_id", None)
-            if isinstance(record, Ready):
-                self._baseline.add(record)
-            if request_id is None or isinstance(record, Request):
-                yield record
-            elif request_id in self.replies:
-                self._deliver(request_id, record)
-            elif request_id in self._looks:
-                self._answer_look(request_id, record)
-            elif request_id in self._examinations:
-                self._examinations[request_id].add(record)
-                if isinstance(record, Finished):
-                    del self._examinations[request_id]
-
-    def _answer_look(self, request_id: str, record: Record) -> None:
-        if isinstance(record, Round):
-            self._looks[request_id](record)
-        elif isinstance(record, Finished):
-            self._looks.pop(request_id)(None)
+    def _hand_over(self, record: Record) -> Iterator[Record]:
+        """Give a record to the reply or question it belongs to; yields one that belongs to none."""
+        request_id = getattr(record, "request_id", None)
+        if isinstance(record, Ready):
+            self._baseline.add(record)
+        if request_id is None or isinstance(record, Request):
+            yield record
+        elif request_id in self.replies:
+            self._deliver(request_id, record)
+        elif request_id in self._questions:
+            self._questions.add(request_id, record)
 
     def _send(self, conversation: Conversation, turn: Turn) -> None:
         """Store a prompt that is new on the path, and ask as soon as that can be."""
-        self._watch(conversation)
+        self.active.watch(conversation)
         if self.settings is not None:
             conversation.system = self.system_of(conversation)
         if self._archive is not None:
             wait([self._archive.prompt(conversation, turn)], PROMPT_WAIT_S)
             self.changes += 1
         self._next(conversation)
-
-    def _watch(self, conversation: Conversation) -> None:
-        if conversation not in self._conversations:
-            self._conversations.append(conversation)
 
     def _drop_waiting(self, conversation: Conversation) -> list[Turn]:
         waiting = conversation.waiting
@@ -400,7 +339,7 @@ class RequestManager:
         reply.carry(rounds)
         turn.replies.append(reply)
         conversation.show_reply(turn, reply)
-        self._watch(conversation)
+        self.active.watch(conversation)
         self._begin(conversation, turn, [replace(request, detail=self.detail)], [reply])
         return True
 
@@ -457,7 +396,7 @@ class RequestManager:
     def _end(self, request_id: str) -> None:
         conversation, _turn = self.replies.pop(request_id)
         if not conversation.busy:
-            self.unseen.add(conversation)
+            self.active.unseen.add(conversation)
         self.changes += 1
 
     def _reply(self, request_id: str) -> Reply:
@@ -475,14 +414,6 @@ class RequestManager:
         return Reply(
             request.request_id, drafter=request.drafter, gamma=gamma_text(request.gamma), baseline=self._baseline
         )
-
-    def _forget_idle(self) -> None:
-        self._conversations = [c for c in self._conversations if c.busy or c.waiting]
-
-
-def _can_be_shown(arrival: _Arrival) -> bool:
-    """Whether its records are stored, or could not be, or have waited long enough."""
-    return arrival.stored is None or arrival.stored.done() or time.monotonic() > arrival.at + LONGEST_WAIT_S
 
 
 def _requests(settings: Settings, ids: list[str], messages: tuple[Message, ...], detail: int) -> list[Request]:

@@ -68,7 +68,7 @@ class ChatActions:
         """Delete a chat, and say how to undo it."""
         if self.archive is None:
             return
-        conversation = self._requests.busy_conversation(chat.id)
+        conversation = self._requests.active.of_chat(chat.id)
         if conversation is not None:
             self._requests.abandon(conversation)
         self.archive.delete(chat)
@@ -114,8 +114,8 @@ class ChatActions:
         chats = await asyncio.wrap_future(self.archive.chats())
         if chats is not None:
             if self._screen.conversation.chat is not None:
-                self._requests.seen(self._screen.conversation.chat)
-            self._screen.show_chats(chats, self._requests.marks, self._now())
+                self._requests.active.seen(self._screen.conversation.chat)
+            self._screen.show_chats(chats, self._requests.active.marks, self._now())
 
     async def show(self, chat_id: int) -> Conversation | None:
         """Show a chat by its row, and give it; None where it is gone."""
@@ -130,7 +130,7 @@ class ChatActions:
         await self._open(chat)
 
     async def _open(self, chat: Chat) -> Conversation | None:
-        conversation = self._requests.busy_conversation(chat.id)
+        conversation = self._requests.active.of_chat(chat.id)
         if conversation is None and self.archive is not None:
             conversation = await asyncio.wrap_future(self.archive.open(chat))
         if conversation is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.app.ui.widgets.token_cursor import Spot
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Admitted, Fate, FinishReason, Given, Message
+from specchat.engine import Admitted, Fate, Finished, FinishReason, Given, Message
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
 from tests.app.views import reply_of, screen_of
 
@@ -188,10 +189,11 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
         rejected = reply.token(number)[1]
         await pilot.press("enter")
         await pilot.pause()
-        probe = stage.engine.submitted[-1]
+        probe, _before = stage.engine.examined[-1]
         assert (probe.max_tokens, probe.gamma) == (1, 0)
         assert probe.detail > 0
-        stage.engine.give()
+        name = probe.request_id
+        stage.engine.tell(replace(reply.rounds[0], request_id=name), Finished(name, FinishReason.LENGTH, "", "", 0.0))
         await stage.settle(pilot)
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "1")

@@ -1,0 +1,68 @@
+"""What the engine is asked about one place of a reply, beside the replies themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from specchat.app.sources.source import Source
+from specchat.engine import EngineError, Finished, Record, Request, Round
+
+
+class Question(Protocol):
+    """Gets the records of a request that was made for it alone."""
+
+    def add(self, record: Record) -> None:
+        """Take in one of them; the last is a `Finished`."""
+
+
+class Look:
+    """Waits for the likeliest tokens of one place.
+
+    `then` gets the round that was made for its `Round.detail`, and None once there is no more to come.
+    """
+
+    def __init__(self, then: Callable[[Round | None], None]) -> None:
+        self._then = then
+
+    def add(self, record: Record) -> None:
+        """Take in an event of the request."""
+        if isinstance(record, Round):
+            self._then(record)
+        elif isinstance(record, Finished):
+            self._then(None)
+
+
+class Questions:
+    """The questions that are not answered yet, by request."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Question] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._waiting
+
+    @property
+    def waiting(self) -> list[Question]:
+        """Those that are not answered yet."""
+        return list(self._waiting.values())
+
+    def ask(self, source: Source, question: Question, request: Request, context: Sequence[int]) -> None:
+        """Ask what comes behind these tokens of a reply to the request.
+
+        Raises:
+            EngineError: the source cannot say.
+        """
+        self._waiting[request.request_id] = question
+        try:
+            source.examine(request, context)
+        except EngineError:
+            del self._waiting[request.request_id]
+            raise
+
+    def add(self, request_id: str, record: Record) -> None:
+        """Give a record to the question it answers."""
+        question = self._waiting[request_id]
+        if isinstance(record, Finished):
+            del self._waiting[request_id]
+        question.add(record)
