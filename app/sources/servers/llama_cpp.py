@@ -8,6 +8,7 @@ string). `GET /props` is in `tools/server/README.md`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,10 +27,12 @@ class LlamaCpp:
 
     Args:
         ready: its model, and what `/props` says.
+        model: the name of the model, which is the path of its file unless the server gives it another.
     """
 
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, ready: Ready, model: str) -> None:
         self.ready = ready
+        self._model = model
 
     @classmethod
     def found(cls, listing: Listing) -> LlamaCpp | None:
@@ -38,12 +41,13 @@ class LlamaCpp:
         if not isinstance(props, Mapping):
             return None
         context, slots = count(props.get("default_generation_settings"), "n_ctx"), count(props, "total_slots")
-        return cls(observed_ready(NAME, listing.model(), context=context, slots=slots))
+        model = listing.model()
+        return cls(observed_ready(NAME, re.split(r"[/\\]", model)[-1] or model, context=context, slots=slots), model)
 
     def call(self, request: Request, ask: Ask) -> Call:  # noqa: ARG002
         """The request, with counters in every chunk and the thoughts of a model as part of its text."""
         own = {"timings_per_token": True, "return_progress": True, "reasoning_format": "none"}
-        return Call(path(request), standard_body(request, self.ready.target, EXTENSIONS) | own)
+        return Call(path(request), standard_body(request, self._model, EXTENSIONS) | own)
 
     def reader(self, request_id: str, clock: Clock) -> LlamaCppReader:
         """A reader that makes a round of each change of the counters."""

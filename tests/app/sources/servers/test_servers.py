@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.token_fork import token_fork
+from specchat.app.chat.trace import Trace
+from specchat.app.chat.web_page.data import trace_data
 from specchat.app.sources.attached import AttachedEngine
 from specchat.engine import (
     Admitted,
@@ -282,3 +286,35 @@ def test_a_key_is_sent_and_a_wrong_one_named() -> None:
         bad.close()
     assert isinstance(died, Died)
     assert "refuses the key: Invalid API Key (put the right one into SPECCHAT_API_KEY)" in died.message
+
+
+def test_a_page_and_a_chrome_trace_have_what_was_told_at_the_end() -> None:
+    ready = met(shapes.VLLM)
+    assert isinstance(ready, Ready)
+    events, _ = asked(shapes.VLLM, shapes.vllm_stream(shapes.VLLM_METRICS))
+    recorded = Trace([ready, Request("r", ASKED), *events])
+    (reply,) = trace_data(recorded.records, "t")["replies"]
+    said = [(text, fate) for record in reply["rounds"] for text, fate, _ in record["tokens"]]
+    assert said[:5] == [
+        ("Hello", "plain"),
+        (",", "accepted"),
+        (" how", "accepted"),
+        ("✕", "rejected"),
+        (" are", "correction"),
+    ]
+    figures = reply["rounds"][-1]["figures"]
+    assert (figures["tested"], figures["accepted"], figures["alpha"]) == (6, 4, None)
+    assert "unknown" not in {fate for _, fate in said}
+    spans = [event for event in json.loads(recorded.perfetto())["traceEvents"] if event.get("cat") == "round"]
+    assert [span["args"]["accepted"] for span in spans] == [0, 2, 0, 2]
+
+
+def test_a_stored_reply_is_what_it_was_and_goes_on_from_its_text() -> None:
+    events, _ = asked(shapes.VLLM, shapes.vllm_stream(shapes.VLLM_METRICS))
+    reply, stored = replied(events), Reply()
+    stored.store(reply.text, "length", lambda: [to_json(event) for event in events])
+    assert tokens(stored) == tokens(reply)
+    assert stored.metrics.acceptance == reply.metrics.acceptance
+    fork = token_fork(stored, 2)
+    assert "".join(record.text for record in fork.rounds) == "Hello,"
+    assert fork.alternatives(()) == []
