@@ -158,9 +158,10 @@ class AttachedEngine:
             return self._server
 
     def _count(self, messages: tuple[Message, ...]) -> None:
-        said = self._connection.ask("/tokenize", {"messages": turns(messages)})
-        if (tokens := count(said, "count")) is not None:
-            self.outbox.put(Counted(tokens, 0.0))
+        with suppress(EngineError):  # who refuses this refuses the reply too, and then it is said
+            said = self._connection.ask("/tokenize", {"messages": turns(messages)})
+            if (tokens := count(said, "count")) is not None:
+                self.outbox.put(Counted(tokens, 0.0))
 
     def _clock(self) -> float:
         return time.monotonic() - self._begun

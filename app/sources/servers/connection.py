@@ -58,9 +58,7 @@ class Connection:
             reply = self.http.get("/v1/models", timeout=CONNECT_S)
         except LOST as error:
             raise EngineError(f"{self.url} cannot be reached ({words(error)}): start a server there") from None
-        if reply.status_code in REFUSED:
-            said = complaint(reply.content, reply.status_code)
-            raise EngineError(f"{self.url} refuses the key: {said} (put the right one into SPECCHAT_API_KEY)")
+        self._check_key(reply)
         try:
             models = reply.raise_for_status().json()["data"]
             known = all(isinstance(each, Mapping) and isinstance(each["id"], str) for each in models)
@@ -74,15 +72,25 @@ class Connection:
         return next(server for kind in KINDS if (server := kind.found(listing)) is not None)
 
     def ask(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        """GET, or POST of a body: the JSON that came; None where there is none."""
+        """GET, or POST of a body: the JSON that came; None where there is none.
+
+        Raises:
+            EngineError: the server refuses the key.
+        """
         with suppress(*LOST, ValueError):
             reply = (
                 self.http.get(path, timeout=CONNECT_S)
                 if body is None
                 else self.http.post(path, json=body, timeout=CONNECT_S)
             )
+            self._check_key(reply)
             return reply.json() if reply.status_code == 200 else None
         return None
+
+    def _check_key(self, reply: httpx2.Response) -> None:
+        if reply.status_code in REFUSED:
+            said = complaint(reply.content, reply.status_code)
+            raise EngineError(f"{self.url} refuses the key: {said} (put the right one into SPECCHAT_API_KEY)")
 
 
 def chunks(reply: httpx2.Response) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,8 @@ from specchat.engine import Event, Finished, Ready, Request
 Clock = Callable[[], float]
 """Seconds since the app attached."""
 Ask = Callable[[str, Mapping[str, Any] | None], Any]
-"""GET of a path, or POST of a body to it: the JSON that came with status 200; None for anything else."""
+"""GET of a path, or POST of a body to it: the JSON that came with status 200; None for anything else. It raises
+EngineError if the server refuses the key."""
 
 
 class Call(NamedTuple):

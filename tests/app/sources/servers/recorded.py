@@ -21,6 +21,7 @@ class Recorded:
         pages: the JSON, or a status and the JSON, of each path but those that stream.
         streams: the chunks of each path that streams; texts go out as they are.
         key: what callers must give.
+        free: paths that need none.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Recorded:
         pages: Mapping[str, Any],
         streams: Mapping[str, Sequence[Mapping[str, Any] | str]] | None = None,
         key: str | None = None,
+        free: Sequence[str] = (),
     ) -> None:
         self.asked: list[tuple[str, Any]] = []
         """Path and body of each POST."""
@@ -43,7 +45,7 @@ class Recorded:
                 self._answer(body)
 
             def _answer(self, body: Any) -> None:
-                if key is not None and self.headers.get("authorization") != f"Bearer {key}":
+                if key is not None and self.path not in free and self.headers.get("authorization") != f"Bearer {key}":
                     self._page(401, {"error": {"message": "Invalid API Key", "type": "authentication_error"}})
                 elif body is not None and self.path in (streams or {}):
                     self._stream((streams or {})[self.path])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from specchat.engine import (
     from_json,
     to_json,
 )
+from tests.app.cli.commands.command import command
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
 from tests.app.sources.test_attached import first, to_the_end
@@ -277,8 +279,9 @@ def test_a_server_of_no_use_is_named(pages: Mapping[str, Any], model: str | None
     assert words in died.message
 
 
-def test_a_key_is_sent_and_a_wrong_one_named() -> None:
-    with Recorded(shapes.PLAIN, {CHAT: shapes.PLAIN_STREAM}, key="right") as server:
+@pytest.mark.parametrize("free", [(), ("/v1/models",)], ids=["no path", "the list"])
+def test_a_key_is_sent_and_a_wrong_one_named(free: Sequence[str]) -> None:
+    with Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}, "right", free) as server:
         good, bad = AttachedEngine(server.url, "right"), AttachedEngine(server.url, "wrong")
         assert isinstance(first(good), Ready)
         died = first(bad)
@@ -318,3 +321,21 @@ def test_a_stored_reply_is_what_it_was_and_goes_on_from_its_text() -> None:
     fork = token_fork(stored, 2)
     assert "".join(record.text for record in fork.rounds) == "Hello,"
     assert fork.alternatives(()) == []
+
+
+def test_ask_prints_what_a_server_says_and_keeps_what_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
+    with Recorded(shapes.LM_STUDIO, {CHAT: shapes.LM_STUDIO_STREAM}) as server:
+        asked = ("ask", "Hello?", "--attach", server.url)
+        assert command(*asked, "--target", "qwen-idle").out == "Hi there!\n"
+        assert server.asked[-1][1]["model"] == "qwen-idle"
+        values = json.loads(command(*asked, "--json").out)
+    names = ("text", "token_ids", "tokens", "prompt_tokens", "rounds", "tested", "accepted", "observed")
+    assert [values[name] for name in names] == ["Hi there!", [], 4, 12, 2, None, 2, "LM Studio"]
+    assert "gamma" not in values
+    with Recorded(
+        shapes.LLAMA_CPP, {CHAT: [*shapes.LLAMA_CPP_STREAM[:6], {"error": {"message": "no memory"}}]}
+    ) as server:
+        broken = command("ask", "Hello?", "--attach", server.url, "--save")
+        assert (broken.code, broken.out, broken.err) == (2, "1. Grapes\n", "specchat: no memory\n")
+    assert "1. Grapes" in command("export").out
