@@ -27,15 +27,17 @@ from specchat.engine.events import (
     Refused,
     Round,
     Step,
+    Thinking,
     Token,
     Totals,
 )
 from specchat.engine.lanes.clock import CLOCKS, Order
 from specchat.engine.lanes.engine import LaneEngine, LaneReady
 from specchat.engine.outbox import Outbox
+from specchat.engine.preload import preload_torch
 from specchat.engine.private_files import FILE_MODE, create_text, make_folder, make_private
 from specchat.engine.progress import Progress, size_text
-from specchat.engine.request import MAX_GAMMA, Message, Request, Sampling, gamma_text, parse_gamma
+from specchat.engine.request import MAX_GAMMA, WHEN_FULL, Message, Request, Sampling, gamma_text, parse_gamma
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
 from specchat.engine.stats.speedup import Baseline, Speedup, SpeedupTracker
 from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup
@@ -48,6 +50,7 @@ __all__ = [
     "DTYPES",
     "FILE_MODE",
     "MAX_GAMMA",
+    "WHEN_FULL",
     "WINDOW_S",
     "Admitted",
     "Baseline",
@@ -84,6 +87,7 @@ __all__ = [
     "Speedup",
     "SpeedupTracker",
     "Step",
+    "Thinking",
     "Token",
     "Totals",
     "TraceWriter",
@@ -97,6 +101,7 @@ __all__ = [
     "operations",
     "optimal_gamma",
     "parse_gamma",
+    "preload_torch",
     "read_trace",
     "replacing",
     "size_text",

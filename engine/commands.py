@@ -64,6 +64,8 @@ class Count:
     """Say how many tokens these messages take as a prompt (`events.Counted`)."""
 
     messages: tuple[Message, ...]
+    key: str = ""
+    """Comes back with the answer."""
 
 
 @dataclass(frozen=True, slots=True)

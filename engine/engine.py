@@ -5,12 +5,13 @@ This module imports neither torch nor transformers; `engine.worker.worker` does,
 
 from __future__ import annotations
 
+import gc
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -171,12 +172,12 @@ class Engine:
             raise EngineError(f"detail is {detail}: it must be 0 (off) or more")
         self._commands.put(SetDetail(request_id, detail))
 
-    def count(self, messages: tuple[Message, ...]) -> None:
-        """Ask how many tokens these messages take as a prompt: `Counted` says it, between two rounds.
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
+        """Ask how many tokens these messages take as a prompt: `Counted` with this key says it, between two rounds.
 
         Nothing is said of a conversation that the model's chat template refuses.
         """
-        self._commands.put(Count(messages))
+        self._commands.put(Count(messages, key))
 
     def drain(self) -> list[Event]:
         """Every event that has come to `self.outbox` since the last call; never waits."""
@@ -234,9 +235,10 @@ class Engine:
         worker: _Serves | None = None
         try:
             self.outbox.put(Loading("import", "starting the engine", None, self.clock()))
-            from specchat.engine.worker.assembly import assemble
+            with _without_collection():
+                from specchat.engine.worker.assembly import assemble
 
-            worker = self._make_worker()
+                worker = self._make_worker()
             worker.run(self._assemble or assemble)
             self._die(worker, None)
         except BaseException as error:  # every waiting caller must be told, whatever the error
@@ -272,6 +274,18 @@ class Engine:
     def _refuse(self, submitted: Submit, message: str | None) -> None:
         finished = Finished(submitted.request.request_id, FinishReason.ERROR, "", message or "", self.clock())
         submitted.outbox.put(finished)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No garbage collection meanwhile: an import leaves nothing to collect, and looking for it takes a tenth of it."""
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collected:
+            gc.enable()
 
 
 def _last_words(error: BaseException | None) -> str:

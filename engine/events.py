@@ -84,6 +84,17 @@ class Given(NamedTuple):
     """The text that is whole with it."""
 
 
+class Thinking(NamedTuple):
+    """What stands around the thinking in a reply's text."""
+
+    opening: str
+    """The marker before it."""
+    closing: str
+    """The marker behind it."""
+    begun: bool
+    """Whether the opening marker ends the prompt: the reply then begins inside."""
+
+
 class Refused(NamedTuple):
     """A further token of a tree that was tested for a position and rejected."""
 
@@ -285,6 +296,10 @@ class Ready:
     """Time of this event."""
     plain_s: tuple[float, ...] = ()
     """Times of the target's passes over one token of one row, measured while warming up."""
+    thinking_switch: bool = False
+    """Whether the chat template can switch thinking on and off (`Request.thinking`)."""
+    template_words: tuple[str, ...] = ()
+    """Words with a slash before them that the chat template looks for in a conversation."""
     observed: str = ""
     """Name of the server whose replies are observed; empty for an engine of ours. What it does not say is empty or 0:
     slots, context, bytes, device."""
@@ -306,6 +321,10 @@ class Admitted:
     """Time of this event."""
     given: tuple[Given, ...] = ()
     """Tokens that the reply begins with, as the request gave them; `prompt_tokens` counts them."""
+    thinking: Thinking | None = None
+    """What stands around the model's thinking; None for a model that does not think."""
+    left_out: tuple[int, ...] = ()
+    """Places in `Request.messages` of those that the prompt is without, as they did not fit (`Request.when_full`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +363,8 @@ class Counted:
     """Tokens of the prompt."""
     at: float
     """Time of this event."""
+    key: str = ""
+    """What the question was called."""
 
 
 @dataclass(frozen=True, slots=True)

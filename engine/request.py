@@ -14,6 +14,9 @@ MAX_GAMMA = 16
 AUTO = "auto"
 DEFAULT_GAMMA = 4
 """γ for requests that may not adapt it."""
+STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL = ("stop", "drop-oldest", "keep-ends")
+"""What becomes of a conversation that does not fit into the context: the request is refused; the oldest turns are left
+out; or those behind the first one are. The system prompt and the last turn always stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,10 @@ class Request:
     """Text behind `reply_ids` that the reply goes on with, encoded by itself."""
     detail: int = 0
     """Top-k size of the `Detail` in each round; 0 for none."""
+    thinking: bool | None = None
+    """Switches the thinking of a chat template that has a switch for it on or off; None leaves it to the template."""
+    when_full: str = STOP
+    """One of `WHEN_FULL`: what becomes of `messages` that do not fit into the context."""
 
     def __post_init__(self) -> None:
         kinds = bool(self.messages) + (self.prompt is not None) + bool(self.prompt_ids)
@@ -157,6 +164,8 @@ class Request:
         _check(self.max_tokens >= 1, f"max-tokens is {self.max_tokens}: it must be at least 1")
         _check(all(self.stop), "a stop string is empty: it would end every reply before its first token")
         _check(self.detail >= 0, f"detail is {self.detail}: it must be 0 (off) or more")
+        known = ", ".join(WHEN_FULL)
+        _check(self.when_full in WHEN_FULL, f"when-full {self.when_full!r} is not known: choose one of {known}")
 
     def check_prompt(self) -> None:
         """Check what no model can read: text that is no Unicode, ids that are no tokens of any vocabulary.

@@ -3,9 +3,9 @@
 The first line is `{"record": "trace", "version": 4}`. Every other line is a `Request` or an event, with its type's name
 in lower case under `record`. Unknown fields are an error: a newer format has a newer version; versions 1 (no trees), 2
 (no plain passes, no frequency penalty, no `Detail.probability`, no reply that begins with given tokens) and 3 (no
-replies of other servers: no unknown fate, no `Totals`) are also read. `assets/trace.schema.json` describes every field.
-Reading checks every field against its declared type, so that a damaged trace fails here and not half-way through a
-replay.
+thinking, and no replies of other servers: no unknown fate, no `Totals`) are also read. `assets/trace.schema.json`
+describes every field. Reading checks every field against its declared type, so that a damaged trace fails here and not
+half-way through a replay.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _typed(hint: Any, value: Any) -> Any:
         if not isfinite(value):
             raise ValueError(f"{value!r} is not finite")
         return float(value)
-    if hint in (int, str):
+    if hint in (int, str, bool):
         if type(value) is not hint:
             raise TypeError(f"{value!r} is not of type {hint.__name__}")
         # Interning the repeated strings of a chat's rounds takes a fifth less memory.

@@ -93,8 +93,8 @@ def _described(hint: Any, about: str, named: dict[str, Any]) -> dict[str, Any]:
 
 def _schema(hint: Any, named: dict[str, Any]) -> dict[str, Any]:
     """The schema of a field of this type, as `engine.trace` reads it."""
-    if hint in (int, float, str):
-        return {"type": {int: "integer", float: "number", str: "string"}[hint]}
+    if hint in (int, float, str, bool):
+        return {"type": {int: "integer", float: "number", str: "string", bool: "boolean"}[hint]}
     if isinstance(hint, types.UnionType):
         (some,) = (arm for arm in get_args(hint) if arm is not type(None))
         return {"anyOf": [_schema(some, named), {"type": "null"}]}

@@ -53,6 +53,11 @@ class Terminal:
         return "\n".join(line.rstrip() for line in self._screen.display)
 
     @property
+    def cells(self) -> list[list[pyte.screens.Char]]:
+        """The screen, row by row: each cell's character, colours and attributes."""
+        return [[self._screen.buffer[y][x] for x in range(self._screen.columns)] for y in range(self._screen.lines)]
+
+    @property
     def words(self) -> str:
         """The screen without its layout: every run of white space and frame lines is one space."""
         return " ".join(self.text.translate(str.maketrans("│╭╮╰╯─▕▏", "        ")).split())

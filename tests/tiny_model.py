@@ -81,11 +81,10 @@ def write_tiny_gguf(model_folder: Path, file: Path, rope_factors: np.ndarray | N
 
     `metadata` adds keys, with "__" for dots.
     """
-    from gguf import GGUFWriter, TokenType
+    from gguf import GGUFWriter
     from safetensors.torch import load_file
 
     config = json.loads((model_folder / "config.json").read_text())
-    tokenizer = json.loads((model_folder / "tokenizer.json").read_text())
     writer = GGUFWriter(file, "llama")
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -97,17 +96,7 @@ def write_tiny_gguf(model_folder: Path, file: Path, rope_factors: np.ndarray | N
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    by_id = {token: text for text, token in tokenizer["model"]["vocab"].items()}
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list([by_id.get(token, f"[PAD{token}]") for token in range(config["vocab_size"])])
-    kinds = [TokenType.CONTROL if token < len(SPECIAL) else TokenType.NORMAL for token in range(config["vocab_size"])]
-    writer.add_token_types(kinds)
-    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_pad_token_id(0)
-    writer.add_chat_template(CHAT_TEMPLATE)
+    add_tokenizer(writer, model_folder)
     for key, value in metadata.items():
         add = writer.add_uint32 if isinstance(value, int) else writer.add_string
         add(key.replace("__", "."), value)
@@ -125,6 +114,24 @@ def write_tiny_gguf(model_folder: Path, file: Path, rope_factors: np.ndarray | N
     writer.write_tensors_to_file()
     writer.close()
     return file
+
+
+def add_tokenizer(writer: Any, model_folder: Path) -> None:
+    """Add the tokenizer of a folder to a `GGUFWriter`."""
+    from gguf import TokenType
+
+    tokenizer = json.loads((model_folder / "tokenizer.json").read_text())
+    size = json.loads((model_folder / "config.json").read_text())["vocab_size"]
+    by_id = {token: text for text, token in tokenizer["model"]["vocab"].items()}
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list([by_id.get(token, f"[PAD{token}]") for token in range(size)])
+    writer.add_token_types([TokenType.CONTROL if token < len(SPECIAL) else TokenType.NORMAL for token in range(size)])
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(0)
+    writer.add_chat_template(CHAT_TEMPLATE)
 
 
 def _gguf_name(name: str) -> str:

@@ -218,6 +218,6 @@ def title_of(prompt: str) -> str:
 
 
 def last_text(conversation: Conversation) -> str:
-    """The text of the last reply that has any; empty where none has."""
-    replies = (turn.reply.text.strip() for turn in reversed(conversation.turns) if turn.reply is not None)
+    """The text of the last reply that has any, without thinking; empty where none has."""
+    replies = (turn.reply.answer.strip() for turn in reversed(conversation.turns) if turn.reply is not None)
     return next((text for text in replies if text), "")

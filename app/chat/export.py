@@ -16,15 +16,15 @@ FORMAT, VERSION = "specchat-chat", 1
 _UNFIT = re.compile(r"[^\w]+")
 
 
-def as_markdown(conversation: Conversation, model: str) -> str:
-    """Prompts and the replies the chat went on with."""
+def as_markdown(conversation: Conversation, model: str, *, thinking: bool = False) -> str:
+    """Prompts and the replies the chat went on with; their thinking is quoted before them if that is wanted."""
     parts = [f"# {' '.join(conversation.title.split())}"]
     if conversation.system:
         parts += ["## System", conversation.system.strip()]
     for turn in conversation.turns:
         parts += ["## You", turn.prompt.strip()]
         if turn.reply is not None:
-            parts += [f"## {model or 'Model'}", *_markdown_reply(turn, turn.reply)]
+            parts += [f"## {model or 'Model'}", *_markdown_reply(turn, turn.reply, thinking=thinking)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -64,8 +64,10 @@ def file_stem(title: str) -> str:
     return words[:40].rstrip("-") or "chat"
 
 
-def _markdown_reply(turn: Turn, reply: Reply) -> list[str]:
+def _markdown_reply(turn: Turn, reply: Reply, *, thinking: bool) -> list[str]:
     notes = []
+    thought, answer = reply.thought.split(reply.text)
+    quoted = "\n".join(f"> {line}".rstrip() for line in thought.splitlines()) if thinking else ""
     if len(turn.replies) > 1:
         notes.append(f"reply {turn.place} of {len(turn.replies)}")
     if reply.running:
@@ -74,7 +76,7 @@ def _markdown_reply(turn: Turn, reply: Reply) -> list[str]:
         notes.append("interrupted")
     elif reply.reason not in (FinishReason.EOS, FinishReason.STOP, None):
         notes.append(reply.message or ENDINGS[reply.reason])
-    return [reply.text.strip(), f"*{' · '.join(notes)}*" if notes else ""]
+    return [quoted, answer.strip(), f"*{' · '.join(notes)}*" if notes else ""]
 
 
 def _reply(reply: Reply) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from specchat.app.chat.reply_figures import LONGEST_COURSE, ReplyFigures
+from specchat.app.chat.thought import Thought
 from specchat.app.sources.observed import told_apart
 from specchat.app.sources.stepper import Part
 from specchat.engine import (
@@ -101,6 +102,7 @@ class Reply:
         """How many of `rounds` the reply began with: taken over from another one, or chosen. No figure counts them."""
         self.carried = 0
         """Tokens of the rounds that were taken over."""
+        self._thought = Thought()
         self._baseline = baseline or Baseline()
         self._gains = SpeedupTracker(self._baseline)
         self._sampled_at = 0.0
@@ -152,6 +154,17 @@ class Reply:
         if self._unread is not None:
             return self._unread[0]
         return "".join(r.text for r in self.rounds) + self.tail
+
+    @property
+    def thought(self) -> Thought:
+        """The thinking that it begins with, if it does."""
+        self._load()
+        return self._thought
+
+    @property
+    def answer(self) -> str:
+        """Its text without the thinking."""
+        return self.thought.split(self.text)[1]
 
     @property
     def has_text(self) -> bool:
@@ -240,7 +253,7 @@ class Reply:
         if self.text != content:
             self._rounds, self._starts, self._tokens, self.given, self.carried = [], [], 0, 0, 0
             self._metrics, self._gains, self.speeds = Metrics(), SpeedupTracker(self._baseline), []
-            self.tail = content
+            self._thought, self.tail = Thought(), content
         if self.stage is not Stage.ENDED:
             self.stage, self.reason = stage, reason
         self._figures = self._new_figures()
@@ -258,6 +271,7 @@ class Reply:
             speeds=tuple(self.speeds[-LONGEST_COURSE:]),
             gammas=tuple(record.gamma for record in self.own_rounds[-LONGEST_COURSE:]),
             running=self.running,
+            thought=self._thought.figures(),
         )
 
     def carry(self, rounds: Iterable[Round]) -> None:
@@ -272,6 +286,7 @@ class Reply:
         Their times are moved to before the request's own, on whose clock the timeline is drawn.
         """
         rounds, self.carried = self.rounds, len(self.emitted)
+        self._thought = Thought(admitted.thinking)
         self._rounds, self._starts, self._tokens = [], [], 0
         self._metrics, self._gains, self.speeds = Metrics(), SpeedupTracker(self._baseline), []
         for record in rounds:
@@ -289,20 +304,22 @@ class Reply:
         self.told, rounds = True, [*self._rounds[: self.given], *told]
         self._rounds, self._starts, self._tokens, self._metrics = [], [], 0, Metrics()
         if self._admitted is not None:
+            self._thought = Thought(self._admitted.thinking)
             self.metrics.add(self._admitted)
         for index, record in enumerate(rounds):
-            self._append(record)
+            self._append(record, own=index >= self.given)
             if index >= self.given:
                 self.metrics.add(record)
 
-    def _append(self, record: Round) -> None:
+    def _append(self, record: Round, *, own: bool = False) -> None:
+        self._thought.add(record, self._tokens, own=own)
         self._rounds.append(record)
         self._starts.append(self._tokens)
         self._tokens += len(record.drafted) + (record.last is not None)
 
     def _add_round(self, record: Round) -> None:
         self.stage, self.stepping = Stage.ANSWERING, None
-        self._append(record)
+        self._append(record, own=True)
         self._baseline.add(record)
         self._gains.add(record)
         self.drafter = record.drafter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specchat.app.chat.thought import ThoughtFigures
 from specchat.engine import Metrics, Speedup
 
 LONGEST_COURSE = 200
@@ -25,3 +26,5 @@ class ReplyFigures:
     """Draft length asked for, round by round, newest last."""
     running: bool
     """Whether more rounds may come."""
+    thought: ThoughtFigures | None = None
+    """Those of the thinking that it begins with, if it does."""

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 from specchat.app.errors import AppError
 from specchat.app.sanitize import escape_controls
-from specchat.engine import EngineError
+from specchat.engine import EngineError, preload_torch
 
 FAILED = 2
 INTERRUPTED = 130
+_NEED_MODELS = ("ask", "serve")
+"""Commands that load models at once, as the app does."""
 
 
 def main() -> None:
@@ -31,6 +33,8 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; a failure becomes one line on stderr."""
     try:
+        if not arguments or arguments[0] in _NEED_MODELS:
+            preload_torch()
         # The usual case: typer and what it loads would delay the first frame by a fifth of a second.
         if not arguments and "_SPECCHAT_COMPLETE" not in os.environ:
             from specchat.app.cli.commands.chat import open_chat

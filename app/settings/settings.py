@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specchat.app.errors import SettingsError
+from specchat.app.settings.keys import TABLE
 from specchat.app.storage.aside import move_aside
 from specchat.app.storage.toml_file import read_toml, update_toml
 from specchat.engine import EngineConfig, EngineError, Message, Request, Sampling, make_private
@@ -199,7 +200,7 @@ def _stored(path: Path) -> tuple[dict[str, Any], str | None]:
         except OSError:
             return {}, f"{path} is not used: {error}"
         return {}, f"{path} is not used: {error}; it was kept as {aside.name}"
-    unknown = [name for name in values if name not in _KINDS]
+    unknown = [name for name in values if name not in (*_KINDS, TABLE)]
     if unknown:
         return known, f"{path} has settings that this version does not know: {', '.join(unknown)}"
     return known, None

@@ -104,9 +104,9 @@ class AttachedEngine:
     def set_detail(self, request_id: str, detail: int) -> None:
         """Does nothing: a reply at a server has the detail it was asked for."""
 
-    def count(self, messages: tuple[Message, ...]) -> None:
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """Ask how many tokens these messages take as a prompt; nothing is said if the server cannot tell."""
-        threading.Thread(target=self._count, args=(messages,), name="count", daemon=True).start()
+        threading.Thread(target=self._count, args=(messages, key), name="count", daemon=True).start()
 
     def pause(self) -> None:
         """Hold back what comes; the server goes on."""
@@ -157,11 +157,11 @@ class AttachedEngine:
                 self._server = self._connection.meet(self._model)
             return self._server
 
-    def _count(self, messages: tuple[Message, ...]) -> None:
+    def _count(self, messages: tuple[Message, ...], key: str) -> None:
         with suppress(EngineError):  # who refuses this refuses the reply too, and then it is said
             said = self._connection.ask("/tokenize", {"messages": turns(messages)})
             if (tokens := count(said, "count")) is not None:
-                self.outbox.put(Counted(tokens, 0.0))
+                self.outbox.put(Counted(tokens, 0.0, key))
 
     def _clock(self) -> float:
         return time.monotonic() - self._begun

@@ -84,7 +84,7 @@ class LaneSource:
     def set_detail(self, request_id: str, detail: int) -> None:
         """Does nothing: recording detail takes time."""
 
-    def count(self, messages: tuple[Message, ...]) -> None:
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """Does nothing: both lanes are asked the same."""
 
     def pause(self) -> None:

@@ -100,7 +100,7 @@ class Player:
     def set_detail(self, request_id: str, detail: int) -> None:
         """Does nothing: a trace has the detail it was recorded with."""
 
-    def count(self, messages: tuple[Message, ...]) -> None:
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """Does nothing: a trace has no tokenizer."""
 
     def faster(self, steps: int = 1) -> None:

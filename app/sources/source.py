@@ -41,7 +41,7 @@ class Source(Protocol):
     def set_detail(self, request_id: str, detail: int) -> None:
         """Record the top-k of this size for each tested token of a request, from its next round on; 0 records none."""
 
-    def count(self, messages: tuple[Message, ...]) -> None:
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """Say with a `Counted` how many tokens these messages take as a prompt, where there is a tokenizer."""
 
     def pause(self) -> None:

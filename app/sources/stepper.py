@@ -127,9 +127,9 @@ class Stepper:
         """Ask the source for more, or less, about a reply."""
         self._source.set_detail(request_id, detail)
 
-    def count(self, messages: tuple[Message, ...]) -> None:
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """Ask the source."""
-        self._source.count(messages)
+        self._source.count(messages, key)
 
     def close(self) -> None:
         """Close the source; what is held is given at last."""

@@ -61,6 +61,13 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX chats_to_index ON chats (id) WHERE indexed = 0",
         "CREATE INDEX prompts ON messages (id) WHERE role = 'user'",
     ),
+    (
+        "CREATE TABLE attachments (id INTEGER PRIMARY KEY, message_id INTEGER REFERENCES messages (id)"
+        " ON DELETE CASCADE, draft_id INTEGER, kind TEXT NOT NULL, name TEXT NOT NULL, text TEXT NOT NULL,"
+        " tokens INTEGER, path TEXT NOT NULL DEFAULT '')",
+        "CREATE INDEX attachments_of_message ON attachments (message_id)",
+        "CREATE INDEX attachments_of_draft ON attachments (draft_id)",
+    ),
 )
 """Statements that lead from one version of the schema to the next. Released ones never change; new ones follow."""
 
@@ -70,6 +77,7 @@ _COLUMNS = (
     "text FROM search",
     "id, message_id, line FROM events",
     "id, text FROM drafts",
+    "id, message_id, draft_id, kind, name, text, tokens, path FROM attachments",
 )
 """What must be there in the newest version."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specchat.app.storage.attachment import Attachment
+
 
 @dataclass(frozen=True, slots=True)
 class ImportedMessage:
@@ -16,6 +18,7 @@ class ImportedMessage:
     lines: tuple[str, ...] = ()
     """Trace lines that make up the text; none where nothing is known of its tokens."""
     reason: str | None = None
+    attachments: tuple[Attachment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from specchat.app.errors import StoreError
 from specchat.app.storage.aside import move_aside
+from specchat.app.storage.attachment import PASTE, Attachment
+from specchat.app.storage.attachment_rows import AttachmentRows
 from specchat.app.storage.database import BUSY_S, COMPANIONS, FOUND_DAMAGED, UnreadableError, open_database
 from specchat.app.storage.imported import ImportedChat
 from specchat.app.storage.search_index import SearchIndex
+from specchat.app.storage.window_slot import WindowSlot
 from specchat.engine import make_folder, make_private
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class StoredMessage:
     for the first one of a chat."""
     chosen: bool = True
     """Whether the chat goes on with this one, of all with the same parent."""
+    attachments: tuple[Attachment, ...] = ()
+    """What was sent along with a prompt."""
 
 
 class Store:
@@ -73,7 +80,10 @@ class Store:
         self.notice: str | None = None
         self._now = now
         self._lock = threading.RLock()
+        self._slot: WindowSlot | None = None
+        """Which of the programs on this file this is, once that is asked."""
         self.search = SearchIndex(self._read, self._write, now)
+        self.attachments = AttachmentRows(self._read, self._write, _storable)
         with self._sentences():
             make_folder(path.parent)
             make_private(path.parent)
@@ -108,12 +118,13 @@ class Store:
         self._change(f"chat {chat_id}", "UPDATE chats SET system = ? WHERE id = ?", (_storable(system), chat_id))
 
     def prompts(self, at_most: int) -> list[str]:
-        """The newest different prompts of all chats, oldest of them first."""
+        """The newest different prompts of all chats, oldest of them first; none that lacks a paste elsewhere."""
         rows = self._read(
             "SELECT content, max(id) AS newest FROM (SELECT m.id, m.content FROM messages m JOIN chats c"
-            " ON c.id = m.chat_id WHERE m.role = 'user' AND c.deleted_at IS NULL ORDER BY m.id DESC LIMIT ?)"
+            " ON c.id = m.chat_id WHERE m.role = 'user' AND c.deleted_at IS NULL AND NOT EXISTS"
+            " (SELECT 1 FROM attachments a WHERE a.message_id = m.id AND a.kind = ?) ORDER BY m.id DESC LIMIT ?)"
             " GROUP BY content ORDER BY newest",
-            (at_most,),
+            (PASTE, at_most),
         )
         return [content for content, _ in rows]
 
@@ -148,16 +159,34 @@ class Store:
             own = "SELECT id FROM messages WHERE chat_id = ?"
             query = f"SELECT message_id, line FROM events WHERE message_id IN ({own}) ORDER BY id"
             lines = self._read(query, (chat_id,)) if events else []
+            attached = self.attachments.of_chat(chat_id)
         by_message: dict[int, list[str]] = {}
         for message_id, line in lines:
             by_message.setdefault(message_id, []).append(line)
         return [
-            StoredMessage(row_id, role, content, at, reason, tuple(by_message.get(row_id, ())), parent, bool(chosen))
+            StoredMessage(
+                row_id,
+                role,
+                content,
+                at,
+                reason,
+                tuple(by_message.get(row_id, ())),
+                parent,
+                bool(chosen),
+                attached.get(row_id, ()),
+            )
             for row_id, role, content, at, reason, parent, chosen in rows
         ]
 
     def add_message(
-        self, chat_id: int, role: str, content: str, *, parent: int | None = None, chosen: bool = True
+        self,
+        chat_id: int,
+        role: str,
+        content: str,
+        *,
+        parent: int | None = None,
+        chosen: bool = True,
+        attachments: Sequence[Attachment] = (),
     ) -> int:
         """Append a message (a reply: before its first token) and return its id; the chat becomes the newest.
 
@@ -172,6 +201,8 @@ class Store:
             )
             if chosen:
                 self.choose(_row_id(row))
+            if attachments:
+                self.attachments.add(_row_id(row), attachments)
         return _row_id(row)
 
     def append_rounds(self, message_id: int, text: str, lines: Iterable[str]) -> None:
@@ -219,6 +250,7 @@ class Store:
                     raise StoreError(f"message {message_id} is not in {self.path}")
                 parent = _row_id(row)
                 db.execute(events, (parent, message_id))
+                self.attachments.copy(message_id, parent)
         return chat
 
     def import_chats(self, chats: Sequence[ImportedChat]) -> None:
@@ -229,7 +261,14 @@ class Store:
                 rows: list[int] = []
                 for message in imported.messages:
                     parent = None if message.parent is None else rows[message.parent]
-                    row = self.add_message(chat.id, message.role, "", parent=parent, chosen=message.chosen)
+                    row = self.add_message(
+                        chat.id,
+                        message.role,
+                        "",
+                        parent=parent,
+                        chosen=message.chosen,
+                        attachments=message.attachments,
+                    )
                     self.append_rounds(row, message.text, message.lines)
                     if message.reason is not None:
                         self.finish_message(row, message.reason)
@@ -247,18 +286,47 @@ class Store:
                 db.execute("DELETE FROM search WHERE rowid = ?", (message_id,))
 
     def unsent(self) -> dict[int, str]:
-        """What was typed and not sent, by the chat's id; 0 is the chat that is not stored yet."""
-        return {row_id - 1: str(text) for row_id, text in self._read("SELECT id, text FROM drafts WHERE text != ''")}
+        """What was typed and not sent, by the chat's id; 0 is the chat of this program that is not stored yet.
 
-    def keep_unsent(self, chat_id: int, text: str) -> None:
-        """Store what is typed and not sent in a chat, or 0."""
+        The first call takes over the text of such a chat from a program that has ended.
+        """
+        rows = self._read("SELECT id, text FROM drafts WHERE text != ''")
+        return self._own({row_id - 1: str(text) for row_id, text in rows})
+
+    def unsent_attachments(self) -> dict[int, tuple[Attachment, ...]]:
+        """What is attached to it, by the same ids."""
+        return self._own(self.attachments.unsent())
+
+    def keep_unsent(self, chat_id: int, text: str, attachments: Sequence[Attachment] | None = None) -> None:
+        """Store what is typed and not sent in a chat, or 0; attachments only where they are given."""
+        key = chat_id or self._window_key()
         with self._write() as db:  # earlier versions keep one text for all chats, in row 1
-            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (?, ?)", (chat_id + 1, _storable(text)))
+            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (?, ?)", (key + 1, _storable(text)))
+            if attachments is not None:
+                self.attachments.keep_unsent(key, attachments)
+
+    def _own(self, unsent: dict[int, T]) -> dict[int, T]:
+        """Of what is kept for each chat, or for a program whose chat is not stored yet, what this program shows."""
+        key = self._window_key()
+        return {chat_id: kept for chat_id, kept in unsent.items() if chat_id > 0} | (
+            {0: unsent[key]} if key in unsent else {}
+        )
+
+    def _window_key(self) -> int:
+        """What stands for this program's chat that is not stored yet: 0 or less."""
+        with self._lock, self._sentences():
+            if self._slot is None:
+                kept = self._read("SELECT id - 1 FROM drafts WHERE text != '' AND id <= 1")
+                kept += self._read("SELECT draft_id - 1 FROM attachments WHERE draft_id <= 1")
+                self._slot = WindowSlot(self.path, {-int(key) for (key,) in kept})
+        return -self._slot.number
 
     def close(self) -> None:
         """Close the file; further calls raise `StoreError`."""
         with self._lock:
             self._db.close()
+            if self._slot is not None:
+                self._slot.release()
 
     def __enter__(self) -> Self:
         return self

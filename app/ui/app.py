@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,48 +21,30 @@ from textual.message import Message
 from textual.notifications import Notify
 from textual.screen import ModalScreen, Screen
 
-from specchat.app.chat.archive import Archive
-from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.lessons import lessons
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.session import Session
 from specchat.app.errors import AppError
-from specchat.app.paths import TOUR
-from specchat.app.settings.preferences import Preferences
 from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
 from specchat.app.sources.stepper import Stepper
 from specchat.app.ui import themes
-from specchat.app.ui.actions.candidates import CandidateActions
-from specchat.app.ui.actions.chats import ChatActions
-from specchat.app.ui.actions.clipboard import Clipboard
-from specchat.app.ui.actions.engine_offer import EngineOffer
+from specchat.app.ui.actions.actions import Actions
 from specchat.app.ui.actions.engine_records import EngineRecords
-from specchat.app.ui.actions.file_export import FileExport
-from specchat.app.ui.actions.palette_commands import PaletteCommands
-from specchat.app.ui.actions.search import SearchActions
-from specchat.app.ui.actions.settings import SettingsActions
-from specchat.app.ui.actions.side_by_side import MakeDuet, SideBySide
-from specchat.app.ui.actions.slash_commands import SlashCommands
-from specchat.app.ui.actions.texts import OFF, TextActions
-from specchat.app.ui.actions.tree import TreeActions
+from specchat.app.ui.actions.side_by_side import MakeDuet
+from specchat.app.ui.keys import named
 from specchat.app.ui.load_meter import LoadMeter
-from specchat.app.ui.notices import STILL_STARTING, say
+from specchat.app.ui.notices import say
+from specchat.app.ui.own_files import own_files
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.screens.controls import ControlsScreen
-from specchat.app.ui.screens.definitions import DefinitionsScreen
-from specchat.app.ui.screens.help import HelpScreen, chat_help, replay_help
-from specchat.app.ui.screens.messages import MessageAction
 from specchat.app.ui.screens.side_by_side import SideScreen
-from specchat.app.ui.screens.tour import TourScreen
 from specchat.app.ui.theme_choice import ThemeChoice
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.notice_line import NoticeLine
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import EngineError, read_trace
+from specchat.engine import EngineError
 
 STYLES = Path(__file__).parent / "styles"
 WRITE_S = 0.25
@@ -82,9 +63,11 @@ class SpecChat(App[None]):
         STYLES / f"{name}.tcss"
         for name in ("chat", "dialogs", "views", "controls", "candidates", "messages", "side", "tour")
     ]
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "app",
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
-    ]
+        Binding("ctrl+p", "command_palette", "palette", show=False, priority=True),
+    )
 
     @dataclass
     class Prepared(Message):
@@ -127,59 +110,14 @@ class SpecChat(App[None]):
         """Holds rounds back while they are stepped through; there once the session is."""
         self.requests = RequestManager()
         self.chat_screen = ChatScreen(self.requests, lambda: self.pump.run(), player)
-        self._offer = EngineOffer()
-        self.chats = ChatActions(self, self.chat_screen, self.requests, now)
-        self.chat_clipboard = Clipboard(self, self.chat_screen, self._offer)
-        self._export = FileExport(self, self.chat_screen, self._offer, pictures)
-        self.settings_actions = SettingsActions(self, self.chat_screen, self.requests, self._offer)
-        self._candidates = CandidateActions(self, self.chat_screen, self.requests, self.settings_actions, self._offer)
-        self._tree = TreeActions(self, self.chat_screen, self.requests, self.chats.open)
-        self._search = SearchActions(self, self.chat_screen, self.chats)
-        self._texts = TextActions(self, self.chat_screen, self.requests, self.settings_actions)
-        self._side = SideBySide(self, self.requests, make_duet, self._return)
-        self._commands = SlashCommands(
-            self,
-            self.settings_actions,
-            self._offer,
-            {
-                "preset": self.settings_actions.use_preset,
-                "save": self.settings_actions.save_preset,
-                "candidates": self._candidates.command,
-                "copy": self.chat_clipboard.copy,
-                "export": self._export.chat,
-                "controls": _understood(self.action_controls),
-                **{
-                    action: partial(self._tree.command, action)
-                    for action in MessageAction
-                    if action is not MessageAction.GO
-                },
-                "messages": _understood(self.action_messages),
-                "system": self._texts.system,
-                "system-save": self._texts.save_system,
-                "system-default": _understood(self._texts.make_default),
-                "template": self._texts.template,
-                "template-save": self._texts.save_template,
-                "search": _understood(self.action_search),
-                "pin": _understood(self._pin),
-                "new": _understood(self.chat_screen.action_new_chat),
-                "theory": _understood(self.action_theory),
-                "help": _understood(self.action_help),
-                "tour": _understood(self.action_tour),
-            },
-        )
-        self._palette = PaletteCommands(
-            self, self._own_actions(), self.chats, self.settings_actions, self._export, self._tree.of_last, self._texts
+        self.actions = Actions(
+            self, self.chat_screen, self.requests, now, pictures, make_duet, replaying=player is not None
         )
         set_pace = self._set_pace if player is None else None
         self._records = EngineRecords(
-            self, self.chat_screen, self.requests, self.settings_actions, self._offer, set_pace, probe
+            self, self.chat_screen, self.requests, self.actions.settings, self.actions.offer, set_pace, probe
         )
-        self.pump = Pump(self, self.chats, self._records.handle, self._draw)
-        words = {
-            "system": lambda: [OFF, *(self._texts.systems.names() if self._texts.systems else ())],
-            "template": lambda: self._texts.templates.names() if self._texts.templates else [],
-        }
-        self.chat_screen.complete_with({**self._commands.words, **words})
+        self.pump = Pump(self, self.actions.chats, self._records.handle, self._draw)
         self._theme_choice = ThemeChoice(self, theme)
 
     def get_driver_class(self) -> type[Driver]:
@@ -222,42 +160,34 @@ class SpecChat(App[None]):
         if isinstance(session, str):
             self._records.fail(session)
             return
-        if session.store is not None:
-            archive = Archive(session.store, self._store_failed)
-            self.chats.archive = self._side.archive = self._tree.archive = archive
-            self._search.archive = self._texts.archive = archive
-        if session.settings_file is not None:
-            self._texts.keep_in(session.settings_file.parent)
-            self.settings_actions.preferences = Preferences(session.settings_file, self._store_failed)
+        self.actions.connect(session)
+        notices = [*session.notices, *own_files(self, session.settings_file)]
         if session.settings is not None:
-            settings = session.settings
-            self._theme_choice.change(settings.theme)
-            self._offer.target = Path(settings.target).name
-            self.settings_actions.show(settings)
-            self.chat_screen.show_rejected(settings.rejected)
-        if session.notices:
-            say(self, " · ".join(session.notices), "warning")
-        self._theme_choice.keep(self.settings_actions.preferences)
+            self._theme_choice.change(session.settings.theme)
+            self.chat_screen.show_rejected(session.settings.rejected)
+        if notices:
+            say(self, " · ".join(notices), "warning")
+        self._theme_choice.keep(self.actions.settings.preferences)
         self.stepper = Stepper(session.source)
         self.chat_screen.connect(self.stepper)
-        self.requests.connect(replace(session, source=self.stepper), self.chats.archive)
-        self.chats.list()
+        self.requests.connect(replace(session, source=self.stepper), self.actions.chats.archive)
+        self.actions.chats.list()
         self.pump.start()
-        self.set_interval(WRITE_S, self.chats.write)
-        self.chats.restore_unsent()
-        self._search.begin()
+        self.set_interval(WRITE_S, self.actions.chats.write)
+        self.actions.chats.restore_unsent()
+        self.actions.search.begin()
         if self._probe is not None:
             LoadMeter(self, self._probe, self.chat_screen.status.show_load).start()
         if self._begin_side_by_side:
-            self._side.open()
+            self.actions.side.open()
 
     async def on_unmount(self) -> None:
         """However the app ends, what was said is stored, and what was being typed."""
-        await self._side.close()
-        self.chats.write()
+        await self.actions.side.close()
+        self.actions.chats.write()
         await asyncio.to_thread(self.requests.close)
-        if self.settings_actions.preferences is not None:
-            await asyncio.to_thread(self.settings_actions.preferences.close)
+        if self.actions.settings.preferences is not None:
+            await asyncio.to_thread(self.actions.settings.preferences.close)
 
     def on_notify(self, event: Notify) -> None:
         """Show a notice on the topmost screen that has a place for it."""
@@ -278,103 +208,82 @@ class SpecChat(App[None]):
         shown = next((screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen)), None)
         if isinstance(shown, ChatScreen | CandidatesScreen):
             shown.update()
-        if self.chats.list_is_old:
-            self.chats.list()
-
-    def _own_actions(self) -> dict[str, Callable[[], None]]:
-        return {
-            "controls": self.action_controls,
-            "candidates": self.action_candidates,
-            "messages": self.action_messages,
-            "search": self.action_search,
-            "copy": self.action_copy,
-            "side_by_side": self.action_side_by_side,
-            "definitions": self.action_definitions,
-            "theory": self.action_theory,
-            "save_picture": self.action_save_picture,
-            "help": self.action_help,
-            "tour": self.action_tour,
-        }
+        if self.actions.chats.list_is_old:
+            self.actions.chats.list()
 
     def _set_pace(self, pace: Pace) -> None:
         self.pump.set_pace(pace)
         self.chat_screen.set_pace(pace)
 
-    def _store_failed(self, sentence: str) -> None:
-        """The chat goes on; the user knows that it is not kept. Called in the writing thread."""
-        say(self, sentence, "error")
-
     # What the user does
 
     def on_chat_list_chosen(self, event: ChatList.Chosen) -> None:
         """Open a chat."""
-        self.chats.open(event.chat)
+        self.actions.chats.open(event.chat)
 
     def on_chat_list_rename_wanted(self, event: ChatList.RenameWanted) -> None:
         """Ask for another title."""
-        self.chats.rename(event.chat)
+        self.actions.chats.rename(event.chat)
 
     def on_chat_list_delete_wanted(self, event: ChatList.DeleteWanted) -> None:
         """Delete a chat."""
-        self.chats.delete(event.chat)
+        self.actions.chats.delete(event.chat)
 
     def on_chat_list_pin_wanted(self, event: ChatList.PinWanted) -> None:
         """Pin or unpin a chat."""
-        self.chats.pin(event.chat)
+        self.actions.chats.pin(event.chat)
 
     def on_chat_list_undo_wanted(self) -> None:
         """Restore the chat that was deleted last."""
-        self.chats.undo_delete()
+        self.actions.chats.undo_delete()
 
     def on_chat_screen_chat_begun(self) -> None:
         """The empty chat is not in the list yet: nothing is marked as open."""
-        self.chats.list()
+        self.actions.chats.list()
 
     def on_chat_screen_command_entered(self, event: ChatScreen.CommandEntered) -> None:
         """Run a command; a line that is wrong comes back to be corrected."""
-        if not self._commands.run(event.line):
+        if not self.actions.commands.run(event.line):
             self.chat_screen.put(event.line)
 
     def on_composer_help_wanted(self) -> None:
         """A question mark in an empty composer."""
-        self.action_help()
+        self.actions.views.open("keys")
 
     def on_transcript_fork_wanted(self, event: Transcript.ForkWanted) -> None:
         """Take another way at a token."""
-        if self._player is None:
-            self._tree.fork_token(event.spot)
+        self.actions.tree.fork_token(event.spot)
 
     def on_transcript_version_wanted(self, event: Transcript.VersionWanted) -> None:
         """A click on the marks of the versions."""
-        (self._tree.show_reply if event.of_reply else self._tree.show_version)(event.turn, event.step)
+        (self.actions.tree.show_reply if event.of_reply else self.actions.tree.show_version)(event.turn, event.step)
 
     def on_transcript_copy_wanted(self, event: Transcript.CopyWanted) -> None:
         """A click below a reply."""
-        self.copy_to_clipboard(event.reply.text.strip())
+        self.copy_to_clipboard((event.reply.answer or event.reply.text).strip())
 
     def on_text_selected(self, event: TextSelected) -> None:  # noqa: ARG002 the handler's signature
         """Text was selected with the mouse."""
-        self.chat_clipboard.tell_of_selection()
+        self.actions.clipboard.tell_of_selection()
 
     def copy_to_clipboard(self, text: str) -> None:
         """Hand a text to the terminal, and keep it in a file."""
         super().copy_to_clipboard(text)
-        self.chat_clipboard.keep(text)
+        self.actions.clipboard.keep(text)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the palette offers."""
         if isinstance(screen, ChatScreen):
-            replaying, side_by_side = self._player is not None, self._side.offered
-            yield from self._palette.of_chat(screen, replaying=replaying, side_by_side=side_by_side)
+            replaying, side_by_side = self._player is not None, self.actions.side.offered
+            yield from self.actions.palette.of_chat(screen, replaying=replaying, side_by_side=side_by_side)
         elif isinstance(screen, SideScreen):
-            yield from self._palette.of_side_by_side(screen)
+            yield from self.actions.palette.of_side_by_side(screen)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide what a replay cannot do."""
-        if action == "side_by_side":
-            return self._side.offered
-        if action in ("controls", "messages", "search"):
-            return self._player is None
+        """Hide what is of no use here."""
+        if action == "open":
+            (view,) = parameters
+            return self.actions.side.offered if view == "side_by_side" else self.actions.views.offered(str(view))
         return super().check_action(action, parameters)
 
     def action_help_quit(self) -> None:
@@ -384,76 +293,6 @@ class SpecChat(App[None]):
         stops = "esc stops the reply · " if busy else "^x stops all · " if isinstance(screen, CandidatesScreen) else ""
         say(self, f"{stops}^q quits")
 
-    def action_side_by_side(self) -> None:
-        """The same prompt with and without drafts, each on a clock of its own."""
-        self._side.open()
-
-    def action_controls(self) -> None:
-        """Open the panel of controls."""
-        if self.requests.settings is None:
-            say(self, STILL_STARTING, "warning")
-        elif self.screen is self.chat_screen:
-            self.push_screen(ControlsScreen(self.settings_actions))
-
-    def action_candidates(self) -> None:
-        """The latest prompt's several replies."""
-        self._candidates.show()
-
-    def action_messages(self) -> None:
-        """The messages of the chat: edit, ask again, continue, fork, other versions."""
-        if self.screen is self.chat_screen:
-            self._tree.messages()
-
-    def action_search(self) -> None:
-        """Search all chats."""
-        if self.screen is self.chat_screen:
-            self._search.ask()
-
-    def _pin(self) -> None:
-        """Pin or unpin the chat that is open."""
-        if (chat := self.chat_screen.conversation.chat) is not None:
-            self.chats.pin(chat)
-        else:
-            say(self, "this chat has no messages yet", "warning")
-
-    def action_copy(self) -> None:
-        """Ask what to copy."""
-        self.chat_clipboard.ask()
-
-    def action_save_picture(self) -> None:
-        """Write the screen to a new file."""
-        self._export.screen()
-
-    def action_help(self) -> None:
-        """Keys, fates, commands."""
-        self.push_screen(HelpScreen(chat_help() if self._player is None else replay_help()))
-
-    def action_tour(self) -> None:
-        """What the colours mean, told on a recorded reply."""
-        self.push_screen(TourScreen(lessons(read_trace(TOUR))))
-
-    def action_definitions(self) -> None:
-        """What each figure means."""
-        self.push_screen(DefinitionsScreen())
-
-    def action_theory(self) -> None:
-        """What the paper predicts, drawn, with this reply's points."""
-        from specchat.app.ui.screens.theory import TheoryScreen  # a plotting library that a start need not wait for
-
-        self.push_screen(TheoryScreen(self.chat_screen.reply))
-
-    def _return(self, conversation: Conversation | None) -> None:
-        """From the side-by-side mode, with the lane to continue if there is one."""
-        if conversation is not None:
-            self.chat_screen.show(conversation)
-        self.chats.list()
-
-
-def _understood(action: Callable[[], None]) -> Callable[[str], bool]:
-    """An action as the handler of a command without an argument."""
-
-    def handle(_argument: str) -> bool:
-        action()
-        return True
-
-    return handle
+    def action_open(self, view: str) -> None:
+        """Open one of the app's views, by name."""
+        self.actions.views.open(view)

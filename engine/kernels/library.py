@@ -129,6 +129,8 @@ class Library:
             ("sk_packed_bytes", c_int64, [c_int32, c_int64, c_int64]),
             ("sk_pack", c_int32, [c_int32, c_int64, c_int64, *[c_void_p] * 6]),
             ("sk_unpack", c_int32, [POINTER(CMatrix), c_void_p, c_int64, c_void_p]),
+            ("sk_quantize", None, [c_int32, c_void_p, c_int64, *[c_void_p] * 3]),
+            ("sk_pick", c_int32, [POINTER(CMatrix), c_void_p, c_int64, c_void_p]),
             ("sk_linear", c_int32, [POINTER(CMatrix), c_void_p, c_void_p, c_int64, c_void_p, c_int32]),
             ("sk_decoder_new", c_void_p, [POINTER(CModel)]),
             ("sk_decoder_free", None, [c_void_p]),
@@ -174,6 +176,14 @@ class Library:
     def unpack(self, matrix: CMatrix, rows: int, count: int, out: int) -> None:
         """`sk_unpack` with addresses."""
         self._check(self._c.sk_unpack(ctypes.byref(matrix), rows, count, out))
+
+    def quantize(self, kind: int, values: int, groups: int, codes: int, scale: int, minimum: int | None) -> None:
+        """`sk_quantize` with addresses."""
+        self._c.sk_quantize(kind, values, groups, codes, scale, minimum)
+
+    def pick(self, matrix: CMatrix, rows: int, count: int, packed: int) -> None:
+        """`sk_pick` with addresses."""
+        self._check(self._c.sk_pick(ctypes.byref(matrix), rows, count, packed))
 
     def linear(self, matrix: CMatrix, bias: int | None, x: int, tokens: int, y: int, threads: int) -> None:
         """`sk_linear` with addresses."""

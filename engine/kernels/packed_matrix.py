@@ -86,6 +86,13 @@ class PackedMatrix:
         library().unpack(self.c, rows.ctypes.data, len(rows), out.ctypes.data)
         return out
 
+    def picked(self, indices: Sequence[int] | NDArray[np.int64]) -> PackedMatrix:
+        """A matrix of its own of some rows, in the order given, as they are."""
+        rows = np.ascontiguousarray(indices, dtype=np.int64)
+        data = aligned(packed_bytes(self.format, len(rows), self.columns))
+        library().pick(self.c, rows.ctypes.data, len(rows), data.ctypes.data)
+        return PackedMatrix(self.format, len(rows), self.columns, data)
+
 
 def packed_bytes(kind: Format, rows: int, columns: int) -> int:
     """Bytes of a packed matrix.

@@ -91,20 +91,24 @@ def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
+class OtherFamilyError(EngineError):
+    """A model that the decoder does not compute."""
+
+
 def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     """The description of a model.
 
     Raises:
-        EngineError: it is of another family, or has a part that the decoder does not compute.
+        OtherFamilyError: it is of another family, or has a part that the decoder does not compute.
     """
     kind = config.model_type
     if kind not in FAMILIES:
-        raise EngineError(f"models of type {kind} do not run on the quantised kernels: {', '.join(FAMILIES)} do")
+        raise OtherFamilyError(f"models of type {kind} do not run on the quantised kernels: {', '.join(FAMILIES)} do")
     activation = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", "silu")
     if activation not in _ACTIVATIONS:
-        raise EngineError(f"the quantised kernels do not compute {activation}, which this {kind} model asks for")
+        raise OtherFamilyError(f"the quantised kernels do not compute {activation}, which this {kind} model asks for")
     if getattr(config, "mlp_bias", False) or getattr(config, "use_bidirectional_attention", False):
-        raise EngineError(f"the quantised kernels do not compute what is special about this {kind} model")
+        raise OtherFamilyError(f"the quantised kernels do not compute what is special about this {kind} model")
     types, rotaries = _rotaries(config)
     layer_types = list(getattr(config, "layer_types", None) or [])
     window = getattr(config, "sliding_window", None) or 0
@@ -158,7 +162,7 @@ def _rotary(config: PreTrainedConfig, rotary: Any, layer_type: str | None) -> Ro
     prefix = "" if layer_type is None else f"{layer_type}_"
     kind = rotary.rope_type if layer_type is None else rotary.rope_type[layer_type]
     if kind not in ("default", "linear", "llama3", "yarn", "longrope"):
-        raise EngineError(f"the quantised kernels do not compute rotary embeddings of type {kind}")
+        raise OtherFamilyError(f"the quantised kernels do not compute rotary embeddings of type {kind}")
     frequencies = tuple(getattr(rotary, f"{prefix}inv_freq").tolist())
     scaling = float(getattr(rotary, f"{prefix}attention_scaling"))
     if kind != "longrope":

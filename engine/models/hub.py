@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
@@ -37,8 +38,48 @@ def cached_snapshot(hub_id: str) -> Path | None:
     return folder
 
 
-def fetch_from_hub(hub_id: str, folder: Path, progress: Progress) -> None:
+def hub_files(hub_id: str) -> list[str]:
+    """Names of the files of a hub repository.
+
+    Raises:
+        EngineError: no such repository, no access, no network.
+    """
+    from huggingface_hub import HfApi
+
+    silence()
+    try:
+        return [file.rfilename for file in HfApi().model_info(hub_id).siblings or ()]
+    except Exception as error:
+        raise _hub_error(hub_id, error) from error
+
+
+def hub_file(hub_id: str, name: str) -> Path:
+    """One small file of a hub repository, in huggingface_hub's own cache.
+
+    Raises:
+        EngineError: no such file, no access, no network.
+    """
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(hub_id, name))
+    except Exception as error:
+        raise _hub_error(hub_id, error) from error
+
+
+def fetch_from_hub(
+    hub_id: str,
+    folder: Path,
+    progress: Progress,
+    needed: Callable[[str, list[str]], list[str]] | None = None,
+) -> None:
     """Download a model into `folder`, resuming an earlier attempt.
+
+    Args:
+        hub_id: of the repository.
+        folder: made if it is not there.
+        progress: called with the stage fetch.
+        needed: selects the files; those of a whole model if not given.
 
     Raises:
         EngineError: no such model, no access, no safetensors, no network, no room on the disk.
@@ -52,7 +93,7 @@ def fetch_from_hub(hub_id: str, folder: Path, progress: Progress) -> None:
     except Exception as error:
         raise _hub_error(hub_id, error) from error
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
-    files = needed_files(hub_id, list(sizes))
+    files = (needed or needed_files)(hub_id, list(sizes))
     total = sum(sizes[name] for name in files)
     make_folder(folder)
     for stale in folder.iterdir():  # of another revision

@@ -45,6 +45,8 @@ class LoadedModel:
     """V: width of the logits, padding included; the tokenizer may know fewer tokens."""
     weight_bytes: int
     has_chat_template: bool
+    quantized: str | None = None
+    """What the weights of its linear layers are stored as, for people, where that is not `dtype`."""
 
     @property
     def device(self) -> torch.device:
@@ -59,7 +61,7 @@ class LoadedModel:
     @property
     def format(self) -> str:
         """What the weights are stored as, for people: bfloat16."""
-        return _dtype_name(self.dtype)
+        return self.quantized or _dtype_name(self.dtype)
 
     @property
     def layers(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from specchat.engine.progress import Progress
 from specchat.engine.runner.memory import trim_heap
 from specchat.engine.runner.prepacked_linear import pack
 
-_models: weakref.WeakValueDictionary[tuple[Path, str, torch.dtype], LoadedModel] = weakref.WeakValueDictionary()
+_models: weakref.WeakValueDictionary[tuple[Path, str, str], LoadedModel] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
 
@@ -26,13 +27,21 @@ def shared_model(
 
     Arguments and errors as `engine.models.load.load_model`. Thread-safe.
     """
-    key = (folder.resolve(), str(device), dtype)
+
+    def load() -> LoadedModel:
+        plain = load_model(folder, device, dtype, progress, stage)
+        fingerprint(plain.model)  # before packing replaces the weights
+        model = replace(plain, weight_bytes=plain.weight_bytes + pack(plain.model))
+        trim_heap()
+        return model
+
+    return shared((folder.resolve(), str(device), str(dtype)), load)
+
+
+def shared(key: tuple[Path, str, str], load: Callable[[], LoadedModel]) -> LoadedModel:
+    """What `load` gives, or what it gave for the same folder, device and number type while that is in use."""
     with _lock:
         model = _models.get(key)
         if model is None:
-            plain = load_model(folder, device, dtype, progress, stage)
-            fingerprint(plain.model)  # before packing replaces the weights
-            model = replace(plain, weight_bytes=plain.weight_bytes + pack(plain.model))
-            trim_heap()
-            _models[key] = model
+            model = _models[key] = load()
     return model

@@ -64,9 +64,17 @@ class PlainTokenizer:
         return dict(self.backend_tokenizer.get_vocab(with_added_tokens=True))
 
     def apply_chat_template(
-        self, turns: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True, tokenize: bool = False
+        self,
+        turns: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool = True,
+        tokenize: bool = False,
+        **variables: object,
     ) -> str:
-        """The text of a conversation, as the model's chat template writes it. Raises whatever the template does."""
+        """The text of a conversation, as the model's chat template writes it with these variables of its own.
+
+        Raises whatever the template does.
+        """
         assert not tokenize
         return str(
             self._template.render(
@@ -75,6 +83,7 @@ class PlainTokenizer:
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._named,
+                **variables,
             )
         )
 

@@ -8,11 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from math import prod
+from mmap import mmap
 
 import torch
 from torch import Tensor
 
 from specchat.engine.runner.to_device import to_device
+
+
+def lazy_zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros; on a CPU pages that take memory, and time, when they are first written to.
+
+    Raises:
+        MemoryError: the system does not give that much.
+    """
+    if device.type != "cpu":
+        return torch.zeros(*shape, device=device, dtype=dtype)
+    try:
+        pages = mmap(-1, prod(shape) * dtype.itemsize)
+    except OSError as error:
+        raise MemoryError from error
+    return torch.frombuffer(pages, dtype=dtype).view(*shape)
 
 
 class KVCache:
@@ -40,8 +57,7 @@ class KVCache:
         def blocks(sizes: Iterable[tuple[int, int]]) -> list[Tensor]:
             # Zeros, not empty: a masked position still multiplies its value by 0, and 0 x NaN is NaN.
             return [
-                torch.zeros(len(list(alike)), slots, h, columns, d, device=device, dtype=dtype)
-                for (h, d), alike in groupby(sizes)
+                lazy_zeros((len(list(alike)), slots, h, columns, d), device, dtype) for (h, d), alike in groupby(sizes)
             ]
 
         # Neighbouring layers of one shape share one tensor, so that copying a slot takes one operation for all.

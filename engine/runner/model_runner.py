@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask
 
 from specchat.engine.errors import EngineError, first_line
+from specchat.engine.kernels.quantized_embedding import QuantizedEmbedding
 from specchat.engine.runner import attention, flex
 from specchat.engine.runner.batch_invariant import BatchInvariantRunner
 from specchat.engine.runner.compile import compile_layers
@@ -135,7 +136,11 @@ class ModelRunner:
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding of tokens [...]."""
-        return functional.embedding(tokens, self.model.get_input_embeddings().weight)
+        embedding = self.model.get_input_embeddings()
+        if isinstance(embedding, QuantizedEmbedding):
+            rows: Tensor = embedding(tokens)
+            return rows
+        return functional.embedding(tokens, embedding.weight)
 
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer of tokens [n]."""

@@ -16,7 +16,7 @@ from specchat.engine.errors import EngineError
 from specchat.engine.kernels.chains import Chains
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.decoder_weights import DecoderShape
-from specchat.engine.kernels.packed_matrix import PackedMatrix
+from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
 from specchat.engine.runner.device import require_memory
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.tree import Tree, chain
@@ -152,6 +152,11 @@ class QuantizedRunner:
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding, float32."""
         return torch.from_numpy(self.embedding.rows_of(tokens.flatten().numpy())).view(*tokens.shape, -1)
+
+    def output_part(self, tokens: Tensor) -> PackedMatrix | None:
+        """Rows [n, d] of the output layer as they are stored; None where that is not as codes."""
+        quantized = self._output.format < Format.BF16
+        return self._output.picked(tokens.numpy()) if quantized else None
 
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer, float32."""

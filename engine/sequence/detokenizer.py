@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from tokenizers.decoders import DecodeStream
@@ -17,10 +18,12 @@ class Detokenizer:
     Args:
         tokenizer: a fast tokenizer of transformers.
         stop: stop strings, none of them empty.
+        shown: text of the special tokens that are part of the reply; others are left out.
     """
 
-    def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Any, stop: Sequence[str], shown: Mapping[int, str] = MappingProxyType({})) -> None:
         self._tokenizer = tokenizer
+        self._shown = shown
         self._stream = DecodeStream(skip_special_tokens=True)
         self._stop = tuple(stop)
         self._ids: list[int] = []
@@ -61,6 +64,8 @@ class Detokenizer:
 
     def _step(self, token: int) -> str:
         """Text that is whole with this token."""
+        if token in self._shown:
+            return self._shown[token]
         piece = self._stream.step(self._tokenizer.backend_tokenizer, token) or ""
         self._ids.append(token)
         self._streamed += piece

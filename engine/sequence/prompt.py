@@ -7,6 +7,7 @@ from typing import Any
 
 from specchat.engine.errors import EngineError
 from specchat.engine.request import Message, Request
+from specchat.engine.sequence.thinking import switch_of, turn_of
 
 
 def encode(request: Request, tokenizer: Any) -> list[int]:
@@ -23,7 +24,7 @@ def encode(request: Request, tokenizer: Any) -> list[int]:
     if request.prompt is not None:
         ids = tokenizer.encode(request.prompt)
     elif tokenizer.chat_template:
-        ids = tokenizer.encode(_render(request.messages, tokenizer), add_special_tokens=False)
+        ids = tokenizer.encode(_render(request, tokenizer), add_special_tokens=False)
     else:
         ids = tokenizer.encode(plain_template(request.messages))
     if not ids:
@@ -43,9 +44,12 @@ def plain_template(messages: Sequence[Message]) -> str:
     return "\n".join([*lines, "Assistant:"])
 
 
-def _render(messages: Sequence[Message], tokenizer: Any) -> str:
-    turns = [{"role": message.role, "content": message.content} for message in messages]
+def _render(request: Request, tokenizer: Any) -> str:
+    template = tokenizer.chat_template
+    turns = [turn_of(message, template) for message in request.messages]
+    switch = None if request.thinking is None else switch_of(template)
+    switches = {switch: request.thinking} if switch else {}
     try:
-        return str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
+        return str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False, **switches))
     except Exception as error:  # a template is a program of the model's: it may raise anything
         raise EngineError(f"the model's chat template refuses this conversation: {error}") from None

@@ -14,11 +14,13 @@ import torch
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import pick_device
+from specchat.engine.models.store import ModelStore
 from specchat.engine.models.vocabulary import check_vocabularies
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA, Sampling
 from specchat.engine.runner.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
 from specchat.engine.runner.padding import CAPTURED
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.speculation.drafters.base import Drafter
@@ -28,6 +30,8 @@ from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
 from specchat.engine.speculation.drafters.ngram import NGramDrafter
 from specchat.engine.speculation.drafters.none import NoDrafter
+from specchat.engine.speculation.drafters.published.find import find_published
+from specchat.engine.speculation.drafters.published.load import load_published
 from specchat.engine.speculation.drafters.suffix import SuffixDrafter
 from specchat.engine.speculation.verify.verifier import Draws, Verifier
 from specchat.engine.worker.obtain import Model, make_runner, obtain_model
@@ -70,7 +74,9 @@ class Assembly:
     @property
     def rounds_by_width(self) -> bool:
         """Whether a token's last bits depend on the width of the pass, by more than greedy decoding forgives."""
-        return self.model.format in ("bfloat16", "float16") and not (self.exact and self.exact.equal)
+        # Where attention is torch's, its last bits can turn an activation's code on the way into a quantised layer.
+        coarse = self.model.format in ("bfloat16", "float16") or getattr(self.model, "quantized", None) is not None
+        return coarse and not (self.exact and self.exact.equal)
 
 
 _KINDS = (Sampling(), *(Sampling(temperature=1.0, top_k=k, top_p=p) for k, p in ((0, 1.0), (0, 0.9), (40, 1.0))))
@@ -97,7 +103,7 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
         EngineError: a model cannot be had, loaded or run, or the draft does not fit the target.
     """
     target = obtain_model(config.target, config, pick_device(config.device), progress)
-    head = _head(config, target.model)
+    head = _head(config, target.model, progress)
     if head is not None or config.draft is None:
         return put_together(config, target.model, head=head, notices=target.notices)
     draft = obtain_model(config.draft, config, target.model.device, progress, stage="draft")
@@ -105,13 +111,16 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     return put_together(config, target.model, draft.model, notices=(*target.notices, *draft.notices))
 
 
-def _head(config: EngineConfig, model: Model) -> LoadedHead | None:
+def _head(config: EngineConfig, model: Model, progress: Progress) -> LoadedHead | None:
     """The head that is asked for; where no draft is, one that was made for this target, if there is one."""
     if config.draft is None:
         folder = find_head(config.heads, model)
         return load_head(folder, model) if folder else None
     folder = Path(config.draft).expanduser()
-    return load_head(folder, model) if is_head(folder) else None
+    if is_head(folder):
+        return load_head(folder, model)
+    published = find_published(config.draft, ModelStore(config.models), progress)
+    return load_published(published, model) if published else None
 
 
 def put_together(
@@ -165,7 +174,7 @@ def _first_that_fits(parts: _Parts, sizes: Sequence[tuple[int, int]]) -> Assembl
 
 def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Assembly] | None) -> Assembly:
     config, model, draft, head, notices = parts.config, parts.model, parts.draft, parts.head, parts.notices
-    target = make_runner(model, slots, context, _OVERHANG, head.head.shape.taps if head else (), exact=config.exact)
+    target = make_runner(model, slots, context, _OVERHANG, head.head.taps if head else (), exact=config.exact)
     cached = make_runner(draft, slots, context, _OVERHANG) if draft else None
     exact = check_batch_invariance(target) if config.exact else None
     penalties = Penalties(target.cache.slots, context, target.device)
@@ -226,7 +235,7 @@ def warm_up(made: Assembly) -> None:
     for passes in filter(None, (made.target, made.draft_runner)):
         # One row and several, one token and several: what is compiled for these serves for all.
         for rows in {1, passes.cache.slots if passes.device.type == "cuda" else 1}:
-            for length in (1, 5):
+            for length in (5,) if isinstance(passes, QuantizedRunner) else (1, 5):
                 tokens = torch.zeros(rows, length, dtype=torch.long, device=passes.device)
                 logits = passes.forward(tokens, range(rows), [0] * rows)
                 logits.amax().item()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.library import missing
+from specchat.engine.kernels.library import KernelError, missing
+from specchat.engine.models.decoder_description import OtherFamilyError
+from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import LoadedModel, pick_dtype
-from specchat.engine.models.packed.find import packed_folder
+from specchat.engine.models.packed.find import gguf_file, packed_folder
 from specchat.engine.models.packed.load import PackedModel, load_packed
 from specchat.engine.models.resolve import is_gguf, resolve
-from specchat.engine.models.shared import shared_model
+from specchat.engine.models.shared import shared, shared_model
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.runner.quantized_runner import QuantizedRunner
@@ -49,6 +52,10 @@ def obtain_model(
                 folder = packed_folder(spec, config.quantize, store, progress)
                 if folder is not None:
                     return Obtained(load_packed(folder, progress, stage), ())
+            except (OtherFamilyError, KernelError) as error:
+                hindrance = str(error)
+                with suppress(EngineError):
+                    return Obtained(_quantized_network(spec, config.quantize, store, progress, stage), ())
             except EngineError as error:
                 hindrance = str(error)
     folder = resolve(spec, store, progress)
@@ -71,6 +78,20 @@ def make_runner(
     from specchat.engine.runner.model_runner import ModelRunner  # with transformers' modelling code: seconds
 
     return ModelRunner(model.model, slots, context, overhang, taps, exact=exact)
+
+
+def _quantized_network(spec: str, quantize: str, store: ModelStore, progress: Progress, stage: str) -> LoadedModel:
+    """The network of transformers with its linear layers on the kernels."""
+    from specchat.engine.models.packed.network import Codes, GgufCodes, MadeCodes, load_quantized_network
+
+    folder = resolve(spec, store, progress)
+
+    def load() -> LoadedModel:
+        file = gguf_file(spec, store, progress) if quantize == "auto" else None
+        codes: Codes = GgufCodes(GgufHeader.read(file)) if file else MadeCodes("q8" if quantize == "auto" else quantize)
+        return load_quantized_network(folder, codes, progress, stage)
+
+    return shared((folder.resolve(), "cpu", quantize), load)
 
 
 def _may_be_quantised(spec: str, quantize: str, store: ModelStore) -> bool:

@@ -19,13 +19,15 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.events import Admitted, Counted, Finished, FinishReason, Given, Loading, Notice, Prefilled, Ready
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import AUTO, Message, Request
+from specchat.engine.request import AUTO, Request
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
+from specchat.engine.sequence.fit import fit
 from specchat.engine.sequence.prompt import encode, encode_reply
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.sequence.thinking import find_markers, switch_of, words_of
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.speculation.round import Timing, run_round
 from specchat.engine.speculation.verify.outcome import Outcome
@@ -123,7 +125,8 @@ class Worker:
         self._plain_passes = PlainPasses(made.target, made.verifier) if self.times_plain_passes else None
         self._planner = Planner(made.drafters, made.target, self._drop_drafter)
         self._scheduler = Scheduler(made.target.cache.slots)
-        device = made.target.device
+        device, template = made.target.device, made.model.tokenizer.chat_template
+        self._thinking = find_markers(made.model.tokenizer)
         self._on_ready(
             Ready(
                 target=made.model.name,
@@ -138,6 +141,8 @@ class Worker:
                 cache_bytes=made.cache_bytes + made.graph_bytes,
                 at=self._clock(),
                 plain_s=time_warm_passes(made.target),
+                thinking_switch=switch_of(template) is not None,
+                template_words=words_of(template),
             ),
             made,
         )
@@ -201,14 +206,14 @@ class Worker:
             case SetDetail():
                 self._set_detail(command.request_id, command.detail)
             case Count():
-                self._count(command.messages)
+                self._count(command)
             case Close():
                 self._closed = True
 
-    def _count(self, messages: tuple[Message, ...]) -> None:
+    def _count(self, wanted: Count) -> None:
         with suppress(Exception):  # a template is a program of the model's: a request with it says what it raises
-            tokens = len(encode(Request("count", messages), self._model.tokenizer))
-            self._outbox.put(Counted(tokens, self._clock()))
+            tokens = len(encode(Request("count", wanted.messages), self._model.tokenizer))
+            self._outbox.put(Counted(tokens, self._clock(), wanted.key))
 
     def _enqueue(self, submitted: Submit) -> None:
         if len(self._scheduler.waiting) < self._config.queue:
@@ -257,13 +262,14 @@ class Worker:
         drafter = self._planner.named(request.drafter, request.gamma)
         request.check_vocabulary(self._model.vocab_size)
         given = encode_reply(request, self._model.tokenizer)
-        prompt = [*encode(request, self._model.tokenizer), *given]
+        fitted = fit(request, self._model.tokenizer, len(given), self._target.context)
+        prompt = [*fitted.ids, *given]
         if len(prompt) >= self._target.context:
             raise EngineError(
                 f"the prompt has {len(prompt)} tokens and the context holds {self._target.context}: "
                 "shorten it, start a new chat or raise --context"
             )
-        now = self._clock()
+        now, thinking = self._clock(), self._thinking
         place = self._scheduler.place(prompt)
         if place.source != place.slot and place.length:
             self._target.cache.copy(place.source, place.slot, place.length)
@@ -275,7 +281,7 @@ class Worker:
             prompt_length=len(prompt),
             cached=place.length,
             seed=fresh_seed() if request.sampling.seed is None else request.sampling.seed,
-            text=Detokenizer(self._model.tokenizer, request.stop),
+            text=Detokenizer(self._model.tokenizer, request.stop, thinking.special if thinking else {}),
             drafter=drafter,
             admitted_at=now,
             continued=len(given),
@@ -293,6 +299,8 @@ class Worker:
                 now - submitted.at,
                 now,
                 tuple(Given(token, piece) for token, piece in zip(given, pieces, strict=True)),
+                thinking.of_prompt(fitted.ids, self._model.tokenizer) if thinking else None,
+                fitted.left_out,
             )
         )
 

@@ -83,9 +83,9 @@ class RecordedEngine:
     def set_detail(self, request_id: str, detail: int) -> None:
         self.details.append((request_id, detail))
 
-    def count(self, messages: tuple[Message, ...]) -> None:
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """A token for each word."""
-        self._out.append(Counted(sum(len(message.content.split()) for message in messages), 0.0))
+        self._out.append(Counted(sum(len(message.content.split()) for message in messages), 0.0, key))
 
     def pause(self) -> None:
         self.paused = True

@@ -59,13 +59,43 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 """Name to transformers' model type and what is special about it."""
 
 
+_PLAIN = {name: value for name, value in _COMMON.items() if name != "head_dim"}
+_GPT2 = {
+    "n_embd": 64,
+    "n_head": 4,
+    "n_layer": 3,
+    "n_positions": 256,
+    "attn_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "resid_pdrop": 0.0,
+    "tie_word_embeddings": True,
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "gpt_neox": _PLAIN | {"num_key_value_heads": 4, "rotary_pct": 0.5},
+    "stablelm": _PLAIN | {"num_key_value_heads": 4, "partial_rotary_factor": 0.25},
+    "olmo2": _PLAIN,
+    "gpt2": {name: _PLAIN[name] for name in ("vocab_size", "initializer_range", "bos_token_id", "eos_token_id")}
+    | _GPT2,
+}
+"""Families that only transformers' modelling code runs, with a configuration each."""
+
+
+def write_other(kind: str, folder: Path) -> Path:
+    """Write the tiny model of one of `OTHERS`; give the folder back."""
+    return _write(kind, OTHERS[kind], folder)
+
+
 def write_family(name: str, folder: Path, **more: Any) -> Path:
     """Write the tiny model of a family with a byte-level tokenizer; give the folder back."""
+    kind, special = FAMILIES[name]
+    return _write(kind, _COMMON | special | more, folder)
+
+
+def _write(kind: str, settings: dict[str, Any], folder: Path) -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     silence_transformers()
-    kind, special = FAMILIES[name]
-    config = AutoConfig.for_model(kind, **_COMMON | special | more)
+    config = AutoConfig.for_model(kind, **settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         auto: Any = AutoModelForCausalLM

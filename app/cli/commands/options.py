@@ -15,7 +15,9 @@ from specchat.app.settings.settings import AUTO
 Target = Annotated[
     str | None, typer.Option("--target", metavar="MODEL", help="A preset, a hub id, a folder or a GGUF file.")
 ]
-Draft = Annotated[str | None, typer.Option("--draft", metavar="MODEL", help="A smaller model that drafts.")]
+Draft = Annotated[
+    str | None, typer.Option("--draft", metavar="MODEL", help="A smaller model that drafts, or a draft head.")
+]
 Drafter = Annotated[
     str | None,
     typer.Option(

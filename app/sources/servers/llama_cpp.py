@@ -89,7 +89,9 @@ class LlamaCppReader:
         self._stream.finish(chunk.reason)
         if chunk.tokens is not None:
             yield from self.close()
-            yield self._stream.totals(chunk, drafted=self._drafted, accepted=self._accepted)
+            counted = count(timings, "predicted_n") is not None
+            drafted, accepted = (self._drafted, self._accepted) if counted else (None, None)
+            yield self._stream.totals(chunk, drafted=drafted, accepted=accepted)
 
     def close(self) -> Iterator[Event]:
         """The round under way, as far as it has come."""
@@ -109,13 +111,17 @@ class LlamaCppReader:
 
     def _count(self, timings: object, text: str) -> Iterator[Event]:
         """Put the text where the counters say that it belongs."""
+        predicted = count(timings, "predicted_n")
+        if predicted is None:  # without the counters nothing is known of a token
+            yield from self._stream.unknown(text, (), None)
+            return
         drafted, accepted = count(timings, "draft_n") or 0, count(timings, "draft_n_accepted") or 0
-        predicted = count(timings, "predicted_n") or self._predicted + bool(text)
         new = predicted - self._predicted
         begins = drafted > self._drafted
         if begins:
             yield from self.close()
-            self._step = Step(drafted - self._drafted, max(accepted - self._accepted, 0))
+            more = drafted - self._drafted
+            self._step = Step(more, min(max(accepted - self._accepted, 0), more))
             if new > self._step.accepted:  # this version counts a whole round at once
                 new = 1
         self._drafted, self._accepted, self._predicted = drafted, accepted, predicted

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specchat.engine import EngineError, FinishReason, Message, Request
+from specchat.engine import EngineError, FinishReason, Message, Request, Thinking
 
 REASONS = {"length": FinishReason.LENGTH, "cancelled": FinishReason.CANCELLED, "error": FinishReason.ERROR}
 """Others, such as stop, say that the reply is complete."""
-THOUGHT_BEGIN, THOUGHT_END = "<think>\n", "\n</think>\n\n"
-"""Around text that a server gives apart from the reply."""
+THINKING = Thinking("<think>", "</think>", begun=False)
+"""What is put around text that a server gives apart from the reply; some models' own text has it."""
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 NO_CHUNK = "the server sent something that is no chunk of a reply: it may be of another version"
 MOST = 1 << 40

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specchat.app.sources.observed import observed_round
-from specchat.app.sources.servers.protocol import THOUGHT_BEGIN, THOUGHT_END, Chunk
+from specchat.app.sources.servers.protocol import THINKING, Chunk
 from specchat.app.sources.servers.server import Clock
 from specchat.engine import Admitted, Finished, FinishReason, Round, Step, Totals
 
@@ -36,14 +36,16 @@ class ReplyStream:
         if not self._admitted:
             self._admitted, at = True, self.clock()
             self.prompt_tokens = prompt_tokens or 0
-            yield Admitted(self.request_id, self.prompt_tokens, reused, at - self._submitted, at)
+            waited = at - self._submitted
+            yield Admitted(self.request_id, self.prompt_tokens, reused, waited, at, thinking=THINKING)
 
     def text_of(self, chunk: Chunk) -> str:
         """What the chunk adds to the reply; what the server gives apart stands between marks."""
         begins = bool(chunk.thought) and not self._thinking
         ends = self._thinking and bool(chunk.text)
         self._thinking = (self._thinking or begins) and not ends
-        return (THOUGHT_BEGIN if begins else "") + chunk.thought + (THOUGHT_END if ends else "") + chunk.text
+        before, behind = f"{THINKING.opening}\n" if begins else "", f"\n{THINKING.closing}\n\n" if ends else ""
+        return before + chunk.thought + behind + chunk.text
 
     def round(self, step: Step | None, pieces: Sequence[str]) -> Round:
         """A round that has just come; without a step one token of unknown fate."""

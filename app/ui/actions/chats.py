@@ -87,6 +87,13 @@ class ChatActions:
             say(self._app, f"{'unpinned' if chat.pinned else 'pinned'} “{escape_controls(chat.title)}”")
             self.list()
 
+    def pin_shown(self) -> None:
+        """Pin or unpin the chat that is open."""
+        if (chat := self._screen.conversation.chat) is not None:
+            self.pin(chat)
+        else:
+            say(self._app, "this chat has no messages yet", "warning")
+
     def undo_delete(self) -> None:
         """Restore the chat that was deleted last."""
         if self.archive is not None and self._deleted:
@@ -100,7 +107,7 @@ class ChatActions:
     def write(self) -> None:
         """Store what is typed and not sent, where it has changed since the last call."""
         if self.archive is not None:
-            for chat_id, text in self._screen.unsent.changes():
+            for chat_id, text in self._screen.writing.unsent.changes():
                 self.archive.keep_unsent(chat_id, text)
 
     def restore_unsent(self) -> None:
@@ -150,4 +157,4 @@ class ChatActions:
     async def _restore_unsent(self) -> None:
         texts = await asyncio.wrap_future(self.archive.unsent()) if self.archive is not None else None
         if texts:
-            self._screen.restore_unsent(texts)
+            self._screen.writing.restore(texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from textual.app import App, SystemCommand
@@ -12,6 +12,7 @@ from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.file_export import FileExport
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.actions.texts import TextActions
+from specchat.app.ui.keys import key_of_action
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.messages import MessageAction
 from specchat.app.ui.screens.side_by_side import SideScreen
@@ -29,8 +30,7 @@ class PaletteCommands:
 
     Args:
         app: Changes the theme, and ends.
-        actions: The app's own actions by name: `controls`, `candidates`, `messages`, `search`, `copy`, `side_by_side`,
-            `definitions`, `theory`, `save_picture`, `help` and `tour`.
+        open_view: Opens a view by name.
         of_last: Does something with the last message.
         texts: Has the system prompt and the templates.
         chats: Knows whether a deletion can be undone.
@@ -41,7 +41,7 @@ class PaletteCommands:
     def __init__(
         self,
         app: App[None],
-        actions: Mapping[str, Callable[[], None]],
+        open_view: Callable[[str], None],
         chats: ChatActions,
         settings: SettingsActions,
         export: FileExport,
@@ -49,7 +49,7 @@ class PaletteCommands:
         texts: TextActions,
     ) -> None:
         self._app = app
-        self._actions = actions
+        self._open = open_view
         self._chats = chats
         self._settings = settings
         self._export = export
@@ -60,28 +60,28 @@ class PaletteCommands:
         """Those of the chat, or of a replay."""
         if not replaying:
             yield from self._of_chats(screen)
-            yield self._action("Controls", "γ, drafter, temperature and the others, and presets", "controls")
+            yield self._view("Controls", "γ, drafter, temperature and the others, and presets", "controls")
             yield SystemCommand(
                 "Several replies",
                 "Ask for 2 to 8 replies to one prompt",
                 lambda: screen.put(f"/candidates 4 {screen.typed}"),
             )
             if screen.conversation.turns:
-                yield self._action("Messages", "Edit, ask again, continue, fork, other versions", "messages")
+                yield self._view("Messages", "Edit, ask again, continue, fork, other versions", "messages")
                 for action, title, what in _MESSAGE_ACTIONS:
                     yield SystemCommand(title, what, partial(self._of_last, action))
             if any(turn.wanted > 1 or len(turn.replies) > 1 for turn in screen.conversation.turns):
-                yield self._action("Pick a reply", "Show the several replies of this chat again", "candidates")
+                yield self._view("Pick a reply", "Show the several replies of this chat again", "candidates")
             for name in self._settings.presets:
                 use = partial(self._settings.use_preset, name)
                 yield SystemCommand(f"Preset {name}", "Set all controls as they were saved", use)
         if screen.conversation.turns:
-            yield self._action("Copy", "The last reply, a code block, or the chat", "copy")
+            yield self._view("Copy", "The last reply, a code block, or the chat", "copy")
             forms = ("md", "Markdown"), ("json", "JSON, with every round"), ("svg", "a picture of all of it")
             for form, what in forms:
                 yield SystemCommand(f"Export {form}", f"Write the chat as {what}", partial(self._export.chat, form))
         if side_by_side:
-            yield self._action("Side by side", "One prompt in two set-ups, fairly timed", "side_by_side")
+            yield self._view("Side by side", "One prompt in two set-ups, fairly timed", "side_by_side")
         yield SystemCommand("Panel", "Show or fold the speculation panel", lambda: screen.action_pane("panel"))
         yield SystemCommand("Rejected tokens", "Folded, in place, or hidden", screen.action_rejected)
         yield SystemCommand("Inspector", "Look at tokens: p, q, the draw, the verdict", screen.action_inspect)
@@ -89,11 +89,11 @@ class PaletteCommands:
         yield SystemCommand("Figure 1", "One round per line, as in the paper; or running text", screen.action_by_round)
         yield SystemCommand("Pause", "Pause between rounds, or go on", screen.action_hold)
         yield SystemCommand("Step", "The next part of a round", screen.action_step)
-        yield self._action("Figures", "What each figure means", "definitions")
-        yield self._action("Theory", "What the paper predicts for this reply, drawn", "theory")
-        yield self._action("Tour", "Draft, verify, accept, reject, correct, bonus: a screen each", "tour")
+        yield self._view("Figures", "What each figure means", "definitions")
+        yield self._view("Theory", "What the paper predicts for this reply, drawn", "theory")
+        yield self._view("Tour", "Draft, verify, accept, reject, correct, bonus: a screen each", "tour")
         yield SystemCommand("Markdown", "Finished replies as Markdown, or token by token", screen.action_markdown)
-        yield from self._of_every_screen("Keys, and what the colours mean", self._actions["help"])
+        yield from self._of_every_screen("Keys, and what the colours mean", partial(self._open, "help"))
 
     def of_side_by_side(self, screen: SideScreen) -> Iterator[SystemCommand]:
         """Those of the side-by-side mode."""
@@ -113,7 +113,7 @@ class PaletteCommands:
         yield from self._of_every_screen("Keys, and how the clocks count", screen.action_how)
 
     def _of_every_screen(self, help_text: str, show_help: Callable[[], None]) -> Iterator[SystemCommand]:
-        yield self._action("Save picture", "Save the screen as an SVG file", "save_picture")
+        yield self._view("Save picture", "Save the screen as an SVG file", "save_picture")
         yield SystemCommand("Theme", "Change the colours", self._app.action_change_theme)
         yield SystemCommand("Help", help_text, show_help)
         yield SystemCommand("Quit", "Everything is stored", self._app.exit)
@@ -125,7 +125,7 @@ class PaletteCommands:
         for name in self._texts.templates.names() if self._texts.templates else ():
             fill = partial(self._texts.template, name)
             yield SystemCommand(f"Template {name}", "A saved prompt; its variables are asked for", fill)
-        yield self._action("Search", "Find words in all chats", "search")
+        yield self._view("Search", "Find words in all chats", "search")
         yield SystemCommand("Chats", "Show or fold the list of chats", lambda: screen.action_pane("chats"))
         if chat is not None:
             pin = "Unpin chat" if chat.pinned else "Pin chat"
@@ -137,5 +137,6 @@ class PaletteCommands:
         if screen.conversation.running:
             yield SystemCommand("Stop", "End the reply and keep its text", screen.action_stop)
 
-    def _action(self, title: str, help_text: str, action: str) -> SystemCommand:
-        return SystemCommand(title, help_text, self._actions[action])
+    def _view(self, title: str, help_text: str, view: str) -> SystemCommand:
+        key = key_of_action(self._app, f"app.open('{view}')")
+        return SystemCommand(title, f"{help_text} · {key}" if key else help_text, partial(self._open, view))

@@ -8,12 +8,14 @@ from functools import partial
 from textual.app import App
 
 from specchat.app.chat.archive import Archive
+from specchat.app.chat.conversation import Turn
 from specchat.app.storage.search_index import Hit
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.background import run_in_background
 from specchat.app.ui.notices import say
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.search import SearchScreen
+from specchat.app.ui.widgets.found_line import found_word
 
 
 class SearchActions:
@@ -47,7 +49,7 @@ class SearchActions:
 
     async def _remember_prompts(self) -> None:
         prompts = await asyncio.wrap_future(self.archive.prompts()) if self.archive is not None else None
-        self._screen.remember_prompts(prompts or [])
+        self._screen.writing.remember_asked(prompts or [])
 
     def _found(self, hit: Hit | None) -> None:
         if hit is not None:
@@ -62,4 +64,6 @@ class SearchActions:
             self.archive.choose(one)
         if turn is not None:
             self._screen.path_changed()
-            self._screen.call_after_refresh(self._screen.go_to, turn)  # it may not have been laid out yet
+            part = turn.reply if hit.role == "assistant" and turn.reply is not None else turn
+            found = found_word(hit.excerpt, part.prompt if isinstance(part, Turn) else part.text)
+            self._screen.call_after_refresh(self._screen.go_to, turn, part, found)  # it may not have been laid out yet

@@ -16,6 +16,7 @@ from textual.widgets import Static
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sanitize import escape_controls
+from specchat.app.ui.keys import named
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.widgets.candidate import CandidateFrame
 from specchat.app.ui.widgets.compositor import NarrowCompositor
@@ -30,7 +31,8 @@ LEAST_HEIGHT = 9
 class CandidatesScreen(Screen[int | None]):
     """Dismissed with the index of the reply that was picked, or None: then the first one goes on until one is."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "candidates",
         Binding("escape", "leave", "back", key_display="esc"),
         Binding("1", "pick(0)", "pick", key_display="1–8"),
         *(Binding(str(place + 1), f"pick({place})", show=False) for place in range(1, 8)),
@@ -38,8 +40,8 @@ class CandidatesScreen(Screen[int | None]):
         Binding("right", "app.focus_next", "Next", show=False),
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+x", "stop", "stop all", key_display="^x"),
-        Binding("ctrl+s", "app.save_picture", "Save the screen", show=False),
-    ]
+        Binding("ctrl+s", "app.open('save_picture')", "Save the screen", show=False),
+    )
 
     def __init__(self, turn: Turn, requests: RequestManager, slots: int, pace: Pace) -> None:
         """Make it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -11,29 +12,31 @@ from textual.binding import BindingType
 from textual.message import Message
 from textual.screen import Screen
 from textual.strip import Strip
-from textual.timer import Timer
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.marks import Marks
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
-from specchat.app.chat.unsent import UnsentTexts
 from specchat.app.settings.settings import SHOW
 from specchat.app.sources.player import Player
 from specchat.app.sources.stepper import Stepper
 from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
+from specchat.app.ui.keys import CHAT, named
 from specchat.app.ui.pace import Pace
-from specchat.app.ui.screens.chat_keys import CHAT_KEYS, REPLAY_ACTIONS
+from specchat.app.ui.screens.chat_keys import CHAT_KEYS
 from specchat.app.ui.screens.chat_layout import ChatLayout
 from specchat.app.ui.screens.chat_status import ChatStatus
 from specchat.app.ui.screens.inspection import Inspection
+from specchat.app.ui.screens.jump import LETTERS, JumpScreen
 from specchat.app.ui.screens.panes import Panes
 from specchat.app.ui.screens.replay_controls import ReplayControls
 from specchat.app.ui.screens.stepping import Stepping
+from specchat.app.ui.screens.writing import Writing
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.compositor import NarrowCompositor
+from specchat.app.ui.widgets.found_line import FoundWord
 from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
@@ -42,7 +45,6 @@ from specchat.app.ui.widgets.transcript import Transcript
 PANEL_EVERY = 8
 """Figures are taken with every eighth update of the conversation, so that they stay long enough to be read. Line, panel
 and timeline show the same ones."""
-COUNT_S = 0.3
 
 
 class ChatScreen(Screen[None]):
@@ -50,7 +52,7 @@ class ChatScreen(Screen[None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = [*CHAT_KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = named(CHAT, *CHAT_KEYS)
 
     @dataclass
     class CommandEntered(Message):
@@ -78,6 +80,7 @@ class ChatScreen(Screen[None]):
         self._transcript = transcript = widgets.transcript
         if player:  # who watches a trace wants to see its drafts
             transcript.set_reactive(Transcript.rejected, SHOW)
+            transcript.forkable = False
         home = transcript if player else widgets.composer
         self._panes = Panes(self, widgets.tabs, widgets.chats, widgets.timeline, home)
         self._inspection = Inspection(self, requests, transcript, widgets.timeline, widgets.inspector, self._panes)
@@ -85,18 +88,13 @@ class ChatScreen(Screen[None]):
         self._replay = (
             ReplayControls(player, self._stepping, requests, transcript, self._inspection, redraw) if player else None
         )
-        self._unsent = UnsentTexts()
-        self._counting: Timer | None = None
-        """Asks for the number of tokens once nothing is typed for a while."""
         ready = "" if player else "ready: ask anything"
         self.status = ChatStatus(widgets, self._inspection, lambda: self.conversation, ready)
         """What is shown of the engine."""
+        self.writing = Writing(self, requests, widgets, self.status, lambda: self.conversation)
+        """What stands in the composer."""
         self._updates = 0
-        self._asked: list[str] = []
-        """Prompts of all chats as of the start."""
         self._panel_state: tuple[object, ...] | None = None
-        self._editing: tuple[Turn, str] | None = None
-        """The turn of which another version is being written, and what stood in the composer before."""
 
     @property
     def conversation(self) -> Conversation:
@@ -120,10 +118,6 @@ class ChatScreen(Screen[None]):
         """The session is there: its rounds can be held back."""
         self._stepping.stepper = stepper
 
-    def complete_with(self, words: slash.Words) -> None:
-        """What can stand behind the commands that are typed."""
-        self._widgets.composer.words = words
-
     def set_pace(self, pace: Pace) -> None:
         """How often `update` is called from here on."""
         self.pace = self._transcript.pace = pace
@@ -133,12 +127,11 @@ class ChatScreen(Screen[None]):
     def show(self, conversation: Conversation) -> None:
         """Show another conversation."""
         self.action_cancel_edit()
-        unsent = self.unsent
+        self.writing.keep()
         self._transcript.show(conversation)
         self._inspection.forget()
         if self._replay is None:
-            self._remember()
-            self._widgets.composer.put(unsent.of(conversation))
+            self.writing.show(conversation)
         self._panes.go_home()
         self._panes.select("chat")
         self._panel_state = None
@@ -193,15 +186,6 @@ class ChatScreen(Screen[None]):
         """The title or the system prompt has changed."""
         self._widgets.frame.show(self.conversation)
 
-    def remember_prompts(self, prompts: list[str]) -> None:
-        """What was asked in all chats, oldest first: the composer brings it back behind what was asked in this one."""
-        self._asked = prompts
-        self._remember()
-
-    def _remember(self) -> None:
-        own = [turn.prompt for turn in self.conversation.turns]
-        self._widgets.composer.remember([*(prompt for prompt in self._asked if prompt not in own), *own])
-
     def leave(self, chat: Chat) -> None:
         """A chat is gone; who deleted it in the list stays there, where it can be undone."""
         if self.conversation.chat and self.conversation.chat.id == chat.id:
@@ -219,7 +203,7 @@ class ChatScreen(Screen[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Replay keys work in a replay, chat keys in a chat."""
         replaying = self._replay is not None
-        if action in REPLAY_ACTIONS:
+        if action == "replay":
             return replaying
         if action == "new_chat" or (action == "pane" and parameters == ("chats",)):
             return not replaying
@@ -227,7 +211,7 @@ class ChatScreen(Screen[None]):
             return self._stepping.stepper is not None
         elsewhere = self._panes.elsewhere or self._inspection.active
         if action == "cancel_edit":
-            return self._editing is not None and not elsewhere
+            return self.writing.editing and not elsewhere
         if action == "back":
             return elsewhere
         if action == "stop":
@@ -239,9 +223,7 @@ class ChatScreen(Screen[None]):
         """Ask the model; a line behind one slash is for the app."""
         if slash.is_command(event.text):
             self.post_message(self.CommandEntered(event.text))
-        elif self._editing is not None:
-            turn, before = self._editing
-            self._end_edit(before)
+        elif (turn := self.writing.end_edit()) is not None:
             if turn in self.conversation.turns:
                 self._requests.edit(self.conversation, turn, slash.unescaped(event.text))
                 self.path_changed()
@@ -250,15 +232,8 @@ class ChatScreen(Screen[None]):
             self.ask(slash.unescaped(event.text))
 
     def on_text_area_changed(self) -> None:
-        """Say what the command that is being typed takes, or how many tokens the prompt has."""
-        text = self._widgets.composer.text
-        self._widgets.hint.show(text, self._widgets.composer.words)
-        if self._counting is not None:
-            self._counting.stop()
-        if text.strip() and not slash.is_command(text):
-            self._counting = self.set_timer(COUNT_S, lambda: self._requests.count(self.conversation, text))
-        elif self._widgets.frame.tokens is not None:
-            self.status.show_count(None)
+        """The composer has another text."""
+        self.writing.changed()
 
     def on_transcript_token_selected(self, event: Transcript.TokenSelected) -> None:
         """A token was clicked on, or moved to."""
@@ -275,28 +250,13 @@ class ChatScreen(Screen[None]):
 
     def begin_edit(self, turn: Turn) -> None:
         """Let the user write another version of a prompt."""
-        if self._editing is None:
-            self._editing = turn, self.typed
-        else:
-            self._editing = turn, self._editing[1]
-        self._widgets.frame.editing = f"another version of message {self.conversation.turns.index(turn) + 1}"
-        self._widgets.frame.show(self.conversation)
-        self.put(f"/{turn.prompt}" if slash.is_command(turn.prompt) else turn.prompt)
+        self.writing.edit(turn)
         self.action_back()
         self.go_to(turn)
-        self.refresh_bindings()
 
     def action_cancel_edit(self) -> None:
         """Write no other version; what stood in the composer before comes back."""
-        if self._editing is not None:
-            self._end_edit(self._editing[1])
-
-    def _end_edit(self, unsent: str) -> None:
-        self._editing = None
-        self._widgets.frame.editing = ""
-        self._widgets.frame.show(self.conversation)
-        self.put(unsent)
-        self.refresh_bindings()
+        self.writing.end_edit()
 
     def path_changed(self) -> None:
         """Another version is shown from some place on."""
@@ -309,32 +269,21 @@ class ChatScreen(Screen[None]):
         self._panes.select("chat")
         self._transcript.follow()
 
-    def go_to(self, turn: Turn) -> None:
-        """Bring a message to the top of the screen."""
+    def go_to(self, turn: Turn, part: Turn | Reply | None = None, found: FoundWord | None = None) -> None:
+        """Bring a message to the top of the screen; or, if it stands further below, a word of its prompt or reply."""
         self._panes.select("chat")
         self._transcript.go_to(turn)
+        if part is not None and found is not None:
+            self._transcript.go_to_word(part, found)
 
     @property
     def typed(self) -> str:
         """What stands in the composer."""
-        return self._widgets.composer.text
-
-    @property
-    def unsent(self) -> UnsentTexts:
-        """What is typed and not sent, in this chat and in the others."""
-        self._unsent.keep(self.conversation, self._widgets.composer.text)
-        return self._unsent
-
-    def restore_unsent(self, texts: Mapping[int, str]) -> None:
-        """Take over what was typed and not sent in an earlier run."""
-        unsent = self.unsent
-        unsent.fill(texts)
-        if not self._widgets.composer.text:
-            self.put(unsent.of(self.conversation))
+        return self.writing.text
 
     def put(self, text: str) -> None:
         """Show a text in the composer, to be changed and sent."""
-        self._widgets.composer.put(text)
+        self.writing.put(text)
 
     def ask(self, prompt: str, candidates: int = 1) -> None:
         """Ask the model in this conversation."""
@@ -397,6 +346,17 @@ class ChatScreen(Screen[None]):
         """The next part of a round; pauses first."""
         self._stepping.step()
 
+    def action_jump(self) -> None:
+        """Letters beside the messages in sight; the one that is typed is gone to."""
+        self._panes.select("chat")
+        if places := self._transcript.letter(LETTERS):
+            self.app.push_screen(JumpScreen(), partial(self._jump, places))
+
+    def _jump(self, places: Mapping[str, Turn | Reply], letter: str | None) -> None:
+        self._transcript.letter("")
+        if letter is not None and letter in places:
+            self._transcript.go_to(places[letter])
+
     def action_rejected(self) -> None:
         """Fold, show or hide what is no part of the replies."""
         self.notify(REJECTED_SHOWN[self._transcript.next_rejected()])
@@ -409,27 +369,7 @@ class ChatScreen(Screen[None]):
         """Scroll the conversation by most of its height, whatever has the focus."""
         self._transcript.scroll_relative(y=pages * max(self._transcript.size.height - 2, 1), animate=False)
 
-    def action_faster(self, steps: int) -> None:
-        """Change the replay's speed."""
-        if self._replay is not None:
-            self._replay.player.faster(steps)
-
-    def action_again(self) -> None:
-        """Play from the start."""
-        if self._replay is not None:
-            self._replay.restart()
-
-    def action_scrub(self, steps: int) -> None:
-        """Back or forth through the trace."""
-        if self._replay is not None:
-            self._replay.scrub(steps)
-
-    def action_step_back(self) -> None:
-        """To before the round that was shown last."""
-        if self._replay is not None:
-            self._replay.back()
-
-    def action_to_rejection(self) -> None:
-        """To the next round with a rejection, and select what was rejected."""
-        if self._replay is not None and not self._replay.to_rejection():
+    def action_replay(self, move: str, steps: int = 1) -> None:
+        """Move through the trace."""
+        if self._replay is not None and not self._replay.move(move, steps):
             self.notify("no rejection follows in this trace")

@@ -14,12 +14,14 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from specchat.app.ui.keys import named
+
 
 class ChoiceScreen(ModalScreen[int | None]):
     """Gives the place of what was chosen, or None."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"choice--number", "choice--aside"}
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel", key_display="esc")]
+    BINDINGS: ClassVar[list[BindingType]] = named("choice", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
     def __init__(self, title: str, options: Sequence[tuple[str, str]], sentence: str = "") -> None:
         """Make it; each option has a name and something about it that may be empty."""

@@ -12,6 +12,7 @@ from textual.widgets import Input
 
 from specchat.app.settings.controls import Control
 from specchat.app.settings.settings import Settings
+from specchat.app.ui.keys import named
 from specchat.app.ui.widgets.control_list import ControlList
 from specchat.app.ui.widgets.notice_line import NoticeLine
 
@@ -43,10 +44,11 @@ class Controlled(Protocol):
 class ControlsScreen(ModalScreen[None]):
     """A list of controls and presets; a line of input where a value or a name is typed."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "controls",
         Binding("escape", "back", "close", key_display="esc"),
         Binding("ctrl+o,f9", "dismiss", "close", show=False),
-    ]
+    )
 
     def __init__(self, controlled: Controlled) -> None:
         super().__init__()

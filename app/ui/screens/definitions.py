@@ -14,8 +14,12 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from specchat.app.ui.keys import named
 from specchat.app.ui.widgets.definitions import FIGURES, Figure
 from specchat.app.ui.widgets.explanations import EXPLANATIONS
+
+THEORY_KEYS = named("theory", Binding("escape,t,q", "dismiss", "close", key_display="esc"))
+"""Here, because the theory and its plotting library are loaded late."""
 
 
 class DefinitionsScreen(ModalScreen[None]):
@@ -23,10 +27,11 @@ class DefinitionsScreen(ModalScreen[None]):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"help--key", "help--title", "help--picture", "help--definition"}
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (120, "-columns")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "figures",
         Binding("escape,f12,d,q", "dismiss", "close", key_display="esc"),
-        Binding("t", "app.theory", "theory"),
-    ]
+        Binding("t", "app.open('theory')", "theory"),
+    )
 
     def compose(self) -> ComposeResult:
         """Two columns where there is room."""

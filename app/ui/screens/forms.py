@@ -12,15 +12,17 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, TextArea
 
 from specchat.app.sanitize import clean_prompt, escape_controls
+from specchat.app.ui.keys import named
 
 
 class SystemScreen(ModalScreen[str | None]):
     """Gives the new system prompt, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "form",
         Binding("escape", "dismiss", "cancel", key_display="esc"),
         Binding("ctrl+s", "keep", "keep", key_display="^s", priority=True),
-    ]
+    )
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -41,7 +43,7 @@ class SystemScreen(ModalScreen[str | None]):
 class TemplateScreen(ModalScreen[dict[str, str] | None]):
     """Gives a value for each variable, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel", key_display="esc")]
+    BINDINGS: ClassVar[list[BindingType]] = named("form", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
     def __init__(self, title: str, names: Sequence[str]) -> None:
         super().__init__()

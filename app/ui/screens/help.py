@@ -16,58 +16,69 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from specchat.app.ui.keys import key_names, named
 from specchat.app.ui.slash import COMMANDS
 from specchat.app.ui.widgets.figures import FATES
 from specchat.app.ui.widgets.token_lines import FOLD_MARK
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
+
+
+class KeyOf(str):
+    """The id of a binding, in the place of its keys: they may be changed."""
+
+    __slots__ = ()
+
 
 Row = tuple[str | Text, str]
 Section = tuple[str, Iterable[Row]]
 """A title and its rows."""
 
 CHAT_KEYS: tuple[Row, ...] = (
-    ("enter", "send the prompt"),
-    ("^j  shift+enter", "begin another line"),
+    (KeyOf("composer.send"), "send the prompt"),
+    (KeyOf("composer.new-line"), "begin another line"),
     ("↑ ↓", "earlier and later prompts, of all chats"),
-    ("esc", "stop the reply; its text is kept"),
-    ("^n", "new chat"),
-    ("^e", "messages: edit, another reply, continue, fork the chat, ‹ other versions ›"),
-    ("^k", "search all chats"),
-    ("^o  f9", "controls: γ, drafter, sampling, presets"),
+    (KeyOf("chat.stop"), "stop the reply; its text is kept"),
+    (KeyOf("chat.new"), "new chat"),
+    (KeyOf("chat.messages"), "messages: edit, another reply, continue, fork the chat, ‹ other versions ›"),
+    (KeyOf("chat.search"), "search all chats"),
+    (KeyOf("chat.controls"), "controls: γ, drafter, sampling, presets"),
     ("/", "commands; tab completes; // sends a slash"),
     ("tab", "in an empty chat: prompts that show speculation; /tour explains it"),
-    ("^y  f11", "side by side: one prompt with and without drafts"),
-    ("^b  f2", "chats; there: enter opens, r renames, p pins, d deletes, u undoes"),
+    (KeyOf("chat.side-by-side"), "side by side: one prompt with and without drafts"),
+    (KeyOf("chat.chats"), "chats; there: enter opens, r renames, p pins, d deletes, u undoes"),
 )
 REPLAY_KEYS: tuple[Row, ...] = (
-    ("space", "pause, and go on"),
+    (KeyOf("chat.pause"), "pause, and go on"),
     ("← →", "back and forward in time; a click on the line too"),
     (",  .", "a round back; the next part of a round"),
-    ("x", "the next rejection"),
+    (KeyOf("chat.next-rejection"), "the next rejection"),
     ("+ −", "faster, slower"),
-    ("r", "play again from the start"),
+    (KeyOf("chat.again"), "play again from the start"),
 )
 LOOKING_KEYS: tuple[Row, ...] = (
-    ("f6  i", "look at tokens, as a click on one does; again: stop"),
+    (KeyOf("chat.inspect"), "look at tokens, as a click on one does; again: stop"),
     ("← → ↑ ↓", "there: token by token, line by line; ^← ^→ round by round"),
-    ("enter", "there: put another token in its place, and go on from it"),
-    ("^l", "rounds on a line of time; there: ← → ↑ ↓, z zooms"),
-    ("f10  p", "pause between rounds, and go on"),
-    ("f7  n", "the next part of a round: drafted, judged, complete"),
-    ("^f  f", "one round per line, as in Figure 1 of the paper"),
-    ("f12  d", "what each figure means, as a click on the panel does"),
+    (KeyOf("transcript.fork-here"), "there: put another token in its place, and go on from it"),
+    (KeyOf("chat.rounds"), "rounds on a line of time; there: ← → ↑ ↓, z zooms"),
+    (KeyOf("chat.pause"), "pause between rounds, and go on"),
+    (KeyOf("chat.step"), "the next part of a round: drafted, judged, complete"),
+    (KeyOf("chat.figure-1"), "one round per line, as in Figure 1 of the paper"),
+    (KeyOf("chat.figures"), "what each figure means, as a click on the panel does"),
 )
 KEYS: tuple[Row, ...] = (
-    ("^g  f3", "speculation panel"),
-    ("^r  f4", "rejected drafts of a finished reply: ┊, in place, or hidden; a click on ┊ unfolds one"),
-    ("^t  f5", "finished replies as Markdown, or token by token"),
+    (KeyOf("chat.panel"), "speculation panel"),
+    (KeyOf("chat.rejected"), "rejected drafts of a finished reply: ┊, in place, or hidden; a click on ┊ unfolds one"),
+    (KeyOf("chat.markdown"), "finished replies as Markdown, or token by token"),
+    (KeyOf("chat.jump"), "letters beside the messages in sight: type one to go there"),
+    ("j k  g G", "down, up, first, last line, of a chat (tab goes there) or a list; ^d ^u half a page"),
     ("page up, down", "scroll; at its end the view follows the reply again"),
-    ("f8", "copy the reply, a code block, or the chat"),
+    (KeyOf("chat.copy"), "copy the reply, a code block, or the chat"),
     ("^c", "copy what is selected, by mouse or (tab) shift and arrows"),
-    ("^s", "save the screen as an SVG picture"),
+    (KeyOf("chat.save-the-screen"), "save the screen as an SVG picture"),
     ("^p", "all commands, themes among them"),
-    ("f1  ?", "this help"),
-    ("^q", "quit"),
+    (KeyOf("chat.help"), "this help"),
+    (KeyOf("chat.keys"), "the keys that work where you are, and the ids to change them by"),
+    (KeyOf("app.quit"), "quit"),
 )
 
 
@@ -97,9 +108,9 @@ class HelpScreen(ModalScreen[None]):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {"help--key", "help--title"}
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (120, "-columns")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f1,question_mark,q", "dismiss", "close", key_display="esc"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "help", Binding("escape,f1,question_mark,q", "dismiss", "close", key_display="esc")
+    )
 
     def __init__(self, page: HelpPage) -> None:
         super().__init__()
@@ -133,7 +144,7 @@ class HelpScreen(ModalScreen[None]):
         for title, rows in sections:
             table.add_row(Text(title, self._style("help--title")), "")
             for name, meaning in rows:
-                table.add_row(name, meaning)
+                table.add_row(key_names(self.app, name) if isinstance(name, KeyOf) else name, meaning)
             table.add_row("", "")
         return table
 

@@ -18,6 +18,8 @@ from textual.widgets.option_list import Option
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.sanitize import escape_controls
+from specchat.app.ui.keys import named
+from specchat.app.ui.widgets.list_keys import LIST_KEYS
 
 KEYS = (
     "enter goes there · e edit · r again · c continue · f fork",
@@ -25,6 +27,12 @@ KEYS = (
 )
 PADDING = 4
 """Cells beside each line."""
+
+
+class MessageList(OptionList):
+    """A list that is moved through with the keys of vim too."""
+
+    BINDINGS: ClassVar[list[BindingType]] = named("message-list", *LIST_KEYS)
 
 
 class MessageAction(StrEnum):
@@ -41,7 +49,8 @@ class MessagesScreen(ModalScreen[tuple[MessageAction, Turn] | None]):
     """Gives what to do with which turn, or None. Other versions are shown at once."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"messages--number", "messages--versions"}
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "messages",
         Binding("escape,ctrl+e", "dismiss", "close", key_display="esc"),
         Binding("e", "give('edit')", "edit"),
         Binding("r", "give('regenerate')", "another reply"),
@@ -51,7 +60,7 @@ class MessagesScreen(ModalScreen[tuple[MessageAction, Turn] | None]):
         Binding("right", "reply(1)", "reply after", priority=True),
         Binding("shift+left", "version(-1)", "version before", priority=True),
         Binding("shift+right", "version(1)", "version after", priority=True),
-    ]
+    )
 
     def __init__(
         self,
@@ -75,7 +84,7 @@ class MessagesScreen(ModalScreen[tuple[MessageAction, Turn] | None]):
         with Vertical(id="messages") as frame:
             frame.border_title = "messages"
             frame.border_subtitle = "esc closes"
-            yield OptionList(id="messages-list", compact=True)
+            yield MessageList(id="messages-list", compact=True)
             yield Static("\n".join(KEYS), id="messages-keys", markup=False)
 
     def on_mount(self) -> None:

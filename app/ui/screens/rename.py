@@ -11,12 +11,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from specchat.app.sanitize import clean_prompt, escape_controls
+from specchat.app.ui.keys import named
 
 
 class RenameScreen(ModalScreen[str | None]):
     """Gives the new title, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel", key_display="esc")]
+    BINDINGS: ClassVar[list[BindingType]] = named("rename", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
     def __init__(self, title: str) -> None:
         super().__init__()

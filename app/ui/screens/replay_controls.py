@@ -45,20 +45,31 @@ class ReplayControls:
         self._inspection = inspection
         self._redraw = redraw
 
+    def move(self, what: str, steps: int) -> bool:
+        """Do what a key stands for; whether it could be done."""
+        match what:
+            case "scrub":
+                self.seek(self.player.position + steps * SCRUB_S)
+            case "faster":
+                self.player.faster(steps)
+            case "again":
+                self._restart()
+            case "step_back":
+                self._back()
+            case "to_rejection":
+                return self._to_rejection()
+        return True
+
     def seek(self, position: float) -> None:
         """Go to a time of the trace, in seconds."""
         self._moved(back=self.player.seek(position))
 
-    def scrub(self, steps: int) -> None:
-        """Back or forth through the trace by whole steps of `SCRUB_S`."""
-        self.seek(self.player.position + steps * SCRUB_S)
-
-    def back(self) -> None:
+    def _back(self) -> None:
         """Go to just before the round that was shown last."""
         self._stepping.pause()
         self._moved(back=self.player.back())
 
-    def to_rejection(self) -> bool:
+    def _to_rejection(self) -> bool:
         """Go to the next round with a rejection, and select what was rejected; whether there is one."""
         self._stepping.pause()
         if not self.player.to_rejection():
@@ -68,7 +79,7 @@ class ReplayControls:
         self._inspection.look_at(_last_rejection(replies))
         return True
 
-    def restart(self) -> None:
+    def _restart(self) -> None:
         """Play the trace from its start."""
         self._stepping.resume()
         self.player.restart()

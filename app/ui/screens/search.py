@@ -18,6 +18,7 @@ from textual.widgets.option_list import Option
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.search_index import BEGIN, END, Hit
+from specchat.app.ui.keys import named
 
 SIGNS = {"user": "▌ ", "assistant": "  ", "": "# "}
 """Before a hit in a prompt, in a reply, in a title."""
@@ -27,13 +28,14 @@ class SearchScreen(ModalScreen[Hit | None]):
     """Gives the hit that was chosen, or None."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"search--hit", "search--title"}
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "search",
         Binding("escape,ctrl+k", "dismiss", "close", key_display="esc"),
         Binding("down", "move(1)", "next", show=False),
         Binding("up", "move(-1)", "before", show=False),
         Binding("pagedown", "move(10)", "further", show=False),
         Binding("pageup", "move(-10)", "back", show=False),
-    ]
+    )
 
     def __init__(self, find: Callable[[str], Future[list[Hit] | None]]) -> None:
         super().__init__()

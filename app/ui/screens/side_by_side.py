@@ -14,6 +14,7 @@ from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
 from specchat.app.sanitize import escape_controls
 from specchat.app.side_by_side.duet import Duet
+from specchat.app.ui.keys import named
 from specchat.app.ui.pace import pace_for
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.screens.help import HelpScreen
@@ -40,7 +41,8 @@ class SideScreen(Screen[Conversation | None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "side-by-side",
         Binding("escape", "stop", "stop", key_display="esc"),
         Binding("escape", "leave", "leave", key_display="esc"),
         Binding("f3", "again", "again"),
@@ -50,8 +52,8 @@ class SideScreen(Screen[Conversation | None]):
         Binding("f1,question_mark", "how", "clocks", key_display="f1"),
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
-        Binding("ctrl+s", "app.save_picture", "Save the screen", show=False),
-    ]
+        Binding("ctrl+s", "app.open('save_picture')", "Save the screen", show=False),
+    )
 
     def __init__(self, duet: Duet, archive: Archive | None) -> None:
         super().__init__(classes="-side-right")

@@ -13,7 +13,7 @@ from typing import ClassVar
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.color import Color
 from textual.containers import Container, Horizontal
 from textual.screen import ModalScreen
@@ -21,6 +21,7 @@ from textual.widgets import Static, TabbedContent, TabPane
 from textual_plotext import PlotextPlot
 
 from specchat.app.chat.reply import Reply
+from specchat.app.ui.screens.definitions import THEORY_KEYS
 from specchat.app.ui.widgets.figures import rate, times
 from specchat.engine import MAX_GAMMA, expected_tokens, operations, optimal_gamma, speedup
 
@@ -45,7 +46,7 @@ class TheoryScreen(ModalScreen[None]):
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (110, "-columns")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,t,q", "dismiss", "close", key_display="esc")]
+    BINDINGS: ClassVar[list[BindingType]] = THEORY_KEYS
 
     def __init__(self, reply: Reply | None) -> None:
         super().__init__()

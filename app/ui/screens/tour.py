@@ -15,6 +15,7 @@ from textual.widgets import Static
 from specchat.app.chat.lessons import Lesson
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import SHOW
+from specchat.app.ui.keys import named
 from specchat.app.ui.widgets.inspector import Inspector
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.legend import Legend
@@ -28,12 +29,13 @@ class TourScreen(Screen[None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (24, "-tall")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "tour",
         Binding("right,enter,space,n", "turn(1)", "next", key_display="→"),
         Binding("left,backspace,b", "turn(-1)", "back", key_display="←"),
         Binding("escape,q", "dismiss", "to the chat", key_display="esc"),
-        Binding("f12,d", "app.definitions", "figures", key_display="f12"),
-    ]
+        Binding("f12,d", "app.open('definitions')", "figures", key_display="f12"),
+    )
 
     def __init__(self, lessons: Sequence[Lesson]) -> None:
         super().__init__()

@@ -117,7 +117,7 @@ class PromptBlock(Block):
             if of < 2:
                 continue
             back, forth = (Style(meta={"@click": f"version({id(turn)}, {of_reply}, {step})"}) for step in (-1, 1))
-            count = Style(meta={"@click": "app.candidates"}) if of_reply else Style()
+            count = Style(meta={"@click": "app.open('candidates')"}) if of_reply else Style()
             parts += [
                 Segment(f"  {name} ", styles.figures),
                 Segment("‹ ", styles.link + back),

@@ -10,6 +10,7 @@ from textual.containers import Vertical
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply, Stage
+from specchat.app.ui.keys import named
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.widgets.figures import percent
 from specchat.app.ui.widgets.transcript import Transcript
@@ -21,9 +22,7 @@ TITLE_EVERY = 3
 class CandidateFrame(Vertical):
     """The tokens of one reply, without its prompt. The frame has its number and figures; a click on it picks it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "pick", "go on with this one"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = named("candidate", Binding("enter", "pick", "go on with this one"))
 
     def __init__(self, turn: Turn, place: int, pace: Pace) -> None:
         """Make it.

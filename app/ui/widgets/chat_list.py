@@ -16,6 +16,8 @@ from textual.widgets.option_list import Option
 from specchat.app.chat.marks import Marks
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
+from specchat.app.ui.keys import named
+from specchat.app.ui.widgets.list_keys import LIST_KEYS
 
 PIN = "▴ "
 """Before the title of a pinned chat."""
@@ -32,12 +34,14 @@ class ChatList(OptionList):
     """The chats, newest first. ● answers, ◌ waits, ◆ has an unread answer, ▴ is pinned; the open one is bold."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"chat-list--age", "chat-list--open", "chat-list--busy", "chat-list--news"}
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "chats",
         Binding("r,f2", "rename", "rename", key_display="r"),
         Binding("d,delete", "delete", "delete", key_display="d"),
         Binding("p", "pin", "pin"),
         Binding("u", "undo", "undo"),
-    ]
+        *LIST_KEYS,
+    )
 
     @dataclass
     class Chosen(Message):

@@ -14,9 +14,9 @@ from textual.widgets import TextArea
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
+from specchat.app.ui.keys import keys_of, named
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
-_IN_TURN = ("enter", *_NEWLINES)
 OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 """What tab goes through in the composer of an empty chat."""
 
@@ -24,14 +24,15 @@ OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 class Composer(TextArea):
     """A text area of which enter sends the text; tab completes commands."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "composer",
         Binding("enter", "send", "send"),
         Binding(",".join(_NEWLINES), "newline", "new line", key_display="^j", show=False),
         Binding("up", "earlier", "Earlier prompt", show=False),
         Binding("down", "later", "Later prompt", show=False),
         Binding("pageup", "screen.scroll(-1)", "Scroll up", show=False),
         Binding("pagedown", "screen.scroll(1)", "Scroll down", show=False),
-    ]
+    )
 
     @dataclass
     class Sent(Message):
@@ -82,10 +83,11 @@ class Composer(TextArea):
 
         A question mark that begins a prompt asks for help.
         """
-        if event.key in _IN_TURN:
+        sends = event.key in keys_of(self.app, "composer.send")
+        if sends or event.key in keys_of(self.app, "composer.new-line"):
             event.prevent_default()
             event.stop()
-            if event.key == "enter":
+            if sends:
                 self.action_send()
             else:
                 self.action_newline()

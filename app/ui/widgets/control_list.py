@@ -15,6 +15,7 @@ from textual.widget import Widget
 
 from specchat.app.settings.controls import CONTROLS, Control
 from specchat.app.settings.settings import Settings
+from specchat.app.ui.keys import named
 
 LABEL = 14
 NOW, LIVE, LATER, PRESETS = "at once", "from the next round on", "from the next reply on", "presets"
@@ -32,14 +33,15 @@ class ControlList(Widget, can_focus=True):
         "control-list--arrow", "control-list--about",
     }  # fmt: skip
     ALLOW_SELECT = False
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "control-list",
         Binding("up,k", "move(-1)", "up", show=False),
         Binding("down,j", "move(1)", "down", show=False),
         Binding("left,h,minus", "step(-1)", "less", show=False),
         Binding("right,l,plus,equals_sign", "step(1)", "more", show=False),
         Binding("enter", "enter", "type a value"),
         Binding("s", "save", "save as preset"),
-    ]
+    )
 
     @dataclass
     class Stepped(Message):

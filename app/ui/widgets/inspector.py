@@ -60,7 +60,7 @@ class VerdictCard(SpotCard):
 
     COMPONENT_CLASSES = Card.COMPONENT_CLASSES | TOKEN_CLASSES
 
-    def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:  # noqa: ARG002 as the base class has it
+    def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:
         """The draw on a line from 0 to 1: what lies left of min(1, p/q) accepts."""
         fate = self.get_component_rich_style(f"token--{token.fate.value}", partial=True)
         identity = "" if record.observed else f"id {token.id}"
@@ -74,9 +74,10 @@ class VerdictCard(SpotCard):
         if token.place < record.tested and not record.observed:
             p, q, u = (values[token.place] for values in (record.p, record.q, record.u))
             chance = chance_of(p, q)
+            choice = self.label("   greedy choice") if _greedy(reply) else ""
             lines += [
                 Text(),
-                Text.assemble(self.label("p "), number(p), self.label("   q "), number(q)),
+                Text.assemble(self.label("p "), number(p), self.label("   q "), number(q), choice),
                 Text.assemble(self.label(f"{d.CHANCE.label} "), number(chance), self.label("   u "), number(u)),
                 self._draw(chance, u),
             ]
@@ -124,6 +125,8 @@ class ChancesCard(SpotCard):
         both = bool(detail.draft)
         width = (self.inner - 1) // 3
         bar = (self.inner - width - 2 * NUMBER - 2) // 2 if both else self.inner - width - NUMBER - 1
+        if detail.target and detail.target[0].probability < 1 and _greedy(reply):
+            lines += self.sentence("before the greedy choice, which then gives the likeliest token p 1, all others 0:")
         lines.append(self._heads(detail, width + 1, bar + NUMBER + 1))
         target, draft = TopProbabilities(detail.target), TopProbabilities(detail.draft)
         for candidate in _together(detail):
@@ -144,8 +147,6 @@ class ChancesCard(SpotCard):
                 mark = "▸" if candidate.id == record.last else " "
                 name = self._named(candidate, width - 1)
                 lines.append(Text.assemble(mark, name, " ", self._bar(candidate.probability, room, "residual")))
-        if detail.target and detail.target[0].probability < 1 and _greedy(reply):
-            lines += self.sentence("greedy: p is all on the likeliest token; the bars are the softmax at temperature 1")
         return lines
 
     def _computed(self, reply: Reply) -> Computed | None:

@@ -12,8 +12,8 @@ from textual.widgets._footer import FooterKey
 ALWAYS = ("quit", "app.quit", "pane('chats')", "stop", "leave", "back", "dismiss", "next_pane")
 """Actions whose keys are never left out: the end of the program, the list of chats, and the ways back."""
 FIRST_TO_GO = (
-    "timeline", "app.side_by_side", "pane('panel')", "step", "app.controls", "rejected", "app.definitions", "inspect",
-    "markdown", "new_chat",
+    "timeline", "app.open('side_by_side')", "pane('panel')", "step", "app.open('controls')", "rejected",
+    "app.open('definitions')", "inspect", "markdown", "new_chat",
 )  # fmt: skip
 """Actions whose keys are left out first where there is no room, in this order; then the others, from the right."""
 

@@ -12,8 +12,8 @@ from specchat.app.ui.widgets.block_stack import BlockStack
 from specchat.app.ui.widgets.transcript_styles import TranscriptStyles
 
 SELECTION_KEYS = (
-    Binding("shift+up", "select_lines(-1)", "Select lines", show=False),
-    Binding("shift+down", "select_lines(1)", "Select lines", show=False),
+    Binding("shift+up", "select_lines(-1)", "Select line above", show=False),
+    Binding("shift+down", "select_lines(1)", "Select line below", show=False),
 )
 
 

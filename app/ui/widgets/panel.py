@@ -191,7 +191,7 @@ class Panel(Container):
     async def on_click(self, event: Click) -> None:
         """What the figures mean."""
         event.stop()
-        await self.run_action("app.definitions")
+        await self.run_action("app.open('definitions')")
 
 
 def _said(metrics: Metrics) -> str:

@@ -19,6 +19,7 @@ from textual.widget import Widget
 
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
+from specchat.app.ui.keys import named
 from specchat.app.ui.timeline_layout import SCALES_MS, TimelineLayout, TimelineSlot
 from specchat.app.ui.widgets.figures import FATES, duration
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
@@ -59,7 +60,8 @@ class Timeline(ScrollView, can_focus=True):
     """Timeline: lanes of rounds. Follows the newest round until the user picks one or scrolls away."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in _PARTS}
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "timeline",
         Binding("left", "pick(-1)", "round before", show=False),
         Binding("right", "pick(1)", "round after", show=False),
         Binding("up", "lane(-1)", "lane above", show=False),
@@ -68,7 +70,7 @@ class Timeline(ScrollView, can_focus=True):
         Binding("end", "pick_end(-1)", "last round", show=False),
         Binding("z", "zoom(-1)", "longer bars", show=False),
         Binding("Z,shift+z", "zoom(1)", "shorter bars", show=False),
-    ]
+    )
     ALLOW_SELECT = False
 
     @dataclass

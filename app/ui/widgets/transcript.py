@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from rich.segment import Segment
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
 from textual.geometry import Region, Size
@@ -20,12 +21,14 @@ from textual.strip import Strip
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import FOLD, REJECTED
+from specchat.app.ui.keys import named
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.widgets.block_maker import BlockMaker
 from specchat.app.ui.widgets.block_stack import TOP, BlockStack, TurnOrReply, all_parts
 from specchat.app.ui.widgets.blocks import Block, legend_strip
 from specchat.app.ui.widgets.drawn_lines import DrawnLines
 from specchat.app.ui.widgets.end_follower import EndFollower
+from specchat.app.ui.widgets.found_line import FoundWord, line_of_word
 from specchat.app.ui.widgets.line_selection import SELECTION_KEYS, LineSelection, highlighted
 from specchat.app.ui.widgets.place_keeper import PlaceKeeper
 from specchat.app.ui.widgets.scroll_bar import VerticalBar
@@ -46,12 +49,17 @@ class Transcript(ScrollView, can_focus=True):
 
     ALLOW_SELECT = True
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | PART_CLASSES
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "transcript",
         *TOKEN_KEYS,
         *SELECTION_KEYS,
-        Binding("home", "scroll_home", "First line", show=False),
-        Binding("end", "scroll_end", "Last line", show=False),
-    ]
+        Binding("home,g", "scroll_home", "First line", show=False),
+        Binding("end,G,shift+g", "scroll_end", "Last line", show=False),
+        Binding("j", "scroll_down", "Scroll down", show=False),
+        Binding("k", "scroll_up", "Scroll up", show=False),
+        Binding("ctrl+d", "scroll_half(1)", "Half a page down", show=False),
+        Binding("ctrl+u", "scroll_half(-1)", "Half a page up", show=False),
+    )
 
     @dataclass
     class CopyWanted(Message):
@@ -96,6 +104,8 @@ class Transcript(ScrollView, can_focus=True):
         super().__init__(**options)
         self.conversation = conversation
         self.pace = Pace()
+        self.forkable = True
+        """Whether another way can be taken at a token: not in a replay, where no model is asked."""
         self._parts_of = parts_of
         self._stack = BlockStack()
         self._cursor = TokenCursor(self._stack)
@@ -107,6 +117,8 @@ class Transcript(ScrollView, can_focus=True):
         self._updates = 0
         self._behind = False
         """Whether the end has moved on since it was last brought into sight."""
+        self._letters: dict[int, str] = {}
+        """Shown at the beginning of these lines."""
         self._hidden = 0
         """Prompts and replies at the beginning that are not laid out yet."""
 
@@ -174,18 +186,41 @@ class Transcript(ScrollView, can_focus=True):
         self._end.following = True
         self._end.keep_end()
 
-    def go_to(self, turn: Turn) -> None:
-        """Bring a prompt to the top of the screen."""
+    def letter(self, letters: str) -> dict[str, TurnOrReply]:
+        """Show a letter beside each message in sight, and give what each stands for; without letters, show none."""
+        height, top = self.size.height, self.scroll_offset.y
+        seen = [
+            (max(first, top), part)
+            for part, first, end in zip(self._stack.parts, self._stack.tops, self._stack.tops[1:], strict=False)
+            if first < top + height and end > top
+        ]
+        lettered = list(zip(letters, seen, strict=False))
+        self._letters = {line: letter for letter, (line, _) in lettered}
+        self.refresh()
+        return {letter: part for letter, (_, part) in lettered}
+
+    def go_to(self, part: TurnOrReply) -> None:
+        """Bring a prompt or a reply to the top of the screen."""
         parts = self._parts_of(self.conversation)
-        if turn in parts[: self._hidden]:
-            self._hidden = parts.index(turn)
+        if part in parts[: self._hidden]:
+            self._hidden = parts.index(part)
         self.update()
-        line = self._stack.top_of(turn)
+        line = self._stack.top_of(part)
         if line is not None:
             self._end.following = False
             self._catch_up()
             self.scroll_to(y=line, animate=False, immediate=True, force=True)
             self._end.following = self.is_vertical_scroll_end
+
+    def go_to_word(self, part: TurnOrReply, found: FoundWord) -> None:
+        """Bring the line where a word stands into sight, if it is not yet; its part is laid out."""
+        top, number = self._stack.top_of(part), next((n for n, p in enumerate(self._stack.parts) if p is part), None)
+        if top is not None and number is not None:
+            line = top + line_of_word(found, self._stack.blocks[number], self._maker.styles)
+            if not 0 <= line - self.scroll_offset.y < self.size.height:
+                self._end.following = False
+                self.scroll_to(y=max(line - self.size.height // 3, 0), animate=False, immediate=True, force=True)
+                self._end.following = self.is_vertical_scroll_end
 
     def update(self) -> None:
         """Draw what has changed in the conversation since the last call."""
@@ -229,7 +264,8 @@ class Transcript(ScrollView, can_focus=True):
             self._drawn.clear()
             for block in self._stack.blocks:
                 block.forget()
-        self._drawn.use((styles, self.size.width, background, *filters), keep=self.text_selection is None)
+        changing = self.text_selection is not None or bool(self._letters)
+        self._drawn.use((styles, self.size.width, background, *filters), keep=not changing)
 
         def draw(y: int) -> Strip:
             strip = self.render_line(y)
@@ -248,6 +284,8 @@ class Transcript(ScrollView, can_focus=True):
         styles = self._maker.styles
         line = y + self.scroll_offset.y
         strip = self._stack.strip(line, styles).adjust_cell_length(self.size.width, styles.base)
+        if letter := self._letters.get(line):
+            strip = Strip.join([Strip([Segment(f" {letter} ", styles.cursor)]), strip.crop(3)])
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(line)) is not None:
             strip = highlighted(strip, *span, self.screen.get_component_rich_style("screen--selection"))
@@ -273,8 +311,12 @@ class Transcript(ScrollView, can_focus=True):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Arrows move between tokens while one is selected; else they scroll."""
         if action in ("move", "move_line", "move_round", "fork"):
-            return self.spot is not None
+            return self.spot is not None and (self.forkable or action != "fork")
         return super().check_action(action, parameters)
+
+    def action_scroll_half(self, pages: int) -> None:
+        """Half a page down or up."""
+        self.scroll_relative(y=pages * max(self.size.height // 2, 1), animate=False)
 
     def action_move(self, step: int) -> None:
         """To the next token that is shown, or to the one before."""

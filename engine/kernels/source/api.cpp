@@ -8,6 +8,7 @@
 #include "decoder.h"
 #include "head.h"
 #include "packing.h"
+#include "quantizing.h"
 #include "thread_pool.h"
 #include "variants.h"
 
@@ -41,6 +42,12 @@ std::string cannot_pack(int32_t format, int64_t rows, int64_t columns) {
         return "rows of " + std::to_string(columns) + " weights cannot be divided into groups of " +
                std::to_string(group);
     return "";
+}
+
+bool has_rows(const sk_matrix& matrix, const int64_t* rows, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (rows[i] < 0 || rows[i] >= matrix.rows) return refuse("there is no row " + std::to_string(rows[i]));
+    return true;
 }
 
 }  // namespace
@@ -77,11 +84,23 @@ int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes
     return 1;
 }
 
+void sk_quantize(int32_t format, const void* values, int64_t groups, void* codes, uint16_t* scale,
+                 uint16_t* minimum) {
+    if (minimum)
+        sk::quantize_4_bit(format, values, groups, static_cast<uint8_t*>(codes), scale, minimum);
+    else
+        sk::quantize_8_bit(format, values, groups, static_cast<int8_t*>(codes), scale);
+}
+
 int32_t sk_unpack(const sk_matrix* matrix, const int64_t* rows, int64_t count, float* out) {
-    for (int64_t i = 0; i < count; i++) {
-        if (rows[i] < 0 || rows[i] >= matrix->rows) return refuse("there is no row " + std::to_string(rows[i]));
-        sk::unpack_row(*matrix, rows[i], out + i * matrix->columns);
-    }
+    if (!has_rows(*matrix, rows, count)) return 0;
+    for (int64_t i = 0; i < count; i++) sk::unpack_row(*matrix, rows[i], out + i * matrix->columns);
+    return 1;
+}
+
+int32_t sk_pick(const sk_matrix* matrix, const int64_t* rows, int64_t count, void* packed) {
+    if (!has_rows(*matrix, rows, count)) return 0;
+    sk::pick_rows(*matrix, rows, count, static_cast<uint8_t*>(packed));
     return 1;
 }
 

@@ -117,7 +117,12 @@ SK_EXPORT const char* sk_variant(void);         // name of the one in use
 SK_EXPORT int64_t sk_packed_bytes(int32_t format, int64_t rows, int64_t columns);  // -1: cannot be packed
 SK_EXPORT int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes, const uint16_t* scale,
                           const uint16_t* minimum, const void* sub_scale, const uint8_t* sub_minimum, void* packed);
+// Codes and scales of BF16, F16 or F32 weights in groups of 32, as sk_pack takes those of SK_Q8, or of SK_Q4 where there
+// is a place for minima.
+SK_EXPORT void sk_quantize(int32_t format, const void* values, int64_t groups, void* codes, uint16_t* scale,
+                           uint16_t* minimum);
 SK_EXPORT int32_t sk_unpack(const sk_matrix* matrix, const int64_t* rows, int64_t count, float* out);
+SK_EXPORT int32_t sk_pick(const sk_matrix* matrix, const int64_t* rows, int64_t count, void* packed);  // some rows
 SK_EXPORT int32_t sk_linear(const sk_matrix* matrix, const float* bias, const float* x, int64_t tokens, float* y,
                             int32_t threads);
 SK_EXPORT sk_decoder* sk_decoder_new(const sk_model* model);

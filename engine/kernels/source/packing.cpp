@@ -9,6 +9,8 @@ namespace sk {
 
 namespace {
 
+constexpr int64_t kFour = 4;  // columns whose codes lie next to each other
+
 // Where the code of a column lies within its panel, in bytes.
 inline int64_t code_offset(int32_t format, int64_t column, int64_t n) {
     const int64_t b = column / kGroup, k = column % kGroup;
@@ -55,12 +57,13 @@ void pack(int32_t format, int64_t rows, int64_t columns, const PlainMatrix& plai
                 memcpy(panel + (k * kPanel + n) * bytes, codes + k * bytes, size_t(bytes));
             continue;
         }
-        for (int64_t k = 0; k < columns; k++) {
-            uint8_t& place = panel[code_offset(format, k, n)];
+        for (int64_t k = 0; k < columns; k += kFour) {
+            uint8_t* four = panel + code_offset(format, k, n);
             if (is_4_bit(format))
-                place = uint8_t(place | (codes[k] & 15) << (k % 8 < 4 ? 0 : 4));
+                for (int64_t i = 0; i < kFour; i++)
+                    four[i] = uint8_t(four[i] | (codes[k + i] & 15) << (k % 8 < 4 ? 0 : 4));
             else
-                place = codes[k];
+                memcpy(four, codes + k, kFour);
         }
         pack_scales(format, row, n, columns, plain, panel);
     }
@@ -92,10 +95,42 @@ void unpack_row(const sk_matrix& matrix, int64_t row, float* out) {
             scale = from_half(get_half(block, 0, n));
             if (format != SK_Q8) minimum = from_half(get_half(block, 32, n));
         }
-        for (int64_t k = g * group; k < (g + 1) * group; k++) {
-            const uint8_t byte = panel[code_offset(format, k, n)];
-            const int code = is_4_bit(format) ? (k % 8 < 4 ? byte & 15 : byte >> 4) : int8_t(byte);
-            out[k] = float(code) * scale + minimum;
+        for (int64_t k = g * group; k < (g + 1) * group; k += kFour) {
+            const uint8_t* four = panel + code_offset(format, k, n);
+            for (int64_t i = 0; i < kFour; i++) {
+                const int code = is_4_bit(format) ? (k % 8 < 4 ? four[i] & 15 : four[i] >> 4) : int8_t(four[i]);
+                out[k + i] = float(code) * scale + minimum;
+            }
+        }
+    }
+}
+
+void pick_rows(const sk_matrix& matrix, const int64_t* rows, int64_t count, uint8_t* packed) {
+    const int64_t size = panel_bytes(matrix.format, matrix.columns);
+    memset(packed, 0, size_t(size * panels(count)));
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t from = rows[i] % kPanel, to = i % kPanel;
+        const uint8_t* source = (const uint8_t*)matrix.data + rows[i] / kPanel * size;
+        uint8_t* panel = packed + i / kPanel * size;
+        const auto move = [&](int64_t at, int64_t bytes) {
+            memcpy(panel + at + to * bytes, source + at + from * bytes, size_t(bytes));
+        };
+        if (!is_quantized(matrix.format)) {
+            const int64_t bytes = matrix.format == SK_F32 ? 4 : 2;
+            for (int64_t k = 0; k < matrix.columns; k++) move(k * kPanel * bytes, bytes);
+            continue;
+        }
+        for (int64_t k = 0; k < matrix.columns; k += kFour)
+            if (!is_4_bit(matrix.format) || k % 8 == 0) move(code_offset(matrix.format, k, 0), kFour);
+        const int64_t step = columns_per_scale_block(matrix.format) / kGroup;
+        for (int64_t g = 0; g < matrix.columns / kGroup; g += step) {
+            const int64_t at = scales_at(matrix.format, g);
+            move(at, 2);
+            if (has_minimum(matrix.format)) move(at + 32, 2);
+            if (step == 1) continue;
+            // Scales of the groups, then their minima or the scales of the second halves of Q8_SUPER16.
+            const int64_t first = matrix.format == SK_Q8_SUPER16 ? 32 : 64;
+            for (int64_t j = 0; j < 16; j++) move(at + first + j * kPanel, 1);
         }
     }
 }

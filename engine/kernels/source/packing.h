@@ -19,4 +19,7 @@ void pack(int32_t format, int64_t rows, int64_t columns, const PlainMatrix& plai
 // One row as floats, exactly the weights that the kernels compute with.
 void unpack_row(const sk_matrix& matrix, int64_t row, float* out);
 
+// A matrix of some rows, in the order given, as they are.
+void pick_rows(const sk_matrix& matrix, const int64_t* rows, int64_t count, uint8_t* packed);
+
 }  // namespace sk

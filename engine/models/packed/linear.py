@@ -17,7 +17,7 @@ def can_quantize(weight: Tensor) -> bool:
 
 def quantized_linear(weight: Tensor, bias: Tensor | None = None) -> QuantizedLinear:
     """A layer y = x Wᵀ + b with W [out, in] as 8-bit codes."""
-    arrays = quantize(weight.detach().float().numpy(), "q8")
+    arrays = quantize(weight, "q8")
     return QuantizedLinear(pack(arrays.format, arrays.codes, arrays.scale), bias)
 
 

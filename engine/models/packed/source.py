@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.models.checkpoint import weight_files
+from specchat.engine.models.decoder_description import OtherFamilyError
 from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows, read_matrix, read_vector, readable_type
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.gguf.names import ARCHITECTURES, half_order, transformers_name
 from specchat.engine.models.matrix_arrays import GROUP, MatrixArrays
-from specchat.engine.models.packed.quantize import quantize
+from specchat.engine.models.packed.quantize import PLAIN, quantize
 
 Floats = NDArray[np.float32]
-_PLAIN = {torch.bfloat16: Format.BF16, torch.float16: Format.F16, torch.float32: Format.F32}
 
 
 class WeightSource(Protocol):
@@ -57,7 +56,7 @@ class GgufSource:
 
     def __init__(self, header: GgufHeader, heads: tuple[int, int]) -> None:
         if header.architecture not in ARCHITECTURES:
-            raise EngineError(
+            raise OtherFamilyError(
                 f"{header.path} is of architecture {header.architecture}, which does not run on the quantised kernels"
             )
         self._header = header
@@ -146,9 +145,9 @@ class CheckpointSource:
         weight = self._weight(name)
         if weight.shape[1] % GROUP:
             bits = weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight
-            return MatrixArrays(_PLAIN[weight.dtype], bits.numpy())
+            return MatrixArrays(PLAIN[weight.dtype], bits.numpy())
         method = "q8" if name in ("model.embed_tokens.weight", "lm_head.weight") else self._method
-        return quantize(weight.float().numpy(), method)
+        return quantize(weight, method)
 
     def vector(self, name: str) -> Floats:
         """A weight of one dimension."""
@@ -163,7 +162,7 @@ class CheckpointSource:
         if name not in self._files:
             raise EngineError(f"{self._folder} lacks weights ({name}): fetch the model again")
         weight: Tensor = self._files[name].get_tensor(name)
-        if weight.dtype not in _PLAIN:
+        if weight.dtype not in PLAIN:
             raise EngineError(
                 f"{self._folder} has {name} as {str(weight.dtype).removeprefix('torch.')}, which cannot be quantised "
                 "here: leave quantize at none"

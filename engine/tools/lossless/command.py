@@ -27,7 +27,7 @@ from specchat.engine.sequence.prompt import encode
 from specchat.engine.tools.bench.plan import NONE, Plan, Variant
 from specchat.engine.tools.bench.prompts import SETS, Prompt, load_prompts
 from specchat.engine.tools.bench.runner import reply, request, run_pass, run_requests
-from specchat.engine.tools.lossless.greedy import EXACT, TOLERANCES, GreedyCheck, check_greedy
+from specchat.engine.tools.lossless.greedy import BY_CODES, EXACT, TOLERANCES, GreedyCheck, check_greedy
 from specchat.engine.tools.lossless.quantization import Fidelity, QuantizedReference, measure_fidelity
 from specchat.engine.tools.lossless.reference import Reference, Scorer
 from specchat.engine.tools.lossless.report import VerificationReport
@@ -236,7 +236,8 @@ def _judge(
     fidelity: Fidelity | None,
     say: Say,
 ) -> Verification:
-    tolerance = TOLERANCES.get(evidence.ready.dtype, EXACT)
+    of_codes = EXACT if isinstance(reference, QuantizedReference) else BY_CODES
+    tolerance = TOLERANCES.get(evidence.ready.dtype, of_codes)
     threshold = FALSE_ALARM / max(1, len(evidence.sampled))
     plain = evidence.greedy[NONE]
     greedy: list[GreedyCheck] = []
@@ -282,7 +283,8 @@ def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int],
         loaded = load_model(resolve(config.target, store, ignore_progress), device, dtype, ignore_progress)
         return loaded.eos_ids, Reference(loaded), None
     packed = obtain_model(config.target, config, device, ignore_progress).model
-    assert isinstance(packed, PackedModel)  # as it was for the engine
+    if not isinstance(packed, PackedModel):  # quantised layers in modelling code of transformers
+        return packed.eos_ids, Reference(packed), None
     reference = QuantizedReference(packed, config.context)
     if evidence.stopped:  # how far the weights are from float32 takes another model to load
         return packed.eos_ids, reference, None

@@ -10,6 +10,8 @@ from specchat.engine.tools.lossless.reference import Scorer
 
 EXACT = 1e-6
 """ε of quantised passes: a token's bits depend on nothing but the tokens it sees."""
+BY_CODES = 0.1
+"""ε in logits of quantised layers in modelling code of transformers, whose last bits can turn an activation's code."""
 TOLERANCES = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
 """ε in logits per dtype: how much rounding may change the difference of two logits.
 

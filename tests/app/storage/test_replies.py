@@ -95,3 +95,19 @@ def test_a_file_of_the_first_version_is_carried_over(tmp_path: Path) -> None:
         ("one", "to one"),
         ("two", "to two"),
     ]
+
+
+def test_each_program_has_an_unsent_text_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+    with Store(path) as first, Store(path) as second:
+        assert first.unsent() == second.unsent() == {}
+        first.keep_unsent(0, "of the first")
+        second.keep_unsent(0, "of the second")
+        first.keep_unsent(7, "of a chat")
+        assert first.unsent() == {0: "of the first", 7: "of a chat"}
+        assert second.unsent() == {0: "of the second", 7: "of a chat"}
+        first.keep_unsent(0, "")
+    with Store(path) as alone:
+        assert alone.unsent() == {0: "of the second", 7: "of a chat"}
+        with Store(path) as beside:
+            assert beside.unsent() == {7: "of a chat"}

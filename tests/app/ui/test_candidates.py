@@ -159,7 +159,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
         await stage.answer(pilot, 20, text=ASK)
         await stage.press(pilot, "2")
         await stage.app.workers.wait_for_complete()
-        stage.app.chats.archive._writer.submit(lambda: None).result()  # type: ignore[union-attr]
+        stage.app.actions.chats.archive._writer.submit(lambda: None).result()  # type: ignore[union-attr]
         texts = [reply.text for reply in turn(stage).replies]
         copy = tmp_path / "killed"
         copy.mkdir()
@@ -182,7 +182,7 @@ async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> No
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "escape")
-        assert stage.app.chat_screen.unsent.of(stage.app.chat_screen.conversation) == ASK
+        assert stage.app.chat_screen.writing.unsent.of(stage.app.chat_screen.conversation) == ASK
         assert not stage.engine.submitted
         await stage.press(pilot, "enter", "2")
         assert [request.sampling.temperature for request in stage.engine.submitted] == [0.0]

@@ -137,7 +137,7 @@ async def test_prompts_taken_back_leave_nothing_behind(stage: Stage) -> None:
         assert [chat.title for chat in stage.store.chats()] == ["too early", "Regex for dates"]
         await stage.press(pilot, "escape")
         assert [chat.title for chat in stage.store.chats()] == ["Regex for dates"]
-        assert stage.app.chat_screen.unsent.of(stage.app.chat_screen.conversation) == "too early"
+        assert stage.app.chat_screen.writing.unsent.of(stage.app.chat_screen.conversation) == "too early"
 
 
 async def test_what_was_typed_and_not_sent_is_there_again(stage: Stage, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ async def test_what_was_typed_and_not_sent_is_there_again(stage: Stage, tmp_path
     last = Stage(tmp_path)
     async with last.app.run_test(size=SIZE) as pilot:
         await last.ready(pilot)
-        assert last.app.chat_screen.unsent.of(last.app.chat_screen.conversation) == ""
+        assert last.app.chat_screen.writing.unsent.of(last.app.chat_screen.conversation) == ""
 
 
 async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> 
         assert composer.text == "new"
         await stage.press(pilot, "ctrl+b", "home", "enter")
         assert composer.text == "old"
-        stage.app.chats.write()
+        stage.app.actions.chats.write()
     again = Stage(tmp_path)
     async with again.app.run_test(size=SIZE) as pilot:
         await again.ready(pilot)

@@ -154,7 +154,7 @@ async def test_a_settings_file_that_broke_meanwhile_is_left_alone(stage: Stage, 
         await stage.ready(pilot)
         file.write_text("gamma = = 1\n")
         await stage.send(pilot, "/gamma 6")
-        stage.app.settings_actions.preferences.close()  # type: ignore[union-attr]
+        stage.app.actions.settings.preferences.close()  # type: ignore[union-attr]
         await stage.settle(pilot)
         assert any("not stored for the next start" in notice for notice in said(stage))
         assert stage.app.requests.settings.gamma == 6  # type: ignore[union-attr]

@@ -8,7 +8,7 @@ from textual.widgets import Static
 
 from specchat.app.chat.marks import Marks
 from specchat.app.ui.notices import say
-from specchat.app.ui.screens.chat import COUNT_S
+from specchat.app.ui.screens.writing import COUNT_S
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar

@@ -61,6 +61,25 @@ async def test_enter_opens_the_chat_at_the_place_though_another_version_was_show
         assert not chosen["Where is the Baixa?"]
 
 
+@pytest.mark.parametrize("markdown", [False, True])
+async def test_a_hit_far_down_in_a_reply_is_brought_into_sight(stage: Stage, markdown: bool) -> None:
+    words = [f"line {number} of it" for number in range(200)]
+    words[120] = "here the **needle** lies"
+    chat = stage.store.create_chat("Hay").id
+    asked = stage.store.add_message(chat, "user", "Where is the needle?")
+    reply = stage.store.add_message(chat, "assistant", "", parent=asked)
+    stage.store.append_rounds(reply, "A needle? Look:\n\n" + "\n\n".join(words), [])
+    stage.store.finish_message(reply, "eos")
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, *(["ctrl+t"] if markdown else []), "ctrl+k")
+        await stage.press(pilot, *"needle lies", "enter")
+        await stage.settle(pilot)
+        shown = lines_of(stage)
+        assert any("lies" in line for line in shown)
+        assert not any("Look:" in line for line in shown)
+
+
 async def test_what_is_not_there_is_said_and_escape_goes_back(stage: Stage) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
         await searched(stage, pilot, "(.*")

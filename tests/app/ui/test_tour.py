@@ -66,7 +66,7 @@ async def test_an_empty_chat_offers_prompts(stage: Stage) -> None:
 
 async def tour(stage: Stage, pilot: Pilot[None]) -> None:
     await stage.ready(pilot)
-    stage.app.action_tour()
+    stage.app.action_open("tour")
     await stage.settle(pilot)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from textual.widgets._footer import FooterKey
 
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.screens.definitions import DefinitionsScreen
 from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Round
 from tests.app.stage import Stage
@@ -60,3 +62,13 @@ def test_every_round_has_its_place() -> None:
     assert all(isinstance(record, Round) for record, _ in found)
     with pytest.raises(IndexError):
         reply.token(reply.tokens)
+
+
+async def test_a_replay_offers_no_fork() -> None:
+    replay = Replay()
+    async with replay.app.run_test(size=(140, 40)) as pilot:
+        await replay.at(pilot, 0.6)
+        await replay.press(pilot, "f6")
+        shown = replay.screen.query_one(KeyBar).query(FooterKey)
+        assert replay.screen.query_one(Transcript).spot is not None
+        assert "fork here" not in {str(key.description) for key in shown}

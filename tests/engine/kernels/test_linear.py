@@ -114,6 +114,18 @@ def test_panels_can_be_packed_apart() -> None:
     assert np.array_equal(out, whole.data)
 
 
+@pytest.mark.parametrize("kind", Format)
+def test_rows_are_picked_as_they_are(kind: Format) -> None:
+    matrix, _ = random_matrix(kind, 70, 512)
+    wanted = np.array([69, 3, 16, 15, 3, *range(20, 40)])
+    picked = matrix.picked(wanted)
+    assert np.array_equal(unpack(picked), matrix.rows_of(wanted))
+    x = torch.randn(3, 512)
+    assert torch.equal(QuantizedLinear(picked)(x), QuantizedLinear(matrix)(x)[:, wanted])
+    with pytest.raises(KernelError, match="there is no row 70"):
+        matrix.picked([70])
+
+
 @pytest.mark.parametrize(
     ("kind", "columns", "sentence"),
     [(Format.Q4, 48, "rows of 48 weights cannot be divided into groups of 32"), (Format.Q4_SUPER, 320, "of 256")],

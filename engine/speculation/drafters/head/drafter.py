@@ -10,9 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.kernels.quantized_linear import QuantizedLinear
 from specchat.engine.request import DEFAULT_GAMMA, Sampling
-from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, chain, tree_of
@@ -23,14 +21,12 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.head.drawer import Drawer
 from specchat.engine.speculation.drafters.head.growth import EXPECTED, GRADES, Growth, Node, going_on, nominal_rate
-from specchat.engine.speculation.drafters.head.layer import HeadLayer
+from specchat.engine.speculation.drafters.head.layers import Head, layer_of
 from specchat.engine.speculation.drafters.head.memory import HeadMemory
-from specchat.engine.speculation.drafters.head.network import DraftHead
-from specchat.engine.speculation.drafters.head.packed_layer import PackedLayer, Place, can_be_packed
+from specchat.engine.speculation.drafters.head.packed_layer import PackedLayer, Place
 from specchat.engine.speculation.drafters.head.static_steps import StaticSteps
 from specchat.engine.speculation.drafters.head.steps import DraftSteps, Extend, levels_of
 from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
-from specchat.engine.speculation.drafters.head.weights import score_layer
 from specchat.engine.speculation.gamma.budget import Budget, repeatable
 from specchat.engine.speculation.proposal import Draft, Offers, Support, join
 
@@ -63,7 +59,7 @@ class HeadDrafter(Drafter):
 
     def __init__(
         self,
-        head: DraftHead,
+        head: Head,
         vocabulary: Tensor,
         target: Runner,
         penalties: Penalties,
@@ -72,7 +68,7 @@ class HeadDrafter(Drafter):
     ) -> None:
         self._branches = branches
         self._device = target.device
-        self._layer, self.score_bytes = _layer_of(head, vocabulary, target)
+        self._layer, self.score_bytes = layer_of(head, vocabulary, target)
         self._steps = DraftSteps(vocabulary, target.vocabulary)
         self.support = Support.of(vocabulary, target.vocabulary)
         self._penalties = penalties
@@ -129,7 +125,8 @@ class HeadDrafter(Drafter):
         """A tree of fixed shape, or a chain; what grows is not known before."""
         if self.grows(row):
             return None
-        return lambda gamma: _offer(self._tree_for(row, gamma) or chain(gamma))
+        deepest = self._layer.deepest
+        return lambda gamma: _offer(self._tree_for(row, min(gamma, deepest)) or chain(min(gamma, deepest)))
 
     def grows(self, row: SequenceState) -> bool:
         """On the quantised kernels, where every verified token costs; not where logits or acceptance are special."""
@@ -142,6 +139,7 @@ class HeadDrafter(Drafter):
         """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly."""
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
             return Draft([[] for _ in rows], [0] * len(rows), None, [[] for _ in rows])
+        gammas = [min(gamma, self._layer.deepest) for gamma in gammas]
         alike: dict[tuple[Tree | None, bool, bool], list[int]] = {}
         for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True)):
             grows = self.grows(row)
@@ -263,15 +261,6 @@ class HeadDrafter(Drafter):
 def _uniforms(rows: Sequence[SequenceState], count: int) -> NDArray[np.float64]:
     """[B, count], float64, for this round's draws."""
     return uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, count)
-
-
-def _layer_of(head: DraftHead, vocabulary: Tensor, target: Runner) -> tuple[HeadLayer, int]:
-    """The head beside a target, and the bytes of what scores its vocabulary."""
-    scores, size = score_layer(head, target.output_rows(vocabulary))
-    slots, columns = target.cache.slots, target.cache.columns
-    if isinstance(target, QuantizedRunner) and isinstance(scores, QuantizedLinear) and can_be_packed(head):
-        return PackedLayer(head, scores.matrix, target.embedding, slots, columns), size
-    return TorchLayer(head, scores, target.embedding_rows, slots, columns), size
 
 
 @lru_cache

@@ -20,6 +20,7 @@ from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.private_files import make_folder
+from specchat.engine.speculation.drafters.head.layers import Head
 from specchat.engine.speculation.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.speculation.drafters.head.weights import pack_head
 
@@ -66,7 +67,7 @@ class HeadCard:
 class LoadedHead:
     """A head on its target's device, in its dtype."""
 
-    head: DraftHead
+    head: Head
     vocabulary: Tensor
     """[V'], int64, the tokens it can draft."""
     name: str
@@ -156,8 +157,7 @@ def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
         raise EngineError(
             f"{path} is broken ({first_line(error)}): make the draft head again with specchat distill"
         ) from None
-    head = head.to(target.device, target.dtype).eval().requires_grad_(False)
-    size = pack_head(head, quantized=isinstance(target, PackedModel))
+    size = pack_head(head, target.device, target.dtype, quantized=isinstance(target, PackedModel))
     return LoadedHead(head, vocabulary.long().to(target.device), f"head for {card.target}", size)
 
 

@@ -41,6 +41,8 @@ class HeadLayer(Protocol):
 
     window: int
     """Places that a place sees, itself included."""
+    deepest: int
+    """Positions it can draft for."""
 
     @property
     def bytes(self) -> int:

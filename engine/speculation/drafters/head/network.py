@@ -45,13 +45,18 @@ class DraftHead(nn.Module):
         self.fuse = nn.Linear(d * len(shape.taps), d, bias=False)
         self.again = nn.Linear(d, d, bias=False)
         self.token = nn.Linear(d, d, bias=False)
-        self.read_norm = _Norm(d, shape.epsilon)
+        self.read_norm = Norm(d, shape.epsilon)
         self.qkv = nn.Linear(d, (shape.heads + 2 * shape.key_heads) * size, bias=False)
         self.out = nn.Linear(shape.heads * size, d, bias=False)
-        self.mlp_norm = _Norm(d, shape.epsilon)
+        self.mlp_norm = Norm(d, shape.epsilon)
         self.gate_up = nn.Linear(d, 2 * shape.intermediate, bias=False)
         self.down = nn.Linear(shape.intermediate, d, bias=False)
-        self.score_norm = _Norm(d, shape.epsilon)
+        self.score_norm = Norm(d, shape.epsilon)
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Depths of the target's hidden states that it reads."""
+        return self.shape.taps
 
     def fused(self, tapped: Tensor) -> Tensor:
         """The state [B, T, d] from the target's hidden states [B, T, taps x d], each depth normed on its own."""
@@ -69,7 +74,7 @@ class DraftHead(nn.Module):
         mixed: Tensor = self.qkv(self.read_norm(stream))
         mixed = mixed.reshape(*mixed.shape[:2], -1, shape.head_size).transpose(1, 2)
         asked = shape.heads + shape.key_heads
-        turned = _rotate(mixed[:, :asked], rotation)
+        turned = rotate(mixed[:, :asked], rotation)
         return turned[:, : shape.heads], turned[:, shape.heads :], mixed[:, asked:]
 
     def finish(self, stream: Tensor, attended: Tensor) -> Tensor:
@@ -92,14 +97,16 @@ class DraftHead(nn.Module):
         return angles.cos(), angles.sin()
 
 
-class _Norm(nn.RMSNorm):
-    """In training its weight is float32 and what it norms is not: one dtype lets torch use its fused kernel."""
+class Norm(nn.RMSNorm):
+    """Root mean square norm. In training its weight is float32 and what it norms is not: one dtype lets torch use its
+    fused kernel."""
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
 
 
-def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """x [B, heads, T, head size] turned by cosine and sine (`DraftHead.rotation`), which pair its two halves."""
     cosine, sine = (part.to(x.dtype) for part in rotation)
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat([-second, first], dim=-1) * sine

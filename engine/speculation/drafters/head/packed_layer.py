@@ -17,6 +17,7 @@ from specchat.engine.kernels.draft_head import STATE, HeadWeights, PackedHead
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_linear import QuantizedLinear
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.kv_cache import exchange
 from specchat.engine.runner.tree import BRANCHES, Tree
 from specchat.engine.sequence.sequence import SequenceState
@@ -55,6 +56,8 @@ class PackedLayer:
     Raises:
         KernelError: the kernels cannot compute with these sizes.
     """
+
+    deepest = MAX_GAMMA
 
     def __init__(
         self,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.kv_cache import exchange
 from specchat.engine.runner.padding import padded_width
 from specchat.engine.runner.to_device import to_device
@@ -16,12 +18,58 @@ from specchat.engine.runner.tree import Tree
 from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.head.layer import WINDOW, Scores
-from specchat.engine.speculation.drafters.head.network import DraftHead
 
 Embed = Callable[[Tensor], Tensor]
 """Gives the target's embeddings [..., d] of tokens [...]."""
+Score = Callable[[Tensor], Tensor]
+"""Gives logits of the draft vocabulary [..., V'] of what a step gave [..., d]."""
 _TOGETHER = 17
 """Places that rows read in one pass; who is further behind reads alone first."""
+
+
+class StateShape(Protocol):
+    """Sizes of what is kept of every place."""
+
+    @property
+    def hidden(self) -> int:
+        """d, of a state."""
+
+    @property
+    def key_heads(self) -> int:
+        """G."""
+
+    @property
+    def head_size(self) -> int:
+        """D."""
+
+
+class HeadNetwork(Protocol):
+    """A network of one layer, as `engine.speculation.drafters.head.network.DraftHead` describes it."""
+
+    @property
+    def shape(self) -> StateShape:
+        """Sizes of what is kept."""
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Weights, of the type and on the device that it computes in."""
+
+    def fused(self, tapped: Tensor) -> Tensor:
+        """States [B, T, d] from the target's hidden states [B, T, taps x hidden]."""
+
+    def again(self, outcome: Tensor) -> Tensor:
+        """States [B, T, d] from what the head gave itself [B, T, d]."""
+
+    def enter(self, state: Tensor, embedded: Tensor) -> Tensor:
+        """What the layer runs on [B, T, n], from states and embeddings."""
+
+    def read(self, stream: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B, heads, T, D]; keys and values [B, G, T, D]."""
+
+    def finish(self, stream: Tensor, attended: Tensor) -> Tensor:
+        """What the layer gives [B, T, d]."""
+
+    def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine [B, 1, T, D] at positions [B, T]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +121,13 @@ class TorchLayer:
         window: places that a place sees, itself included.
     """
 
+    deepest = MAX_GAMMA
+
     def __init__(
-        self, head: DraftHead, scores: nn.Module, embed: Embed, slots: int, columns: int, window: int = WINDOW
+        self, head: HeadNetwork, scores: Score, embed: Embed, slots: int, columns: int, window: int = WINDOW
     ) -> None:
         self._head, self._scores, self._embed, self.window = head, scores, embed, window
-        shape, like = head.shape, head.read_norm.weight
+        shape, like = head.shape, next(head.parameters())
         # Nothing looks at a state before it is written, so it need not take memory before.
         self._states = like.new_empty(slots, columns, shape.hidden)
         self._keys = like.new_zeros(slots, shape.key_heads, columns, shape.head_size)

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
+from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_linear import QuantizedLinear
 from specchat.engine.models.packed.linear import can_quantize, quantize_network, quantized_linear
 from specchat.engine.runner.prepacked_linear import pack, prepacked_linear
-from specchat.engine.speculation.drafters.head.network import DraftHead
 
 
-def pack_head(head: DraftHead, *, quantized: bool) -> int:
-    """Put the linear layers into the layout, and with `quantized` the number type, that is fastest.
+def pack_head(head: nn.Module, device: torch.device, dtype: torch.dtype, *, quantized: bool) -> int:
+    """Put the head on its target's device in its dtype, the linear layers in the layout that is fastest.
+
+    Args:
+        quantized: whether linear layers get 8-bit codes, made of the weights as they are stored.
 
     Returns:
         Bytes of all weights.
     """
     if quantized:
         quantize_network(head)
+    head.to(device, dtype).eval().requires_grad_(requires_grad=False)
     size = sum(weight.nbytes for weight in head.parameters())
     size += sum(layer.bytes for layer in head.modules() if isinstance(layer, QuantizedLinear))
     pack(head)
     return size
 
 
-def score_layer(head: DraftHead, weight: Tensor) -> tuple[nn.Module, int]:
-    """The layer that scores the head's vocabulary, from the target's output rows [V', d], and its bytes."""
-    if isinstance(head.fuse, QuantizedLinear) and can_quantize(weight):
+def score_layer(weight: Tensor | PackedMatrix, *, quantized: bool) -> tuple[nn.Module, int]:
+    """The layer that scores a head's vocabulary, from the target's output rows [V', d], and its bytes."""
+    if isinstance(weight, PackedMatrix):
+        return QuantizedLinear(weight), weight.data.nbytes
+    if quantized and can_quantize(weight):
         layer = quantized_linear(weight)
         return layer, layer.bytes
     return prepacked_linear(weight), weight.nbytes

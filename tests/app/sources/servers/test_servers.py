@@ -142,6 +142,12 @@ def test_llama_cpp_of_an_earlier_version_counts_a_round_at_once() -> None:
     assert reply.reason is FinishReason.LENGTH
 
 
+def test_llama_cpp_that_does_not_count_leaves_tokens_unknown() -> None:
+    stream = [{k: v for k, v in each.items() if k != "timings"} for each in shapes.LLAMA_CPP_STREAM[1:4]]
+    s = replied(asked(shapes.LLAMA_CPP, [*stream, shapes.chunk(None, "stop"), shapes.last_chunk(33, 4)])[0]).metrics
+    assert (s.unknown, s.emitted, s.passes, s.acceptance) == (3, 4, None, None)
+
+
 def test_vllm_tells_at_the_end() -> None:
     events, body = asked(shapes.VLLM, shapes.vllm_stream(shapes.VLLM_METRICS))
     assert body["logprobs"] is True
@@ -229,6 +235,7 @@ def test_any_other_server_is_plain_and_its_thoughts_are_marked() -> None:
     assert set(body) == {"model", "stream", "stream_options", "max_tokens", "temperature", "top_p", "messages"}
     reply = replied(events)
     assert reply.text == "<think>\nHm.\n</think>\n\nHi there"
+    assert reply.thought.there
     assert {fate for _, fate in tokens(reply)} == {U}
     s = reply.metrics
     assert (s.emitted, s.passes, s.tested, s.mean_emitted_length, s.acceptance) == (5, None, 0, None, None)

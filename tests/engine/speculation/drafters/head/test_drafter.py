@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,7 +11,9 @@ from specchat.engine import Admitted, Request, Round, Sampling
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.head.memory import HeadMemory
 from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
+from specchat.engine.speculation.drafters.published.load import load_published
 from tests.engine.chi_square import z_score
+from tests.engine.published_heads import KINDS, LAYERS, write
 from tests.engine.tiny import ask, assert_the_same_in_a_batch, ids_of, run_together, tiny_engine, tiny_head, tiny_model
 
 TEXTS = (
@@ -30,12 +34,22 @@ def test_greedy_output_is_the_targets_own(text: str, gamma: int | None) -> None:
             assert ids_of(list(engine.stream(ask(text, drafter=drafter, gamma=gamma, max_tokens=50)))) == plain
 
 
-def test_sampled_output_has_the_targets_distribution_though_the_head_knows_few_tokens() -> None:
+@pytest.mark.parametrize(
+    "kind", ["own", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("eagle-3", "medusa"))]
+)
+def test_sampled_output_has_the_targets_distribution_though_the_head_knows_few_tokens(
+    kind: str, tmp_path: Path
+) -> None:
     # A head that knows 30 of 260 tokens is wrong most of the time: the residual has to make up for it.
-    target = tiny_model(sharpness=4.0)
+    layers = 2 if kind == "own" else LAYERS
+    target, plain = (tiny_model(sharpness=4.0, layers=layers) for _ in range(2))  # a runner changes its attention
     prompt = (104, 105, 33, 10, 7)
     sampling = [Sampling(temperature=1.0, seed=seed) for seed in range(3000)]
-    with tiny_engine(target, head=tiny_head(target, vocabulary=30), slots=16, queue=3000) as engine:
+    if kind == "own":
+        head = tiny_head(target, vocabulary=30)
+    else:
+        head = load_published(write(tmp_path, *KINDS[kind][0]()), target)
+    with tiny_engine(target, head=head, slots=16, queue=3000) as engine:
         requests = [
             Request(f"r{i}", prompt_ids=prompt, drafter="head", gamma=2, max_tokens=2, sampling=s)
             for i, s in enumerate(sampling)
@@ -43,12 +57,12 @@ def test_sampled_output_has_the_targets_distribution_though_the_head_knows_few_t
         replies = [ids_of(events) for events in run_together(engine, requests)]
     first = torch.tensor([reply[0] for reply in replies])
     with torch.inference_mode():
-        p = target.model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+        p = plain.model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
     assert abs(z_score(first, p)) < 4
     common = int(first.bincount().argmax())
     second = torch.tensor([reply[1] for reply in replies if reply[0] == common and len(reply) > 1])
     with torch.inference_mode():
-        p = target.model(torch.tensor([[*prompt, common]])).logits[0, -1].softmax(-1)
+        p = plain.model(torch.tensor([[*prompt, common]])).logits[0, -1].softmax(-1)
     assert abs(z_score(second, p)) < 4
 
 

@@ -1,0 +1,145 @@
+"""Everything the app can do, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from textual.app import App
+
+from specchat.app.chat.archive import Archive
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.session import Session
+from specchat.app.settings.preferences import Preferences
+from specchat.app.ui.actions.candidates import CandidateActions
+from specchat.app.ui.actions.chats import ChatActions
+from specchat.app.ui.actions.clipboard import Clipboard
+from specchat.app.ui.actions.engine_offer import EngineOffer
+from specchat.app.ui.actions.file_export import FileExport
+from specchat.app.ui.actions.palette_commands import PaletteCommands
+from specchat.app.ui.actions.search import SearchActions
+from specchat.app.ui.actions.settings import SettingsActions
+from specchat.app.ui.actions.side_by_side import MakeDuet, SideBySide
+from specchat.app.ui.actions.slash_commands import SlashCommands
+from specchat.app.ui.actions.texts import OFF, TextActions
+from specchat.app.ui.actions.tree import TreeActions
+from specchat.app.ui.actions.views import Views, understood
+from specchat.app.ui.notices import say
+from specchat.app.ui.screens.chat import ChatScreen
+from specchat.app.ui.screens.messages import MessageAction
+
+
+class Actions:
+    """The objects that act for the app, each on its part of the program.
+
+    Args:
+        app: Shows screens and notices, and runs the workers.
+        screen: Shows the conversation.
+        requests: Sends prompts and stops replies.
+        now: The time of day, for the ages of chats.
+        pictures: The folder that pictures and exported chats go to; specchat's own by default.
+        make_duet: Makes the lanes of the side-by-side mode; without it there is none.
+        replaying: Whether the app shows a replay.
+    """
+
+    def __init__(
+        self,
+        app: App[None],
+        screen: ChatScreen,
+        requests: RequestManager,
+        now: Callable[[], float],
+        pictures: Path | None,
+        make_duet: MakeDuet | None,
+        *,
+        replaying: bool,
+    ) -> None:
+        self._app = app
+        self._screen = screen
+        self.offer = EngineOffer()
+        self.chats = ChatActions(app, screen, requests, now)
+        self.clipboard = Clipboard(app, screen, self.offer)
+        self.export = FileExport(app, screen, self.offer, pictures)
+        self.settings = SettingsActions(app, screen, requests, self.offer)
+        self.candidates = CandidateActions(app, screen, requests, self.settings, self.offer)
+        self.tree = TreeActions(app, screen, requests, self.chats.open)
+        self.search = SearchActions(app, screen, self.chats)
+        self.texts = TextActions(app, screen, requests, self.settings)
+        self.side = SideBySide(app, requests, make_duet, self._return)
+        self.views = Views(
+            app,
+            screen,
+            requests,
+            self.settings,
+            {
+                "candidates": self.candidates.show,
+                "messages": self.tree.messages,
+                "search": self.search.ask,
+                "copy": self.clipboard.ask,
+                "side_by_side": self.side.open,
+                "save_picture": self.export.screen,
+            },
+            replaying=replaying,
+        )
+        self.commands = SlashCommands(
+            app,
+            self.settings,
+            self.offer,
+            {
+                **{
+                    name: self.views.command(name)
+                    for name in ("controls", "messages", "search", "theory", "help", "tour")
+                },
+                **{
+                    action: partial(self.tree.command, action)
+                    for action in MessageAction
+                    if action is not MessageAction.GO
+                },
+                "preset": self.settings.use_preset,
+                "save": self.settings.save_preset,
+                "candidates": self.candidates.command,
+                "copy": self.clipboard.copy,
+                "export": self.export.chat,
+                "system": self.texts.system,
+                "system-save": self.texts.save_system,
+                "system-default": understood(self.texts.make_default),
+                "template": self.texts.template,
+                "template-save": self.texts.save_template,
+                "pin": understood(self.chats.pin_shown),
+                "new": understood(screen.action_new_chat),
+            },
+        )
+        self.palette = PaletteCommands(
+            app, self.views.open, self.chats, self.settings, self.export, self.tree.of_last, self.texts
+        )
+        screen.writing.complete_with(
+            {
+                **self.commands.words,
+                "system": lambda: [OFF, *(self.texts.systems.names() if self.texts.systems else ())],
+                "template": lambda: self.texts.templates.names() if self.texts.templates else [],
+            }
+        )
+
+    def connect(self, session: Session) -> None:
+        """Give each what it needs of the session."""
+        if session.store is not None:
+            archive = Archive(session.store, self._store_failed)
+            self.chats.archive = self.side.archive = self.tree.archive = archive
+            self.search.archive = self.texts.archive = archive
+        if session.settings_file is not None:
+            self.texts.keep_in(session.settings_file.parent)
+            self.settings.preferences = Preferences(session.settings_file, self._store_failed)
+        if session.settings is not None:
+            self.offer.target = Path(session.settings.target).name
+            self.settings.show(session.settings)
+
+    def _store_failed(self, sentence: str) -> None:
+        """The chat goes on; the user knows that it is not kept. Called in the writing thread."""
+        say(self._app, sentence, "error")
+
+    def _return(self, conversation: Conversation | None) -> None:
+        """From the side-by-side mode, with the lane to continue if there is one."""
+        if conversation is not None:
+            self._screen.show(conversation)
+        self.chats.list()

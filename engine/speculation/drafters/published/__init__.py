@@ -1,0 +1,1 @@
+"""Draft heads that others have trained and published, in the layouts of their authors."""

@@ -1,0 +1,46 @@
+"""Replies of a model that thinks, made of the tokens of a recorded one: no small model at hand thinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from specchat.engine import Admitted, Fate, Ready, Record, Round, Thinking
+from tests.app.recorded import trace
+
+MARKERS = Thinking("<think>", "</think>", False)
+
+
+def thinking_trace(name: str = "chat", thought: int = 12, *, markers: Thinking = MARKERS) -> list[Record]:
+    """A recorded reply of which the first rounds are thinking: `<think>` before them, `</think>` behind them.
+
+    Args:
+        name: The trace.
+        thought: How many rounds of each reply.
+        markers: Of the replies; one that the prompt has begun has no opening marker.
+    """
+    made: list[Record] = []
+    for record in trace(name):
+        match record:
+            case Ready():
+                made.append(replace(record, thinking_switch=True, template_words=("/hush",)))
+            case Admitted():
+                made.append(replace(record, thinking=markers))
+            case Round():
+                made += _marked(record, thought, markers)
+            case _:
+                made.append(record)
+    return made
+
+
+def _marked(record: Round, thought: int, markers: Thinking) -> Iterator[Round]:
+    """The round; a round of one plain token before the first and behind the last one of the thinking."""
+    plain = replace(
+        record, gamma=0, drafted=(), p=(), q=(), u=(), beta=(), accepted=0, pieces=(), detail=(), refused=(), offered=0,
+        last=1, last_fate=Fate.PLAIN, draft_s=0.0,
+    )  # fmt: skip
+    if record.number == 0 and not markers.begun:
+        yield replace(plain, last_piece=f"{markers.opening}\n", at=record.at - record.seconds)
+    yield record
+    if record.number == thought - 1:
+        yield replace(plain, last_piece=f"\n{markers.closing}\n\n", number=thought)

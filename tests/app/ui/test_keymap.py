@@ -1,0 +1,222 @@
+"""Keys that are changed in the settings, keys of vim, jumping to a message, the keys of what has the focus, themes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Static
+from textual.widgets._footer import FooterKey
+
+from specchat.app.chat.session import Session
+from specchat.app.settings.settings import Settings, load_settings, save_settings
+from specchat.app.ui.keys import all_ids, keymap
+from specchat.app.ui.screens.help import HelpScreen
+from specchat.app.ui.screens.jump import JumpScreen
+from specchat.app.ui.screens.keys import KeysScreen
+from specchat.app.ui.screens.search import SearchScreen
+from specchat.app.ui.widgets.chat_list import ChatList
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.key_bar import KeyBar
+from specchat.app.ui.widgets.transcript import Transcript
+from tests.app.stage import FOLLOW_UP, Stage, lines_of
+from tests.app.views import screen_of
+
+WIDE, NARROW = (140, 40), (80, 24)
+KEYS = """
+theme = "specchat-dark"
+
+[keys]
+"chat.search" = "f6"
+chat.inspect = ["ctrl+x", "i"]
+"chat.stop" = "ctrl+w"
+"composer.send" = "alt+s"
+"chat.nwe" = "f3"
+"chat.panel" = "f7"
+"chats.pin" = "hyperspace"
+"chats.delete" = 3
+"""
+THEME = """
+name = "paper"
+primary = "#aa3300"
+background = "white"
+foreground = "#111111"
+dark = false
+
+[fates]
+accepted = "#005500"
+"""
+
+
+def with_files(folder: Path, keys: str = "", **themes: str) -> Stage:
+    stage = Stage(folder)
+    (folder / "settings.toml").write_text(keys)
+    (folder / "themes").mkdir()
+    for name, text in themes.items():
+        (folder / "themes" / f"{name}.toml").write_text(text)
+    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, (), folder / "settings.toml")
+    return stage
+
+
+def footer(stage: Stage) -> dict[str, str]:
+    keys = stage.app.screen.query_one(KeyBar).query(FooterKey)
+    return {str(key.description): key.key_display for key in keys}
+
+
+def said(stage: Stage) -> str:
+    return " ".join(notice.message for notice in stage.app._notifications)
+
+
+async def test_changed_keys_work_and_are_shown_and_wrong_ones_are_named(tmp_path: Path) -> None:
+    stage = with_files(tmp_path, KEYS)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        for part in (
+            "'chat.nwe' (chat.new?)",
+            "chat.panel cannot have the key f7, which chat.step has",
+            "'hyperspace'",
+            "chats.delete has the key 3",
+        ):
+            assert part in said(stage)
+        assert footer(stage)["inspect"] == "^x"
+        await stage.press(pilot, *"hello", "enter", *"you", "alt+s")
+        stage.engine.give(20)
+        await stage.settle(pilot)
+        assert screen_of(stage).conversation.turns[0].prompt == "hello\nyou"
+        assert screen_of(stage).conversation.running
+        await stage.press(pilot, "escape")
+        assert screen_of(stage).conversation.running
+        await stage.press(pilot, "ctrl+x")
+        assert screen_of(stage).has_class("-inspect")
+        await stage.press(pilot, "escape")
+        assert not screen_of(stage).has_class("-inspect")
+        await stage.press(pilot, "ctrl+w")
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert not screen_of(stage).conversation.running
+        await stage.press(pilot, "ctrl+k")
+        assert not isinstance(stage.app.screen, SearchScreen)
+        await stage.press(pilot, "f6")
+        assert isinstance(stage.app.screen, SearchScreen)
+        await stage.press(pilot, "escape", "f1")
+        assert isinstance(stage.app.screen, HelpScreen)
+        assert "f6" in text_of(stage)
+
+
+def text_of(stage: Stage) -> str:
+    console = stage.app.console
+    tables = [stage.app.screen.query_one(f"#help-{part}", Static) for part in ("keys",)]
+    with console.capture() as captured:
+        for table in tables:
+            console.print(table.content, width=120)
+    return captured.get()
+
+
+def test_the_keys_stay_when_a_setting_is_stored(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text(KEYS)
+    assert load_settings(path) == (Settings(theme="specchat-dark"), None)
+    save_settings(path, Settings(temperature=0.5), ["temperature"])
+    assert load_settings(path) == (Settings(theme="specchat-dark", temperature=0.5), None)
+    assert '"chat.search" = "f6"' in path.read_text()
+
+
+def test_no_binding_has_the_key_of_another_by_default() -> None:
+    """Every id may be given its own default keys: nothing clashes as it is, but for keys that several share."""
+    from specchat.app.ui.keys import default_keys
+
+    for binding_id in all_ids():
+        assert keymap({binding_id: ",".join(default_keys(binding_id))})[1] == []
+
+
+async def test_the_keys_of_what_has_the_focus(stage: Stage) -> None:
+    stage.chats("one", "two")
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "question_mark")
+        assert isinstance(stage.app.screen, KeysScreen)
+        assert "composer.send" in text_of(stage)
+        assert "chats.rename" not in text_of(stage)
+        await stage.press(pilot, "escape", "ctrl+b", "question_mark")
+        assert "chats.rename" in text_of(stage)
+        assert "composer.send" not in text_of(stage)
+
+
+async def test_keys_of_vim_move_where_nothing_is_typed(stage: Stage) -> None:
+    stage.chats("one", "two", "three")
+    async with stage.app.run_test(size=(80, 14)) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, *"jkgG")
+        assert screen_of(stage).query_one(Composer).text == "jkgG"
+        await stage.press(pilot, "ctrl+b")
+        listed = screen_of(stage).query_one(ChatList)
+        places = []
+        for key in ("j", "k", "G", "g"):
+            await stage.press(pilot, key)
+            places.append(listed.highlighted)
+        assert places == [1, 0, 2, 0]
+        await stage.press(pilot, "escape")
+        await stage.answer(pilot)
+        transcript = screen_of(stage).query_one(Transcript)
+        transcript.focus()
+        end, lines = transcript.scroll_offset.y, []
+        for key in ("k", "j", "ctrl+u", "g", "G"):
+            await stage.press(pilot, key)
+            lines.append(end - transcript.scroll_offset.y)
+        assert lines == [1, 0, transcript.size.height // 2, end, 0]
+
+
+async def test_a_letter_leads_to_a_message(stage: Stage) -> None:
+    async with stage.app.run_test(size=(100, 36)) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        await stage.answer(pilot, 12, text=FOLLOW_UP)
+        await stage.press(pilot, "alt+j")
+        assert isinstance(stage.app.screen, JumpScreen)
+        transcript = screen_below(stage).query_one(Transcript)
+        lettered = [line for line in rendered(transcript) if line[:3].strip().isalpha() and line[1] in "asd"]
+        assert [line[1] for line in lettered] == ["a", "s", "d"][: len(lettered)]
+        wanted = next(line for line in lettered if FOLLOW_UP[:20] in line)
+        await stage.press(pilot, wanted[1])
+        assert not isinstance(stage.app.screen, JumpScreen)
+        assert not any(line[:3].strip() in ("a", "s", "d") for line in lines_of(stage))
+        await stage.press(pilot, "alt+j", "escape")
+        assert not isinstance(stage.app.screen, JumpScreen)
+
+
+def screen_below(stage: Stage) -> Any:
+    return stage.app.chat_screen
+
+
+def rendered(transcript: Transcript) -> list[str]:
+    return [transcript.render_line(y).text for y in range(transcript.size.height)]
+
+
+async def test_a_theme_from_the_folder(tmp_path: Path) -> None:
+    bad = 'primary = "#aa3300"\n[fates]\nacepted = "red"'
+    stage = with_files(tmp_path, "", paper=THEME, bad=bad, worse="primary = 'reddish'", none="name =")
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        assert "bad.toml is not used: fates.acepted is no fate" in said(stage)
+        assert "worse.toml is not used: primary is 'reddish'" in said(stage)
+        assert "none.toml is not used" in said(stage)
+        await stage.send(pilot, "/theme paper")
+        assert stage.app.theme == "paper"
+        assert stage.app.get_css_variables()["fate-accepted"] == "#005500"
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> None:
+    stage.chats("one", "two")
+
+    async def before(pilot: Any) -> None:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+b", "question_mark")
+
+    assert snap_compare(stage.app, terminal_size=size, run_before=before)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)

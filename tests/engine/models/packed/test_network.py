@@ -1,0 +1,127 @@
+"""Families that the decoder does not know: transformers' modelling code with quantised linear layers in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter, get_tensor_name_map, quants
+from gguf.constants import MODEL_ARCH
+from transformers.pytorch_utils import Conv1D
+
+from specchat.engine.config import EngineConfig
+from specchat.engine.kernels.library import missing
+from specchat.engine.kernels.quantized_embedding import QuantizedEmbedding
+from specchat.engine.kernels.quantized_linear import QuantizedLinear
+from specchat.engine.models.load import LoadedModel, load_model
+from specchat.engine.progress import ignore_progress
+from specchat.engine.worker import obtain
+from specchat.engine.worker.obtain import make_runner, obtain_model
+from tests.engine.families import write_other
+from tests.tiny_model import add_tokenizer
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+CPU = torch.device("cpu")
+TOKENS = torch.arange(20, 44)[None]
+
+
+def obtained(spec: Path, store: Path, quantize: str) -> LoadedModel:
+    found = obtain_model(str(spec), EngineConfig(str(spec), store, quantize=quantize), CPU, ignore_progress)
+    assert not found.notices
+    assert isinstance(found.model, LoadedModel)
+    return found.model
+
+
+def dequantized(model: LoadedModel, folder: Path) -> torch.nn.Module:
+    """The float32 network with the weights that the quantised layers stand for."""
+    plain = load_model(folder, CPU, torch.float32, ignore_progress).model
+    modules = dict(plain.named_modules())
+    for name, module in model.model.named_modules():
+        if isinstance(module, QuantizedLinear | QuantizedEmbedding):
+            weight = module.weight
+            turned = weight.T if type(modules[name]) is Conv1D else weight
+            assert (turned - modules[name].weight).abs().max() < 0.2 * modules[name].weight.abs().max()
+            modules[name].weight.data.copy_(turned)
+    return plain
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "stablelm", "olmo2", "gpt2"])
+@pytest.mark.parametrize("method", ["q8", "q4"])
+def test_logits_are_those_of_the_same_weights_in_float32(kind: str, method: str, tmp_path: Path) -> None:
+    folder = write_other(kind, tmp_path / "model")
+    model = obtained(folder, tmp_path / "store", method)
+    assert (model.format, model.dtype) == (method.upper(), torch.float32)
+    assert model.fingerprint == load_model(folder, CPU, torch.float32, ignore_progress).fingerprint
+    assert not any(type(module) is torch.nn.Linear for module in model.model.modules())
+    runner = make_runner(model, 2, 64, 8)
+    found = runner.forward(TOKENS, [0], [0])
+    expected = dequantized(model, folder)(TOKENS).logits
+    gap = (found.log_softmax(-1) - expected.log_softmax(-1)).abs()
+    assert gap.mean() < 0.03 * expected.std()  # activations of 8 bits
+    assert (found.argmax(-1) == expected.argmax(-1)).float().mean() > 0.8  # nothing here is likely
+    assert torch.equal(runner.embedding_rows(TOKENS), model.model.get_input_embeddings()(TOKENS))
+
+
+def test_layers_know_nothing_of_the_rows_beside_them(tmp_path: Path) -> None:
+    model = obtained(write_other("gpt_neox", tmp_path / "model"), tmp_path / "store", "q8")
+    layers: list[Any] = [layer for layer in model.model.modules() if isinstance(layer, QuantizedLinear)]
+    assert len(layers) > 8
+    for layer in layers:
+        x = torch.randn(3, 9, layer.in_features)
+        assert torch.equal(layer(x)[1, 4:5], layer(x[1, 4:5]))
+
+
+def test_a_gguf_file_keeps_its_codes(tmp_path: Path) -> None:
+    folder = write_other("stablelm", tmp_path / "plain")
+    file = write_gguf(folder, tmp_path / "tiny.gguf")
+    model = obtained(file, tmp_path / "store", "auto")
+    assert model.format == "Q4_1"
+    assert model.name == "tiny"
+    codes = model.model.get_submodule("model.layers.1.mlp.down_proj").weight
+    weight = load_model(folder, CPU, torch.float32, ignore_progress).model.get_submodule("model.layers.1.mlp.down_proj")
+    raw = quants.quantize(weight.weight.numpy(), GGMLQuantizationType.Q4_1)
+    assert torch.equal(codes, torch.from_numpy(quants.dequantize(raw, GGMLQuantizationType.Q4_1)))
+    found = make_runner(model, 1, 64, 8).forward(TOKENS, [0], [0])
+    assert torch.isfinite(found).all()
+
+
+def test_without_kernels_it_runs_dequantised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_other("gpt_neox", tmp_path / "model")
+    monkeypatch.setattr(obtain, "missing", lambda: "there are no kernels here")
+    found = obtain_model(str(folder), EngineConfig(str(folder), tmp_path, quantize="q8"), CPU, ignore_progress)
+    assert isinstance(found.model, LoadedModel)
+    assert found.model.quantized is None
+    (notice,) = found.notices
+    assert "there are no kernels here" in notice
+
+
+def write_gguf(folder: Path, file: Path) -> Path:
+    """The StableLM of a folder, its matrices Q4_1."""
+    network = load_model(folder, CPU, torch.float32, ignore_progress).model
+    config = network.config
+    writer = GGUFWriter(file, "stablelm")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_dimension_count(int(config.hidden_size // config.num_attention_heads * 0.25))
+    writer.add_layer_norm_eps(config.layer_norm_eps)
+    add_tokenizer(writer, folder)
+    names = get_tensor_name_map(MODEL_ARCH.STABLELM, config.num_hidden_layers)
+    for name, weight in network.state_dict().items():
+        part, kind = name.rsplit(".", 1)
+        values, kept = weight.numpy().astype(np.float32), GGMLQuantizationType.Q4_1
+        if values.ndim == 1:
+            writer.add_tensor(f"{names.get_name(part)}.{kind}", values)
+        else:
+            writer.add_tensor(f"{names.get_name(part)}.{kind}", quants.quantize(values, kept), raw_dtype=kept)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
