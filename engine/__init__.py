@@ -10,6 +10,7 @@ from specchat.engine.config import DEVICES, DTYPES, EngineConfig, models_folder
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
 from specchat.engine.events import (
+    MOST_DRAFTED,
     Admitted,
     Candidate,
     Counted,
@@ -50,6 +51,7 @@ __all__ = [
     "DTYPES",
     "FILE_MODE",
     "MAX_GAMMA",
+    "MOST_DRAFTED",
     "WHEN_FULL",
     "WINDOW_S",
     "Admitted",

@@ -66,6 +66,10 @@ class Candidate(NamedTuple):
     """Its probability in the list's distribution."""
 
 
+MOST_DRAFTED = 4096
+"""Drafted tokens of a step: what a server says beyond it is no count."""
+
+
 class Step(NamedTuple):
     """What a server says of one target pass: how much was drafted for it, and how much of that it accepted."""
 

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from specchat.engine.errors import EngineError
-from specchat.engine.events import Event, Round
+from specchat.engine.events import MOST_DRAFTED, Event, Round, Totals
 from specchat.engine.private_files import create_text
 from specchat.engine.request import Request
 
@@ -55,6 +55,8 @@ def from_json(line: str) -> Record:
         raise ValueError(f"not a record: {error}") from error
     if isinstance(record, Round):
         _check(record)
+    elif isinstance(record, Totals) and not all(0 <= a <= d <= MOST_DRAFTED for d, a in record.steps or ()):
+        raise ValueError(f"the steps of {record.request_id} contradict themselves")
     return record
 
 

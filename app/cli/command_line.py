@@ -83,6 +83,8 @@ def chat(
 
         options.check(given)
         options.check_attached(attach, given)
+        if attach and side_by_side:
+            raise UsageError("--side-by-side runs both lanes here: specchat compare --attach takes a server as a lane")
         raise typer.Exit(open_chat(given, _side(side_by_side, left, right, order, exact), attach))
     else:
         given |= {

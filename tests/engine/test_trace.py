@@ -24,6 +24,7 @@ from specchat.engine import (
     Refused,
     Round,
     Step,
+    Totals,
     TraceWriter,
     from_json,
     read_trace,
@@ -266,6 +267,12 @@ def test_an_observed_round_has_counts_for_chances() -> None:
     for changes in ({"judged": 4}, {"judged": 1}, {"judged": None}, {"p": (0.5,)}, {"accepted": 5}):
         with pytest.raises(ValueError, match="contradicts itself"):
             from_json(to_json(replace(record, **changes)))
+
+
+def test_steps_that_contradict_themselves_are_refused() -> None:
+    for step in (Step(2, 3), Step(2, -1), Step(1 << 40, 1 << 40)):
+        with pytest.raises(ValueError, match="contradict themselves"):
+            from_json(to_json(Totals("r", 1.0, steps=(step,))))
 
 
 def test_a_tree_comes_back_as_it_was() -> None:

@@ -16,7 +16,7 @@ from specchat.app.sources.servers.listing import Listing, observed_ready
 from specchat.app.sources.servers.protocol import count, path, read_chunk, standard_body
 from specchat.app.sources.servers.reply_stream import ReplyStream
 from specchat.app.sources.servers.server import Ask, Call, Clock
-from specchat.engine import Event, Finished, Prefilled, Ready, Request, Step
+from specchat.engine import MOST_DRAFTED, Event, Finished, Prefilled, Ready, Request, Step
 
 NAME = "llama.cpp"
 EXTENSIONS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"}
@@ -120,12 +120,12 @@ class LlamaCppReader:
         begins = drafted > self._drafted
         if begins:
             yield from self.close()
-            more = drafted - self._drafted
+            more = min(drafted - self._drafted, MOST_DRAFTED)
             self._step = Step(more, min(max(accepted - self._accepted, 0), more))
             if new > self._step.accepted:  # this version counts a whole round at once
                 new = 1
         self._drafted, self._accepted, self._predicted = drafted, accepted, predicted
-        silent = max(new - bool(text), 0)
+        silent = min(max(new - bool(text), 0), MOST_DRAFTED)
         """Tokens before this one for which no chunk was sent."""
         for piece in (*[""] * silent, *([text] if text else [])):
             if self._step is None:

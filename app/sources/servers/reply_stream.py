@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from specchat.app.sources.observed import observed_round
 from specchat.app.sources.servers.protocol import THINKING, Chunk
 from specchat.app.sources.servers.server import Clock
-from specchat.engine import Admitted, Finished, FinishReason, Round, Step, Totals
+from specchat.engine import MOST_DRAFTED, Admitted, Finished, FinishReason, Round, Step, Totals
 
 
 class ReplyStream:
@@ -65,6 +65,7 @@ class ReplyStream:
             tokens: how many the reply has with it; None if the server does not count while it answers.
         """
         new = len(pieces) or int(bool(text)) if tokens is None else tokens - self.tokens
+        new = min(new, MOST_DRAFTED + 1)  # more never come at once
         if "".join(pieces) != text or len(pieces) != new:
             pieces = [text, *[""] * (new - 1)] if text else [""] * new
         for piece in pieces:

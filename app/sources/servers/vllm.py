@@ -15,7 +15,7 @@ from specchat.app.sources.servers.listing import Listing, observed_ready
 from specchat.app.sources.servers.protocol import Chunk, count, path, read_chunk, standard_body
 from specchat.app.sources.servers.reply_stream import ReplyStream
 from specchat.app.sources.servers.server import Ask, Call, Clock
-from specchat.engine import Event, Finished, Ready, Request, Step, Totals
+from specchat.engine import MOST_DRAFTED, Event, Finished, Ready, Request, Step, Totals
 
 NAME = "vLLM"
 EXTENSIONS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repetition_penalty"}
@@ -92,4 +92,4 @@ def _steps(said: Mapping[str, Any]) -> tuple[Step, ...] | None:
         return None
     steps = tuple(Step(d, a) for d, a in zip(drafted, accepted, strict=True))
     whole = all(type(number) is int for step in steps for number in step)
-    return steps if whole and all(0 <= step.accepted <= step.drafted for step in steps) else None
+    return steps if whole and all(0 <= step.accepted <= step.drafted <= MOST_DRAFTED for step in steps) else None

@@ -66,7 +66,7 @@ class AcceptanceCard(ReplyCard):
             lines.append(Text.assemble(self.label(f"{number} "), bar, " ", tested))
         if not s.per_position:
             lines.append(Text(NOTHING, self.style("empty")))
-        asked = [float(gamma) for gamma in self.reply.figures.gammas]
+        asked = [] if s.unknown else [float(gamma) for gamma in self.reply.figures.gammas]
         latest = f"{asked[-1]:>3.0f} " if asked else f"{NOTHING:>3} "
         spark = sparkline(asked, self.inner - 6)
         lines.append(Text.assemble(self.label(d.GAMMA.label), latest, " ", (spark, self.style("draft"))))

@@ -75,6 +75,7 @@ async def test_sums_are_shown_where_only_they_are_told(tmp_path: Path) -> None:
         assert "4 of 7 drafted kept" in card
         assert "2.0 tokens per big-model step" in card
         assert "6 tokens in 3 rounds" in card
+        assert "γ  –" in card
         assert "α   " not in said(stage, Speed)
         assert any("2.0 tokens a step (τ)" in line for line in lines_of(stage))
 

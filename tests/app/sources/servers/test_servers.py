@@ -286,6 +286,24 @@ def test_a_server_of_no_use_is_named(pages: Mapping[str, Any], model: str | None
     assert words in died.message
 
 
+@pytest.mark.parametrize(
+    ("pages", "stream"),
+    [
+        (
+            shapes.LLAMA_CPP,
+            [shapes.chunk("a", **shapes.timings(1 << 39, 1 << 39, 1 << 38)), shapes.last_chunk(1, 1 << 39)],
+        ),
+        (shapes.VLLM, [shapes.chunk("a", usage=shapes.usage(1, 1 << 39))]),
+        (shapes.VLLM, shapes.vllm_stream({"per_step_accepted": [1 << 39], "per_step_drafted": [1 << 39]})),
+        (shapes.PLAIN, [shapes.chunk("a", usage="many"), shapes.last_chunk(-5, 1 << 62)]),
+    ],
+)
+def test_counts_beyond_reason_take_no_memory(pages: Mapping[str, Any], stream: Stream) -> None:
+    reply = replied(asked(pages, stream)[0])
+    assert len(reply.rounds) < 5000
+    assert reply.text.startswith(("a", "Hello"))
+
+
 @pytest.mark.parametrize("free", [(), ("/v1/models",)], ids=["no path", "the list"])
 def test_a_key_is_sent_and_a_wrong_one_named(free: Sequence[str]) -> None:
     with Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}, "right", free) as server:
@@ -346,3 +364,4 @@ def test_ask_prints_what_a_server_says_and_keeps_what_has_come(tmp_path: Path, m
         broken = command("ask", "Hello?", "--attach", server.url, "--save")
         assert (broken.code, broken.out, broken.err) == (2, "1. Grapes\n", "specchat: no memory\n")
     assert "1. Grapes" in command("export").out
+    assert "specchat compare --attach" in command("--side-by-side", "--attach", server.url).sentence
