@@ -116,6 +116,7 @@ class JsonPrinter:
                 figures.add(each)
         rounds = [each for each in events if isinstance(each, Round)]
         untold = figures.unknown and not figures.tested
+        in_all = figures.totals.accepted if figures.totals else None
         values = {
             "text": "".join(record.text for record in rounds) + event.tail,
             "token_ids": [] if figures.observed else [token for record in rounds for token in record.emitted],
@@ -123,7 +124,7 @@ class JsonPrinter:
             "finish_reason": event.reason,
             "rounds": figures.passes,
             "tested": None if untold else figures.tested,
-            "accepted": figures.totals.accepted if untold and figures.totals else None if untold else figures.accepted,
+            "accepted": in_all if untold else figures.accepted,
             "mean_emitted_length": figures.mean_emitted_length,
             "tokens_per_second": figures.tokens_per_second,
             "time_to_first_token_s": figures.time_to_first_token_s,

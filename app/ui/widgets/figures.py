@@ -79,10 +79,10 @@ def summary(metrics: Metrics, room: int) -> list[str]:
     if not metrics.rounds:
         return []
     parts = [f"{rate(metrics.tokens_per_second)} tok/s"]
-    if metrics.unknown and metrics.mean_emitted_length is not None:
-        parts.append(f"{rate(metrics.mean_emitted_length)} tokens a step (τ)")
-    if metrics.unknown and (kept := kept_of_drafted(metrics)):
-        parts.append(kept)
+    if metrics.unknown and not metrics.tested:
+        if metrics.mean_emitted_length is not None:
+            parts.append(f"{rate(metrics.mean_emitted_length)} tokens {PER_STEP[-1]} (τ)")
+        parts += [kept] if (kept := kept_of_drafted(metrics)) else []
     if metrics.tested:
         plain = [f"{rate(metrics.mean_emitted_length)} tokens {words} (τ)" for words in PER_STEP]
         left = room - len(parts[0]) - 3
