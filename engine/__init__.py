@@ -10,6 +10,7 @@ from specchat.engine.config import DEVICES, DTYPES, EngineConfig, models_folder
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
 from specchat.engine.events import (
+    MOST_DRAFTED,
     Admitted,
     Candidate,
     Counted,
@@ -26,8 +27,10 @@ from specchat.engine.events import (
     Ready,
     Refused,
     Round,
+    Step,
     Thinking,
     Token,
+    Totals,
 )
 from specchat.engine.lanes.clock import CLOCKS, Order
 from specchat.engine.lanes.engine import LaneEngine, LaneReady
@@ -49,6 +52,7 @@ __all__ = [
     "DTYPES",
     "FILE_MODE",
     "MAX_GAMMA",
+    "MOST_DRAFTED",
     "WHEN_FULL",
     "WINDOW_S",
     "Admitted",
@@ -85,8 +89,10 @@ __all__ = [
     "Sampling",
     "Speedup",
     "SpeedupTracker",
+    "Step",
     "Thinking",
     "Token",
+    "Totals",
     "TraceWriter",
     "create_text",
     "expected_tokens",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from specchat.app.chat.reply_figures import LONGEST_COURSE, ReplyFigures
 from specchat.app.chat.thought import Thought
+from specchat.app.sources.observed import told_apart
 from specchat.app.sources.stepper import Part
 from specchat.engine import (
     Admitted,
@@ -24,6 +25,7 @@ from specchat.engine import (
     Round,
     SpeedupTracker,
     Token,
+    Totals,
     from_json,
 )
 
@@ -109,6 +111,9 @@ class Reply:
         self._baseline = baseline or Baseline()
         self._gains = SpeedupTracker(self._baseline)
         self._sampled_at = 0.0
+        self._admitted: Admitted | None = None
+        self.told = False
+        """Whether a server has told what became of its tokens when they were all there: `rounds` are then others."""
         self.computed: dict[int, Computed] = {}
         """What was not recorded of its tokens and was computed afterwards, by the numbers of `starts`."""
         self._figures = self._new_figures()
@@ -224,10 +229,14 @@ class Reply:
                 self._left_out = record.left_out
                 self._begin_anew(record)
                 self.metrics.add(record)
+                self._admitted = record
             case Prefilled():
                 self.prefilled = (record.done, record.total)
             case Round():
                 self._add_round(record)
+            case Totals():
+                self._tell_apart(record)
+                self.metrics.add(record)
             case Finished():
                 self.stage, self.stepping = Stage.ENDED, None
                 self.reason, self.message = record.reason, record.message
@@ -298,6 +307,21 @@ class Reply:
         for place, token in enumerate(admitted.given[self.carried :], self.carried):
             self._append(_chosen(record_id=self.request_id, token=token, position=first + place, at=admitted.at))
         self.given = len(self.rounds)
+
+    def _tell_apart(self, totals: Totals) -> None:
+        """Put rounds in the place of tokens of unknown fate, if the server has told every pass."""
+        told = told_apart(self.own_rounds, totals.steps) if self.metrics.unknown and totals.steps is not None else None
+        if told is None:
+            return
+        self.told, rounds = True, [*self._rounds[: self.given], *told]
+        self._rounds, self._starts, self._tokens, self._metrics = [], [], 0, Metrics()
+        if self._admitted is not None:
+            self._thought = Thought(self._admitted.thinking)
+            self.metrics.add(self._admitted)
+        for index, record in enumerate(rounds):
+            self._append(record, own=index >= self.given)
+            if index >= self.given:
+                self.metrics.add(record)
 
     def _append(self, record: Round, *, own: bool = False) -> None:
         self._thought.add(record, self._tokens, own=own)

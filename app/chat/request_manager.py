@@ -185,6 +185,8 @@ class RequestManager:
         if self.settings is None:
             return False
         request = self._request(self.settings, conversation, turn)
+        if any(record.observed for record in rounds):  # its tokens have no ids: it goes on from its text
+            text, rounds = "".join(record.text for record in rounds) + text, rounds[:0]
         ids = tuple(token for record in rounds for token in record.emitted)
         return self._ask_again(conversation, turn, replace(request, reply_ids=(*ids, *chosen), reply_text=text), rounds)
 
@@ -201,6 +203,8 @@ class RequestManager:
         `then` gets a round that was made for its `Round.detail`, or None where there is no answer.
         """
         if self.settings is None or self._session is None or not self._ready or self._failure:
+            return False
+        if any(record.observed for record in rounds):
             return False
         request = self._request(self.settings, conversation, turn)
         ids = tuple(token for record in rounds for token in record.emitted)
@@ -261,7 +265,7 @@ class RequestManager:
         turn = next((turn for turn in conversation.turns if reply in turn.replies), None)
         asked = any(isinstance(q, Examination) and q.is_of(reply, token) for q in self._questions.waiting)
         known = token in reply.computed and reply.computed[token].detail is not None
-        if turn is None or self._session is None or self.settings is None or asked or known:
+        if turn is None or self._session is None or self.settings is None or asked or known or reply.metrics.observed:
             return
         examination, messages = Examination(reply, token, detail), conversation.messages(turn)
         if reply.model and reply.model != self.settings.target:

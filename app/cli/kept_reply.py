@@ -7,7 +7,7 @@ from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import UsageError
 from specchat.app.storage.attachment import Attachment
 from specchat.app.storage.store import Chat, Store
-from specchat.engine import Admitted, Event, Finished, Message, Round, to_json
+from specchat.engine import Admitted, Event, Finished, Message, Round, Totals, to_json
 
 
 class KeptReply:
@@ -54,7 +54,7 @@ class KeptReply:
     def add(self, event: Event) -> None:
         """Store an event of the reply."""
         match event:
-            case Admitted():
+            case Admitted() | Totals():
                 self._store.append_rounds(self._reply, "", [to_json(event)])
             case Round():
                 self._store.append_rounds(self._reply, event.text, [to_json(event)])

@@ -37,6 +37,7 @@ from specchat.engine import (
     Ready,
     Request,
     Round,
+    Totals,
     TraceWriter,
     models_folder,
 )
@@ -141,7 +142,7 @@ def answer(
     request = settings.request("ask", messages, tuple(clean_prompt(text) for text in question.stop))
     request = replace(request, sampling=replace(request.sampling, logit_bias=question.logit_bias))
     with TraceWriter(trace) if trace else nullcontext() as writer:
-        engine = attached(attach) if attach else Engine(settings.engine_config(models_folder()))
+        engine = attached(attach, options.get("target")) if attach else Engine(settings.engine_config(models_folder()))
         try:
             ready = load(engine)
         except BaseException:
@@ -171,15 +172,15 @@ def _piped() -> str:
     return data.decode("utf-8", "replace")
 
 
-def attached(url: str) -> AttachedEngine:
-    """The server of this address as the engine.
+def attached(url: str, model: object = None) -> AttachedEngine:
+    """The server of this address as the engine, with the model of this name, if one is given.
 
     Raises:
         EngineError: it is no address.
     """
     from specchat.app.sources.attached import AttachedEngine
 
-    return AttachedEngine(url, os.environ.get("SPECCHAT_API_KEY"))
+    return AttachedEngine(url, os.environ.get("SPECCHAT_API_KEY"), None if model is None else str(model))
 
 
 def load(engine: Engine | AttachedEngine) -> Ready:
@@ -224,7 +225,7 @@ def _stream(
             if kept is not None:
                 kept.add(event)
             match event:
-                case Admitted() | Round():
+                case Admitted() | Round() | Totals():
                     printer.add(event)
                 case Notice(text=text):
                     printer.note(text)

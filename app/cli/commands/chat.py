@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
     from specchat.app.sources.probe import Probe
     from specchat.app.ui.app import SpecChat
 
-    source = attached(attach) if attach else None
+    source = attached(attach, options.get("target")) if attach else None
     wanted = side or SideOptions()
     if side is not None:
         side.pair(settings)
@@ -98,6 +99,8 @@ def need_terminal(instead: str) -> None:
     Raises:
         UsageError: one of them is no terminal.
     """
+    if "TEXTUAL_DRIVER" in os.environ:  # textual-serve: the browser is the terminal
+        return
     for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout)):
         if stream is None or not stream.isatty():
             raise UsageError(f"{name} is not a terminal, and the interface needs one: {instead}")

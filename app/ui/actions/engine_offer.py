@@ -31,6 +31,7 @@ class EngineOffer:
 
     def update(self, ready: Ready) -> None:
         """Take over what was loaded."""
-        self.target, self.drafters, self.slots = ready.target, ready.drafters, ready.slots
         self.thinking_switch, self.template_words = ready.thinking_switch, ready.template_words
         self.weight_bytes = ready.weight_bytes
+        self.target, self.drafters = ready.target, ready.drafters
+        self.slots = ready.slots or self.slots  # another server may not say

@@ -15,7 +15,9 @@ from specchat.app.chat.reply import CHOSEN, Reply, Stage
 from specchat.app.chat.reply_figures import ReplyFigures
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import FOLD, SHOW
+from specchat.app.sources.observed import drawn_text
 from specchat.app.sources.stepper import Part
+from specchat.app.ui.widgets.figures import FATES
 from specchat.app.ui.widgets.live_markdown import LiveMarkdown
 from specchat.app.ui.widgets.reply_notes import note_lines
 from specchat.app.ui.widgets.thought_title import thought_title
@@ -215,7 +217,10 @@ class ReplyBlock(Block):
             self._tokens.title(self._title)
         for index in range(self._rounds, len(reply.rounds)):
             record, start = reply.rounds[index], reply.starts[index]
-            tokens = [(token.text, CHOSEN if record.drafter == CHOSEN else token.fate) for token in record.tokens()]
+            tokens = [
+                (drawn_text(record, token), CHOSEN if record.drafter == CHOSEN else token.fate)
+                for token in record.tokens()
+            ]
             shown = [n for n in range(len(tokens)) if self._shows(start + n)]
             if shown:
                 self._tokens.append(tokens[shown[0] : shown[-1] + 1], start + shown[0], alone=self._by_round)
@@ -313,10 +318,10 @@ class ReplyBlock(Block):
 
     @property
     def _wrapping(self) -> tuple[object, ...]:
-        """What becomes of rejected tokens now, how many stretches were unfolded, and whether thinking is shown."""
+        """What becomes of rejected tokens now, what is unfolded, how thinking is shown, and whether rounds became others."""
         whole = self.reply.running or self._by_round or self._cursor is not None
         rejected = SHOW if whole and self._rejected == FOLD else self._rejected
-        return rejected, len(self._unfolded), self._titled, self._thoughts
+        return rejected, len(self._unfolded), self._titled, self._thoughts, self.reply.told
 
     def _wrap_anew(self) -> None:
         """Begin again with no token wrapped."""
@@ -392,5 +397,5 @@ def _grey(strip: Strip, styles: TranscriptStyles) -> Strip:
 
 def legend_strip(styles: TranscriptStyles) -> Strip:
     """What the colours mean, for a picture that goes without the line at the top."""
-    names = ((Segment(fate.value, styles.fates[fate]), Segment("  ", styles.base)) for fate in Fate)
+    names = ((Segment(fate.value, styles.fates[fate]), Segment("  ", styles.base)) for fate in FATES)
     return Strip([Segment(" " * INDENT, styles.base), *(segment for name in names for segment in name)])

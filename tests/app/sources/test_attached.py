@@ -209,5 +209,7 @@ def test_ask_prints_what_the_server_says(
     figures = json.loads(command(*question, "--attach", served.url, "--json").out)
     assert figures["text"] == here.out.removesuffix("\n")
     assert figures["tested"] >= figures["accepted"] > 0
-    refused = command(*question, "--attach", served.url, "--target", model)
-    assert "--target contradicts --attach" in refused.sentence
+    refused = command(*question, "--attach", served.url, "--slots", 2)
+    assert "--slots contradicts --attach" in refused.sentence
+    absent = command(*question, "--attach", served.url, "--target", "gpt-z")
+    assert f"has no model gpt-z: it has {model.name}" in absent.sentence
