@@ -71,6 +71,12 @@ class ContextMeter:
         self.counted = ""
         """The prompt, with what is attached, that `usage` is of."""
 
+    def begin(self, context: int) -> None:
+        """Another model is loaded: what was counted before was counted by another tokenizer."""
+        self.context = context
+        self._history = self._whole = self._empty = None
+        self._ones, self.counted = {}, ""
+
     @property
     def usage(self) -> Usage | None:
         """As far as it is known; None while it is not."""

@@ -60,7 +60,7 @@ class Gauge:
 
     def begin(self, context: int) -> None:
         """The models are loaded: prompts can be counted."""
-        self._meter.context = context
+        self._meter.begin(context)
         self.ask()
 
     def typed(self) -> None:

@@ -318,7 +318,7 @@ class ReplyBlock(Block):
 
     @property
     def _wrapping(self) -> tuple[object, ...]:
-        """What becomes of rejected tokens now, what is unfolded, how thinking is shown, and whether rounds became others."""
+        """What becomes of rejected tokens and of thinking, what is unfolded, and whether rounds became others."""
         whole = self.reply.running or self._by_round or self._cursor is not None
         rejected = SHOW if whole and self._rejected == FOLD else self._rejected
         return rejected, len(self._unfolded), self._titled, self._thoughts, self.reply.told
