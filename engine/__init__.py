@@ -10,6 +10,7 @@ from specchat.engine.config import DEVICES, DTYPES, EngineConfig, models_folder
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
 from specchat.engine.events import (
+    MOST_DRAFTED,
     Admitted,
     Candidate,
     Counted,
@@ -26,8 +27,10 @@ from specchat.engine.events import (
     Ready,
     Refused,
     Round,
+    Step,
     Thinking,
     Token,
+    Totals,
 )
 from specchat.engine.lanes.clock import CLOCKS, Order
 from specchat.engine.lanes.engine import LaneEngine, LaneReady
@@ -36,6 +39,7 @@ from specchat.engine.preload import preload_torch
 from specchat.engine.private_files import FILE_MODE, create_text, make_folder, make_private
 from specchat.engine.progress import Progress, size_text
 from specchat.engine.request import MAX_GAMMA, WHEN_FULL, Message, Request, Sampling, gamma_text, parse_gamma
+from specchat.engine.sequence.fit import left_out, without
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
 from specchat.engine.stats.speedup import Baseline, Speedup, SpeedupTracker
 from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup
@@ -48,6 +52,7 @@ __all__ = [
     "DTYPES",
     "FILE_MODE",
     "MAX_GAMMA",
+    "MOST_DRAFTED",
     "WHEN_FULL",
     "WINDOW_S",
     "Admitted",
@@ -84,13 +89,16 @@ __all__ = [
     "Sampling",
     "Speedup",
     "SpeedupTracker",
+    "Step",
     "Thinking",
     "Token",
+    "Totals",
     "TraceWriter",
     "create_text",
     "expected_tokens",
     "from_json",
     "gamma_text",
+    "left_out",
     "make_folder",
     "make_private",
     "models_folder",
@@ -103,4 +111,5 @@ __all__ = [
     "size_text",
     "speedup",
     "to_json",
+    "without",
 ]

@@ -28,6 +28,8 @@ class Fate(StrEnum):
     """Drawn from p after all drafted tokens were accepted."""
     PLAIN = "plain"
     """Drawn from p in a round without a draft."""
+    UNKNOWN = "unknown"
+    """Part of the reply of a server that does not say what became of it."""
 
 
 class FinishReason(StrEnum):
@@ -62,6 +64,19 @@ class Candidate(NamedTuple):
     """Its text on its own."""
     probability: float
     """Its probability in the list's distribution."""
+
+
+MOST_DRAFTED = 4096
+"""Drafted tokens of a step: what a server says beyond it is no count."""
+
+
+class Step(NamedTuple):
+    """What a server says of one target pass: how much was drafted for it, and how much of that it accepted."""
+
+    drafted: int
+    """Drafted tokens."""
+    accepted: int
+    """How many of them were accepted."""
 
 
 class Given(NamedTuple):
@@ -131,6 +146,10 @@ class Round:
     Then `drafted` holds the accepted one, or the first if none was, and behind a rejection the first choices of that
     branch. Other rejected tokens are in `refused`; p and q are the residuals at each token's turn, and β is the
     probability that one of the tokens offered is accepted.
+
+    A round may be put together from what another server says (`observed`). Then `p`, `q`, `u` and `beta` are empty,
+    token ids are -1, pieces of rejected and discarded tokens are empty, all of the time is in `rest_s`, which counts
+    from the text before, and `last_fate` is UNKNOWN where nothing was said of the token.
     """
 
     request_id: str
@@ -181,11 +200,18 @@ class Round:
     """Tokens of the tree; 0 for a chain."""
     plain_s: float = 0.0
     """Time of a pass over one token of each row of the batch, measured just before this round; 0 where none was."""
+    judged: int | None = None
+    """Number of tested tokens of an observed round; None of a round of an engine of ours, where `p` has them."""
+
+    @property
+    def observed(self) -> bool:
+        """Whether it was put together from what another server says."""
+        return self.judged is not None
 
     @property
     def tested(self) -> int:
         """Number of tested tokens: the accepted ones and the rejected one."""
-        return len(self.p)
+        return len(self.p) if self.judged is None else self.judged
 
     @property
     def verified(self) -> int:
@@ -278,6 +304,9 @@ class Ready:
     """Whether the chat template can switch thinking on and off (`Request.thinking`)."""
     template_words: tuple[str, ...] = ()
     """Words with a slash before them that the chat template looks for in a conversation."""
+    observed: str = ""
+    """Name of the server whose replies are observed; empty for an engine of ours. What it does not say is empty or 0:
+    slots, context, bytes, device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +372,28 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """What another server says of a reply as a whole, at its end. What it does not say is None."""
+
+    request_id: str
+    """The request."""
+    at: float
+    """Time of this event."""
+    prompt_tokens: int | None = None
+    """Tokens of its prompt."""
+    tokens: int | None = None
+    """Tokens of the reply."""
+    passes: int | None = None
+    """Target passes."""
+    drafted: int | None = None
+    """Drafted tokens."""
+    accepted: int | None = None
+    """How many of them were accepted."""
+    steps: tuple[Step, ...] | None = None
+    """Every pass that tested drafts, in order. With them, tokens that came with an unknown fate are told apart."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """A request has ended; its last event. `message` is the sentence to show if `reason` is ERROR."""
 
@@ -368,4 +419,4 @@ class Died:
     """Time of this event."""
 
 
-Event = Loading | Ready | Admitted | Prefilled | Round | Notice | Counted | Finished | Died
+Event = Loading | Ready | Admitted | Prefilled | Round | Notice | Counted | Totals | Finished | Died

@@ -1,10 +1,11 @@
 """Trace format: one JSON object per line, to store, replay and analyse replies without a model.
 
-The first line is `{"record": "trace", "version": 3}`. Every other line is a `Request` or an event, with its type's name
-in lower case under `record`. Unknown fields are an error: a newer format has a newer version; versions 1 (no trees)
-and 2 (no plain passes, no frequency penalty, no `Detail.probability`, no reply that begins with given tokens, no
-thinking) are also read. `assets/trace.schema.json` describes every field. Reading checks every field against its
-declared type, so that a damaged trace fails here and not half-way through a replay.
+The first line is `{"record": "trace", "version": 4}`. Every other line is a `Request` or an event, with its type's name
+in lower case under `record`. Unknown fields are an error: a newer format has a newer version; versions 1 (no trees), 2
+(no plain passes, no frequency penalty, no `Detail.probability`, no reply that begins with given tokens) and 3 (no
+thinking, and no replies of other servers: no unknown fate, no `Totals`) are also read. `assets/trace.schema.json`
+describes every field. Reading checks every field against its declared type, so that a damaged trace fails here and not
+half-way through a replay.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from types import TracebackType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from specchat.engine.errors import EngineError
-from specchat.engine.events import Event, Round
+from specchat.engine.events import MOST_DRAFTED, Event, Round, Totals
 from specchat.engine.private_files import create_text
 from specchat.engine.request import Request
 
-VERSION = 3
-READABLE = (1, 2, VERSION)
+VERSION = 4
+READABLE = (1, 2, 3, VERSION)
 Record = Event | Request
 
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(Record)}
@@ -54,6 +55,8 @@ def from_json(line: str) -> Record:
         raise ValueError(f"not a record: {error}") from error
     if isinstance(record, Round):
         _check(record)
+    elif isinstance(record, Totals) and not all(0 <= a <= d <= MOST_DRAFTED for d, a in record.steps or ()):
+        raise ValueError(f"the steps of {record.request_id} contradict themselves")
     return record
 
 
@@ -180,7 +183,8 @@ def _hints(kind: type) -> dict[str, Any]:
 def _check(record: Round) -> None:
     """Check the invariants that readers of a round rely on."""
     drafted, tested = len(record.drafted), record.tested
-    judged = len(record.q) == len(record.u) == len(record.beta) == tested <= drafted == len(record.pieces)
+    judged = len(record.p) == len(record.q) == len(record.u) == len(record.beta) == (0 if record.observed else tested)
+    judged = judged and tested <= drafted == len(record.pieces)
     last = (record.last is None) == (record.last_fate is None)
     beside = len(record.refused) in (0, tested)
     if not (judged and last and beside and 0 <= record.accepted <= tested <= record.accepted + 1):

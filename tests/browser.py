@@ -20,6 +20,7 @@ needs_browser = pytest.mark.skipif(
     not (CHROMIUM and DRIVER), reason="needs Chromium and its driver (Debian: chromium, chromium-driver)"
 )
 PATIENCE_S = 120
+CONTROL = "\ue009"
 
 
 class Browser:
@@ -67,9 +68,11 @@ class Browser:
             time.sleep(0.05)
         raise AssertionError(f"never true: {condition}")
 
-    def press(self, *keys: str) -> None:
-        """Press keys, one after the other."""
+    def press(self, *keys: str, control: bool = False) -> None:
+        """Press keys, one after the other; with `control`, while that key is down."""
         steps = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        if control:
+            steps = [{"type": "keyDown", "value": CONTROL}, *steps, {"type": "keyUp", "value": CONTROL}]
         self._call("actions", actions=[{"type": "key", "id": "keys", "actions": steps}])
 
     def point_at(self, selector: str) -> None:

@@ -12,6 +12,7 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import AppError
+from specchat.app.storage.attachment import Attachment
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat, Store
 from specchat.engine import Admitted, Finished, Record, Round, to_json
@@ -87,7 +88,9 @@ class Archive:
                 chat = conversation.chat or self._store.create_chat(conversation.title, conversation.system or "")
                 if conversation.chat is None and conversation.thinking is not None:
                     self._store.set_thinking(chat.id, conversation.thinking)
-                prompt_id = self._store.add_message(chat.id, "user", turn.prompt, parent=_row_of(before))
+                prompt_id = self._store.add_message(
+                    chat.id, "user", turn.prompt, parent=_row_of(before), attachments=turn.attachments
+                )
             conversation.chat, turn.prompt_id = chat, prompt_id
 
         return self._do(write)
@@ -106,7 +109,12 @@ class Archive:
                     self._store.set_parent(turn.prompt_id, parent)
                 rows = [
                     self._store.add_message(
-                        conversation.chat.id, "assistant", "", parent=turn.prompt_id, chosen=reply is shown
+                        conversation.chat.id,
+                        "assistant",
+                        "",
+                        parent=turn.prompt_id,
+                        chosen=reply is shown,
+                        model=reply.model,
                     )
                     for reply in replies
                 ]
@@ -150,6 +158,15 @@ class Archive:
 
         return self._do(write)
 
+    def set_tokens(self, turn: Turn, name: str, tokens: int) -> Future[None]:
+        """Store how many tokens something takes that was sent along with a prompt."""
+
+        def write() -> None:
+            if turn.prompt_id is not None:
+                self._store.attachments.set_tokens(turn.prompt_id, name, tokens)
+
+        return self._do(write)
+
     def find(self, text: str) -> Future[list[Hit] | None]:
         """Where all these words stand, in titles, prompts and replies."""
 
@@ -171,6 +188,10 @@ class Archive:
     def prompts(self) -> Future[list[str] | None]:
         """The newest prompts of all chats."""
         return self._do(lambda: self._store.prompts(PROMPTS))
+
+    def models(self) -> Future[list[str] | None]:
+        """What replies came from, the one that answered last first."""
+        return self._do(self._store.models)
 
     def set_system(self, conversation: Conversation) -> Future[None]:
         """Store the instructions to the model; those of a chat without a row are stored with its first prompt."""
@@ -219,13 +240,13 @@ class Archive:
 
         return self._do(write)
 
-    def unsent(self) -> Future[dict[int, str] | None]:
-        """What was typed and not sent, by the chat's id."""
-        return self._do(self._store.unsent)
+    def unsent(self) -> Future[tuple[dict[int, str], dict[int, tuple[Attachment, ...]]] | None]:
+        """What was typed and not sent, and what is attached to it, by the chat's id."""
+        return self._do(lambda: (self._store.unsent(), self._store.unsent_attachments()))
 
-    def keep_unsent(self, chat_id: int, text: str) -> Future[None]:
-        """Store what is typed and not sent in a chat."""
-        return self._do(lambda: self._store.keep_unsent(chat_id, text))
+    def keep_unsent(self, chat_id: int, text: str, attachments: Sequence[Attachment] | None) -> Future[None]:
+        """Store what is typed and not sent in a chat; without attachments, those that are stored stay."""
+        return self._do(lambda: self._store.keep_unsent(chat_id, text, attachments))
 
     def rename(self, chat: Chat, title: str) -> Future[None]:
         """Give a chat another title."""

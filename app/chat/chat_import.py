@@ -12,6 +12,7 @@ from typing import Any
 from specchat.app.chat.conversation import title_of
 from specchat.app.chat.export import FORMAT
 from specchat.app.sanitize import clean_prompt
+from specchat.app.storage.attachment import FILE, PASTE, Attachment
 from specchat.app.storage.imported import ImportedChat, ImportedMessage
 from specchat.engine import FinishReason, Round, from_json, to_json
 
@@ -86,7 +87,8 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
     messages: list[ImportedMessage] = []
     parent: int | None = None
     for turn in exported["turns"]:
-        messages.append(ImportedMessage("user", _text(turn["prompt"]), parent))
+        attached = tuple(_attachment(each) for each in turn.get("attachments", ()))
+        messages.append(ImportedMessage("user", _text(turn["prompt"]), parent, attachments=attached))
         prompt = parent = len(messages) - 1
         for place, reply in enumerate(turn["replies"]):
             rounds = [from_json(json.dumps(values)) for values in reply["rounds"]]
@@ -100,6 +102,13 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
             if chosen:
                 parent = len(messages) - 1
     return _whole(exported.get("title"), messages, _text(exported.get("system") or ""))
+
+
+def _attachment(exported: Mapping[str, Any]) -> Attachment:
+    kind, tokens = exported["kind"], exported["tokens"]
+    if kind not in (FILE, PASTE) or not isinstance(tokens, int | None):
+        raise ValueError("an attachment is neither a file nor a paste")
+    return Attachment(kind, _text(exported["name"]), _text(exported["text"]), tokens)
 
 
 def _chatgpt(exported: Mapping[str, Any]) -> ImportedChat:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from specchat.app.chat.attachments import content_of
 from specchat.app.chat.reply import Reply
+from specchat.app.storage.attachment import Attachment
 from specchat.app.storage.store import Chat
 from specchat.engine import FinishReason, Message
 
@@ -29,12 +31,19 @@ class Turn:
     """Every version of the prompt, this one among them, oldest first; shared by all of them."""
     following: dict[Reply | None, Turn] = field(default_factory=dict)
     """What was last shown behind each reply; behind None, what waits for the first one."""
+    attachments: tuple[Attachment, ...] = ()
+    """What was sent along with the prompt."""
 
     def __post_init__(self) -> None:
         if self.reply is not None and not self.replies:
             self.replies.append(self.reply)
         if not self.versions:
             self.versions.append(self)
+
+    @property
+    def content(self) -> str:
+        """What the model gets: the prompt with everything that was sent along with it."""
+        return content_of(self.prompt, self.attachments)
 
     @property
     def place(self) -> int:
@@ -104,11 +113,22 @@ class Conversation:
 
     def messages(self, upto: Turn) -> tuple[Message, ...]:
         """The messages that the model gets in order to answer `upto`."""
-        return _messages(self.system, self.turns[: self.turns.index(upto)], upto.prompt)
+        return _messages(self.system, self.turns[: self.turns.index(upto)], upto.content)
 
     def messages_with(self, prompt: str) -> tuple[Message, ...]:
-        """The messages that the model would get in order to answer a prompt behind the last turn."""
+        """The messages that the model would get in order to answer this behind the last turn."""
         return _messages(self.system, self.turns, prompt)
+
+    @property
+    def left_out(self) -> frozenset[Turn]:
+        """The turns of the path that the model was not told when it wrote the last reply: they did not fit."""
+        asked = next((place for place in reversed(range(len(self.turns))) if self.turns[place].reply is not None), 0)
+        reply = self.turns[asked].reply if self.turns else None
+        if reply is None or not reply.left_out:
+            return frozenset()
+        told = [turn for turn in self.turns[:asked] if turn.counts]
+        first = 1 if self.system else 0
+        return frozenset(turn for number, turn in enumerate(told) if first + 2 * number in reply.left_out)
 
     def before(self, turn: Turn) -> Turn | None:
         """The turn before this one on the path; None before the first."""
@@ -149,6 +169,13 @@ class Conversation:
         turn.reply = reply
         if (later := turn.following.pop(None, None)) is not None:
             turn.following[reply] = later
+
+    def tell_models(self) -> None:
+        """Where several models have answered, each reply says which one it came from."""
+        replies = [reply for turn in self.every for reply in turn.replies]
+        several = len({reply.model for reply in replies if reply.model}) > 1
+        for reply in replies:
+            reply.names_model = several and bool(reply.model)
 
     def reveal(self, message_id: int) -> tuple[Turn | None, list[Turn | Reply]]:
         """Let the path lead through the message with this row: its turn, and what it now goes on with instead."""
@@ -209,7 +236,7 @@ def _messages(system: str | None, turns: Iterable[Turn], prompt: str) -> tuple[M
     messages = [Message("system", system)] if system else []
     for turn in turns:
         if turn.counts and turn.reply is not None:
-            messages += [Message("user", turn.prompt), Message("assistant", turn.reply.text)]
+            messages += [Message("user", turn.content), Message("assistant", turn.reply.text)]
     return (*messages, Message("user", prompt))
 
 

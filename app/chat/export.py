@@ -6,8 +6,10 @@ import json
 import re
 from typing import Any
 
+from specchat.app.chat.attachments import as_block
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
+from specchat.app.storage.attachment import Attachment
 from specchat.engine import FinishReason, to_json
 
 FORMATS = ("md", "json", "svg", "html")
@@ -22,7 +24,7 @@ def as_markdown(conversation: Conversation, model: str, *, thinking: bool = Fals
     if conversation.system:
         parts += ["## System", conversation.system.strip()]
     for turn in conversation.turns:
-        parts += ["## You", turn.prompt.strip()]
+        parts += ["## You", turn.prompt.strip(), *map(as_block, turn.attachments)]
         if turn.reply is not None:
             parts += [f"## {model or 'Model'}", *_markdown_reply(turn, turn.reply, thinking=thinking)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -43,6 +45,7 @@ def as_json(conversation: Conversation, model: str) -> str:
                 "replies": [_reply(reply) for reply in turn.replies],
                 "version": turn.version,
                 "versions": [other.prompt for other in turn.versions],
+                **({"attachments": [_attachment(each) for each in turn.attachments]} if turn.attachments else {}),
             }
             for turn in conversation.turns
         ],
@@ -71,6 +74,10 @@ def _markdown_reply(turn: Turn, reply: Reply, *, thinking: bool) -> list[str]:
     return [quoted, answer.strip(), f"*{' · '.join(notes)}*" if notes else ""]
 
 
+def _attachment(attachment: Attachment) -> dict[str, Any]:
+    return {name: getattr(attachment, name) for name in ("kind", "name", "text", "tokens")}
+
+
 def _reply(reply: Reply) -> dict[str, Any]:
     s = reply.metrics
     return {
@@ -78,6 +85,7 @@ def _reply(reply: Reply) -> dict[str, Any]:
         "stage": reply.stage.value,
         "reason": reply.reason.value if reply.reason else None,
         "message": reply.message,
+        **({"left_out": list(reply.left_out)} if reply.left_out else {}),
         "figures": {
             "rounds": s.rounds,
             "tokens": s.emitted,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from specchat.app.sources.source import Source
-from specchat.engine import EngineError, Finished, Record, Request, Round
+from specchat.engine import EngineError, Finished, FinishReason, Record, Request, Round
 
 
 class Question(Protocol):
@@ -59,6 +59,11 @@ class Questions:
         except EngineError:
             del self._waiting[request.request_id]
             raise
+
+    def end(self, sentence: str) -> None:
+        """There will be no answers, for this reason."""
+        for request_id in list(self._waiting):
+            self.add(request_id, Finished(request_id, FinishReason.ERROR, "", sentence, 0.0))
 
     def add(self, request_id: str, record: Record) -> None:
         """Give a record to the question it answers."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from specchat.app.chat.reply_figures import LONGEST_COURSE, ReplyFigures
 from specchat.app.chat.thought import Thought
+from specchat.app.sources.observed import told_apart
 from specchat.app.sources.stepper import Part
 from specchat.engine import (
     Admitted,
@@ -24,6 +25,7 @@ from specchat.engine import (
     Round,
     SpeedupTracker,
     Token,
+    Totals,
     from_json,
 )
 
@@ -96,14 +98,22 @@ class Reply:
         self._tokens = 0
         self.stepping: tuple[Round, Part] | None = None
         """The round that is being stepped through; it is not yet one of `rounds`."""
+        self.model = ""
+        """What it came from, as the settings named it; empty where that is not known."""
+        self.names_model = False
+        """Whether that is said below it: its conversation has replies of several models."""
         self.given = 0
         """How many of `rounds` the reply began with: taken over from another one, or chosen. No figure counts them."""
         self.carried = 0
         """Tokens of the rounds that were taken over."""
+        self._left_out: tuple[int, ...] = ()
         self._thought = Thought()
         self._baseline = baseline or Baseline()
         self._gains = SpeedupTracker(self._baseline)
         self._sampled_at = 0.0
+        self._admitted: Admitted | None = None
+        self.told = False
+        """Whether a server has told what became of its tokens when they were all there: `rounds` are then others."""
         self.computed: dict[int, Computed] = {}
         """What was not recorded of its tokens and was computed afterwards, by the numbers of `starts`."""
         self._figures = self._new_figures()
@@ -169,6 +179,12 @@ class Reply:
         return bool(self.tail) or any(r.text for r in self.rounds)
 
     @property
+    def left_out(self) -> tuple[int, ...]:
+        """Places of the messages that the model was not told when it wrote this (`Admitted.left_out`)."""
+        self._load()
+        return self._left_out
+
+    @property
     def own_rounds(self) -> list[Round]:
         """The rounds of its own request."""
         return self.rounds[self.given :]
@@ -210,12 +226,17 @@ class Reply:
             case Admitted():
                 self.stage = Stage.READING
                 self.prefilled = (record.reused_tokens, record.prompt_tokens)
+                self._left_out = record.left_out
                 self._begin_anew(record)
                 self.metrics.add(record)
+                self._admitted = record
             case Prefilled():
                 self.prefilled = (record.done, record.total)
             case Round():
                 self._add_round(record)
+            case Totals():
+                self._tell_apart(record)
+                self.metrics.add(record)
             case Finished():
                 self.stage, self.stepping = Stage.ENDED, None
                 self.reason, self.message = record.reason, record.message
@@ -286,6 +307,21 @@ class Reply:
         for place, token in enumerate(admitted.given[self.carried :], self.carried):
             self._append(_chosen(record_id=self.request_id, token=token, position=first + place, at=admitted.at))
         self.given = len(self.rounds)
+
+    def _tell_apart(self, totals: Totals) -> None:
+        """Put rounds in the place of tokens of unknown fate, if the server has told every pass."""
+        told = told_apart(self.own_rounds, totals.steps) if self.metrics.unknown and totals.steps is not None else None
+        if told is None:
+            return
+        self.told, rounds = True, [*self._rounds[: self.given], *told]
+        self._rounds, self._starts, self._tokens, self._metrics = [], [], 0, Metrics()
+        if self._admitted is not None:
+            self._thought = Thought(self._admitted.thinking)
+            self.metrics.add(self._admitted)
+        for index, record in enumerate(rounds):
+            self._append(record, own=index >= self.given)
+            if index >= self.given:
+                self.metrics.add(record)
 
     def _append(self, record: Round, *, own: bool = False) -> None:
         self._thought.add(record, self._tokens, own=own)

@@ -19,7 +19,10 @@ from specchat.app.chat.record_queue import RecordQueue
 from specchat.app.chat.reply import Reply, Stage, stored_reply
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import THINKING, Settings
+from specchat.app.sources.no_source import NoSource
+from specchat.app.sources.source import Source
 from specchat.app.sources.stepper import Part
+from specchat.app.storage.attachment import Attachment
 from specchat.engine import (
     Baseline,
     EngineError,
@@ -77,10 +80,21 @@ class RequestManager:
                     archive.prompt(conversation, turn)
         session.source.start()
 
-    def count(self, conversation: Conversation, prompt: str) -> None:
-        """Ask how many tokens the conversation would take with this prompt; a `Counted` answers."""
+    def count(self, messages: tuple[Message, ...], key: str) -> None:
+        """Ask how many tokens these messages take as a prompt; a `Counted` of this key answers."""
         if self._session is not None and self._ready and not self._failure:
-            self._session.source.count(conversation.messages_with(prompt))
+            self._session.source.count(messages, key)
+
+    def set_tokens(self, conversation: Conversation, one: Attachment, tokens: int) -> None:
+        """So many tokens were counted for what was sent along with prompts of the path."""
+        for turn in conversation.turns:
+            if any(each.name == one.name and each.text == one.text for each in turn.attachments):
+                turn.attachments = tuple(
+                    replace(each, tokens=tokens) if (each.name, each.text) == (one.name, one.text) else each
+                    for each in turn.attachments
+                )
+                if self._archive is not None:
+                    self._archive.set_tokens(turn, one.name, tokens)
 
     def set_detail(self, detail: int) -> None:
         """Record the top-k of this size for every reply, from its next round on; 0 records none."""
@@ -112,15 +126,36 @@ class RequestManager:
             return conversation.thinking
         return THINKING[self.settings.thinking]
 
-    def send(self, conversation: Conversation, prompt: str, candidates: int = 1) -> None:
+    def switch(self, source: Source | None, settings: Settings) -> None:
+        """Ask another source from here on, that has been started; None for none, until there is one.
+
+        No reply may be running. Prompts wait until the models are loaded.
+        """
+        assert self._session is not None
+        assert not self.replies
+        self._questions.end("another model has been loaded since")
+        self._ready, self._failure, self._baseline = False, "", Baseline()
+        self._session = replace(self._session, source=source or NoSource())
+        self.settings = settings
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a prompt waits for a model."""
+        return any(conversation.waiting for conversation in self.active)
+
+    def send(
+        self, conversation: Conversation, prompt: str, candidates: int = 1, attachments: tuple[Attachment, ...] = ()
+    ) -> None:
         """Ask for one reply or several; at once unless a reply of this conversation is running."""
-        turn = Turn(prompt, wanted=candidates)
+        turn = Turn(prompt, wanted=candidates, attachments=attachments)
         conversation.append(turn)
         self._send(conversation, turn)
 
-    def edit(self, conversation: Conversation, turn: Turn, prompt: str) -> None:
+    def edit(
+        self, conversation: Conversation, turn: Turn, prompt: str, attachments: tuple[Attachment, ...] = ()
+    ) -> None:
         """Send another version of an earlier prompt; what was there stays beside it."""
-        version = Turn(prompt)
+        version = Turn(prompt, attachments=attachments)
         conversation.add_version(turn, version)
         self._send(conversation, version)
 
@@ -150,6 +185,8 @@ class RequestManager:
         if self.settings is None:
             return False
         request = self._request(self.settings, conversation, turn)
+        if any(record.observed for record in rounds):  # its tokens have no ids: it goes on from its text
+            text, rounds = "".join(record.text for record in rounds) + text, rounds[:0]
         ids = tuple(token for record in rounds for token in record.emitted)
         return self._ask_again(conversation, turn, replace(request, reply_ids=(*ids, *chosen), reply_text=text), rounds)
 
@@ -166,6 +203,8 @@ class RequestManager:
         `then` gets a round that was made for its `Round.detail`, or None where there is no answer.
         """
         if self.settings is None or self._session is None or not self._ready or self._failure:
+            return False
+        if any(record.observed for record in rounds):
             return False
         request = self._request(self.settings, conversation, turn)
         ids = tuple(token for record in rounds for token in record.emitted)
@@ -226,11 +265,15 @@ class RequestManager:
         turn = next((turn for turn in conversation.turns if reply in turn.replies), None)
         asked = any(isinstance(q, Examination) and q.is_of(reply, token) for q in self._questions.waiting)
         known = token in reply.computed and reply.computed[token].detail is not None
-        if turn is None or self._session is None or self.settings is None or asked or known:
+        if turn is None or self._session is None or self.settings is None or asked or known or reply.metrics.observed:
             return
-        examination = Examination(reply, token, detail)
+        examination, messages = Examination(reply, token, detail), conversation.messages(turn)
+        if reply.model and reply.model != self.settings.target:
+            examination.fail(f"the reply came from {reply.model}, which is not loaded")
+            return
+        told = tuple(message for place, message in enumerate(messages) if place not in reply.left_out)
         settings = self.settings.with_thinking(conversation.thinking)
-        request = examination.request(settings, uuid4().hex, conversation.messages(turn))
+        request = examination.request(settings, uuid4().hex, told)
         try:
             self._questions.ask(self._session.source, examination, request, examination.context)
         except EngineError as error:
@@ -371,6 +414,9 @@ class RequestManager:
     def _begin(
         self, conversation: Conversation, turn: Turn, requests: Sequence[Request], replies: Sequence[Reply]
     ) -> None:
+        for reply in replies:
+            reply.model = self.settings.target if self.settings is not None else ""
+        conversation.tell_models()
         if self._archive is not None:
             self._archive.begin(conversation, turn, replies)
         assert self._session is not None  # who gets here has asked

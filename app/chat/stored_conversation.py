@@ -25,7 +25,7 @@ def stored_conversation(
     """By the row of the reply."""
     for message in messages:
         if message.role == "user":
-            turns[message.id] = Turn(message.content, prompt_id=message.id)
+            turns[message.id] = Turn(message.content, prompt_id=message.id, attachments=message.attachments)
         elif turns:
             turn = turns.get(message.parent or 0) or list(turns.values())[-1]
             of_reply[message.id] = turn, _add_reply(turn, message, read)
@@ -57,13 +57,14 @@ def stored_conversation(
     if first is not None:
         conversation.turns = [first]
         conversation.show_version(first, first.version)
+    conversation.tell_models()
     return conversation
 
 
 def _add_reply(turn: Turn, message: StoredMessage, read: Callable[[int], Sequence[str]] | None) -> Reply:
     lines = (lambda: message.events) if read is None else partial(read, message.id)
     reply = stored_reply(message.content, message.finish_reason, lines)
-    reply.message_id = message.id
+    reply.message_id, reply.model = message.id, message.model
     turn.replies.append(reply)
     if turn.reply is None or message.chosen:
         turn.reply = reply

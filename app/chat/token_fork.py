@@ -48,6 +48,8 @@ def token_fork(reply: Reply, number: int) -> TokenFork:
     """
     record, token = reply.token(number)
     rounds = tuple(rounds_up_to(reply, number))
+    if record.observed:  # nothing has an id
+        return TokenFork(rounds, None, token.text, (), ())
     if token.fate is Fate.DISCARDED:
         way = slice(record.accepted, token.place + 1)
         text = "".join(record.pieces[way])

@@ -19,6 +19,7 @@ from specchat.app.cli.commands.screenshot import screenshot
 from specchat.app.cli.commands.serve import serve
 from specchat.app.cli.commands.theory import theory
 from specchat.app.cli.commands.verify import verify
+from specchat.app.cli.commands.web import web
 from specchat.app.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,27 +54,10 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 @app.callback(invoke_without_command=True)
+@options.with_settings
 def chat(
     ctx: typer.Context,
-    target: options.Target = None,
-    draft: options.Draft = None,
-    drafter: options.Drafter = None,
-    gamma: options.Gamma = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    seed: options.Seed = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    lenience: options.Lenience = None,
-    max_tokens: options.MaxTokens = None,
-    thinking: options.Thinking = None,
-    slots: options.Slots = None,
-    context: options.Context = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    device: options.Device = None,
+    given: options.Given = options.NOTHING,
     theme: Annotated[str | None, typer.Option("--theme", metavar="NAME", help="Colours of the interface.")] = None,
     rejected: options.Rejected = None,
     side_by_side: Annotated[
@@ -89,29 +73,7 @@ def chat(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Without a command: chat. The commands' own options go behind them."""
-    given = {
-        "target": target,
-        "draft": draft,
-        "drafter": drafter,
-        "gamma": gamma,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "seed": seed,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "lenience": lenience,
-        "max_tokens": max_tokens,
-        "thinking": options.switched(thinking),
-        "slots": slots,
-        "context": context,
-        "dtype": dtype,
-        "quantize": quantize,
-        "device": device,
-        "theme": theme,
-        "rejected": rejected,
-    }
+    given = {**given, "theme": theme, "rejected": rejected}
     if version:
         from importlib.metadata import version as installed
 
@@ -121,6 +83,8 @@ def chat(
 
         options.check(given)
         options.check_attached(attach, given)
+        if attach and side_by_side:
+            raise UsageError("--side-by-side runs both lanes here: specchat compare --attach takes a server as a lane")
         raise typer.Exit(open_chat(given, _side(side_by_side, left, right, order, exact), attach))
     else:
         given |= {
@@ -149,28 +113,11 @@ def _side(wanted: bool, left: str | None, right: str | None, order: str | None, 
 
 
 @app.command()
+@options.with_settings
 def ask(
     question: Annotated[str | None, typer.Argument(help="The question; text on stdin is added behind it.")] = None,
-    target: options.Target = None,
-    draft: options.Draft = None,
-    drafter: options.Drafter = None,
-    gamma: options.Gamma = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    seed: options.Seed = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
+    given: options.Given = options.NOTHING,
     logit_bias: options.LogitBias = None,
-    lenience: options.Lenience = None,
-    max_tokens: options.MaxTokens = None,
-    thinking: options.Thinking = None,
-    slots: options.Slots = None,
-    context: options.Context = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    device: options.Device = None,
     stop: Annotated[
         list[str] | None, typer.Option("--stop", metavar="TEXT", help="End the reply before TEXT; may be repeated.")
     ] = None,
@@ -194,27 +141,6 @@ def ask(
     trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Record every round in FILE.")] = None,
 ) -> None:
     """Ask one question and print the reply as it comes."""
-    given = {
-        "target": target,
-        "draft": draft,
-        "drafter": drafter,
-        "gamma": gamma,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "seed": seed,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "lenience": lenience,
-        "max_tokens": max_tokens,
-        "thinking": options.switched(thinking),
-        "slots": slots,
-        "context": context,
-        "dtype": dtype,
-        "quantize": quantize,
-        "device": device,
-    }
     from specchat.app.cli.commands.ask import Question, answer
 
     options.check(given)
@@ -245,6 +171,7 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
 
 
 app.command()(serve)
+app.command()(web)
 app.command()(screenshot)
 app.command()(export)
 app.command("import")(import_chats)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from specchat.app.chat.conversation import Conversation, Turn, title_of
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import UsageError
+from specchat.app.storage.attachment import Attachment
 from specchat.app.storage.store import Chat, Store
-from specchat.engine import Admitted, Event, Finished, Message, Round, to_json
+from specchat.engine import Admitted, Event, Finished, Message, Round, Totals, to_json
 
 
 class KeptReply:
@@ -31,27 +32,29 @@ class KeptReply:
         """Whether the chat's replies think; None where that is left to the settings."""
         return self._conversation.thinking
 
-    def messages(self, prompt: str) -> tuple[Message, ...]:
-        """What the model is asked: the chat so far, and the prompt."""
-        self._turn = Turn(prompt)
+    def messages(self, prompt: str, attachments: tuple[Attachment, ...] = ()) -> tuple[Message, ...]:
+        """What the model is asked: the chat so far, and the prompt with what is sent along."""
+        self._turn = Turn(prompt, attachments=attachments)
         self._conversation.append(self._turn)
         return self._conversation.messages(self._turn)
 
     def begin(self) -> None:
         """Store the prompt, and an empty reply."""
         before, prompt = self._conversation.before(self._turn), self._turn.prompt
+        attachments = self._turn.attachments
         parent = None
         if before is not None:
             parent = before.prompt_id if before.reply is None else before.reply.message_id or before.prompt_id
         with self._store.one_transaction():
-            chat = self._chat or self._store.create_chat(title_of(prompt), self._conversation.system or "")
-            row = self._store.add_message(chat.id, "user", prompt, parent=parent)
+            title = title_of(prompt or ", ".join(each.name for each in attachments))
+            chat = self._chat or self._store.create_chat(title, self._conversation.system or "")
+            row = self._store.add_message(chat.id, "user", prompt, parent=parent, attachments=attachments)
             self._reply = self._store.add_message(chat.id, "assistant", "", parent=row)
 
     def add(self, event: Event) -> None:
         """Store an event of the reply."""
         match event:
-            case Admitted():
+            case Admitted() | Totals():
                 self._store.append_rounds(self._reply, "", [to_json(event)])
             case Round():
                 self._store.append_rounds(self._reply, event.text, [to_json(event)])

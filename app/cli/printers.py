@@ -9,7 +9,8 @@ from typing import Protocol, TextIO
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import AUTO, Settings
-from specchat.engine import Admitted, Fate, Finished, Metrics, Ready, Round
+from specchat.app.sources.observed import retold
+from specchat.engine import Admitted, Fate, Finished, Metrics, Ready, Record, Round, Totals
 
 _EMITTED = frozenset(Fate) - {Fate.REJECTED, Fate.DISCARDED}
 
@@ -17,7 +18,7 @@ _EMITTED = frozenset(Fate) - {Fate.REJECTED, Fate.DISCARDED}
 class Printer(Protocol):
     """Prints one reply from its events, which it gets in order."""
 
-    def add(self, event: Admitted | Round) -> None:
+    def add(self, event: Admitted | Round | Totals) -> None:
         """One more event."""
 
     def note(self, text: str) -> None:
@@ -37,7 +38,7 @@ class PlainPrinter:
         self._out = out
         self._line_open = False
 
-    def add(self, event: Admitted | Round) -> None:
+    def add(self, event: Admitted | Round | Totals) -> None:
         """Print what the round emitted."""
         if isinstance(event, Round):
             self._print(event.text, self._styled(event))
@@ -97,16 +98,11 @@ class JsonPrinter:
         self._ready = ready
         self._settings = settings
         self._out = out or sys.stdout
-        self._metrics = Metrics()
-        self._text: list[str] = []
-        self._token_ids: list[int] = []
+        self._events: list[Record] = []
 
-    def add(self, event: Admitted | Round) -> None:
-        """Count the event."""
-        self._metrics.add(event)
-        if isinstance(event, Round):
-            self._text.append(event.text)
-            self._token_ids.extend(event.emitted)
+    def add(self, event: Admitted | Round | Totals) -> None:
+        """Keep the event."""
+        self._events.append(event)
 
     def note(self, text: str) -> None:
         """Print the sentence on stderr."""
@@ -114,27 +110,40 @@ class JsonPrinter:
 
     def finish(self, event: Finished) -> None:
         """Print the object. Everything but ASCII is escaped, so no reply can steer the terminal."""
-        figures = self._metrics
+        figures, events = Metrics(), retold(self._events)
+        for each in events:
+            if isinstance(each, Admitted | Round | Totals):
+                figures.add(each)
+        rounds = [each for each in events if isinstance(each, Round)]
+        untold = figures.unknown and not figures.tested
+        in_all = figures.totals.accepted if figures.totals else None
         values = {
-            "text": "".join(self._text) + event.tail,
-            "token_ids": self._token_ids,
+            "text": "".join(record.text for record in rounds) + event.tail,
+            "token_ids": [] if figures.observed else [token for record in rounds for token in record.emitted],
             "prompt_tokens": figures.prompt_tokens,
             "finish_reason": event.reason,
-            "rounds": figures.rounds,
-            "tested": figures.tested,
-            "accepted": figures.accepted,
+            "rounds": figures.passes,
+            "tested": None if untold else figures.tested,
+            "accepted": in_all if untold else figures.accepted,
             "mean_emitted_length": figures.mean_emitted_length,
             "tokens_per_second": figures.tokens_per_second,
             "time_to_first_token_s": figures.time_to_first_token_s,
             "seconds": figures.seconds,
-            "drafter": self._ready.drafters[0] if self._settings.drafter == AUTO else self._settings.drafter,
-            "gamma": AUTO if self._settings.gamma is None else self._settings.gamma,
+            **self._drafting(figures),
             "lossless": self._settings.sampling().lossless,
             "device": self._ready.device,
             "dtype": self._ready.dtype,
         }
         self._out.write(json.dumps(values) + "\n")
         self._out.flush()
+
+    def _drafting(self, figures: Metrics) -> dict[str, object]:
+        """What drafted: of another server no more is known than its name."""
+        if self._ready.observed:
+            return {"observed": self._ready.observed, "tokens": figures.emitted}
+        chosen = self._settings
+        drafter = self._ready.drafters[0] if chosen.drafter == AUTO else chosen.drafter
+        return {"drafter": drafter, "gamma": AUTO if chosen.gamma is None else chosen.gamma}
 
     def abandon(self) -> None:
         """Print nothing: an incomplete object cannot be used."""

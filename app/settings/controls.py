@@ -8,6 +8,7 @@ from typing import Any
 
 from specchat.app.errors import SettingsError
 from specchat.app.settings.settings import AUTO, DRAFTERS, REJECTED, Settings
+from specchat.engine import WHEN_FULL
 
 Value = str | int | float | None
 OFF = "off"
@@ -116,6 +117,10 @@ CONTROLS: tuple[Control, ...] = (
     Control(
         "max_tokens", "max tokens", "max-tokens", "a whole number from 1 on", "the longest reply",
         int, (16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
+    ),
+    Control(
+        "when_full", "when full", "context", f"one of {', '.join(WHEN_FULL)}",
+        "what becomes of a chat that is too long", str, WHEN_FULL,
     ),
     Control(
         "rejected", "rejected", "rejected", f"one of {', '.join(REJECTED)}", "drafts that a finished reply is without",

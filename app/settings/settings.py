@@ -15,11 +15,12 @@ from specchat.app.errors import SettingsError
 from specchat.app.settings.keys import TABLE
 from specchat.app.storage.aside import move_aside
 from specchat.app.storage.toml_file import read_toml, update_toml
-from specchat.engine import EngineConfig, EngineError, Message, Request, Sampling, make_private
+from specchat.engine import WHEN_FULL, EngineConfig, EngineError, Message, Request, Sampling, make_private
 
 DRAFTERS = ("auto", "none", "suffix", "ngram", "recycling", "early-exit", "head", "combined", "model")
 FOLD, SHOW, HIDE = REJECTED = ("fold", "show", "hide")
 """What becomes of the rejected and discarded tokens of a finished reply; all but `HIDE` show them while it streams."""
+STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL
 PREFIX = "SPECCHAT_"
 AUTO = "auto"
 THINKING: dict[str, bool | None] = {AUTO: None, "on": True, "off": False}
@@ -58,6 +59,9 @@ class Settings:
     """Replies that are written at once; others wait."""
     context: int = 4096
     """Tokens a chat may have in all, prompt and reply together."""
+    when_full: str = STOP
+    """What becomes of a chat that does not fit into it, of `specchat.engine.WHEN_FULL`: it is not sent, or without the
+    oldest turns, or without those between the first and the last ones."""
     dtype: str = "auto"
     quantize: str = "auto"
     """On the CPU: auto runs GGUF weights as they are and others unquantised; q8 and q4 quantise; none expands."""
@@ -123,6 +127,7 @@ class Settings:
             max_tokens=self.max_tokens,
             stop=stop,
             thinking=THINKING[self.thinking],
+            when_full=self.when_full,
         )
 
     def engine_config(self, models: Path) -> EngineConfig:

@@ -1,17 +1,18 @@
-"""A `specchat serve` somewhere else as the engine: its records come with the chunks of its streams."""
+"""A server somewhere else as the engine: its records come with the chunks of its streams, or are made of them."""
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 
+from specchat.app.sources.servers.connection import LOST, Connection, chunks, complaint, words
+from specchat.app.sources.servers.protocol import check, count, turns
+from specchat.app.sources.servers.server import Call, Reader, Server
 from specchat.engine import (
     Admitted,
     Counted,
@@ -22,39 +23,37 @@ from specchat.engine import (
     FinishReason,
     Loading,
     Message,
-    Notice,
     Outbox,
-    Prefilled,
-    Ready,
     Request,
     Round,
-    from_json,
+    left_out,
+    without,
 )
-
-CONNECT_S = 10.0
-SILENCE_S = 600.0
-"""Seconds without a byte of a reply until it counts as lost: a request may wait for a slot."""
-MOST_TOP = 20
-"""Entries of a top-k list that the protocol allows."""
 
 
 class AttachedEngine:
-    """The engine behind a `specchat serve`. Its times are those of the server's clock.
+    """The engine behind a server. Of a `specchat serve` all is known, timed by the server's clock; of others what they
+    say (`app.sources.servers`), timed by the stream.
 
     Commands go in as to `specchat.engine.Engine`, and events come out of outboxes; no method waits for the server.
 
     Args:
         url: of the server, with or without /v1.
         key: its key, if it has one.
+        model: one of its models; None takes the one that it has loaded, or lists first.
+
+    Raises:
+        EngineError: it is no address.
     """
 
-    def __init__(self, url: str, key: str | None = None) -> None:
-        self.url = _base(url)
+    def __init__(self, url: str, key: str | None = None, model: str | None = None) -> None:
+        self._connection = Connection(url, key)
+        self.url = self._connection.url
         self.outbox = Outbox()
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
-        limits = httpx2.Limits(max_connections=None)
-        self._http = httpx2.Client(base_url=self.url, headers=headers, timeout=timeout, limits=limits)
+        self._model = model
+        self._server: Server | None = None
+        self._meeting = threading.Lock()
+        self._begun = time.monotonic()
         self._streams: dict[str, _Stream] = {}
         self._lock = threading.Lock()
         self._paused = False
@@ -73,14 +72,13 @@ class AttachedEngine:
             EngineError: the protocol cannot carry the request, or one of its id has not ended.
         """
         request.check_prompt()
-        body = _body(request)
+        check(request)
         with self._lock:
             if request.request_id in self._streams:
                 raise EngineError(f"request {request.request_id!r} has not ended yet: give each request its own id")
             stream = _Stream(request.request_id, outbox or self.outbox)
             self._streams[request.request_id] = stream
-        path = "/v1/chat/completions" if request.messages else "/v1/completions"
-        threading.Thread(target=self._read, args=(stream, path, body), name="reply", daemon=True).start()
+        threading.Thread(target=self._answer, args=(stream, request), name="reply", daemon=True).start()
 
     def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
         """Refuse: the protocol has no words for it.
@@ -141,65 +139,90 @@ class AttachedEngine:
         """End all replies."""
         for stream in list(self._streams.values()):
             stream.leave()
-        self._http.close()
+        self._connection.http.close()
 
     def _meet(self) -> None:
         self.outbox.put(Loading("attach", f"asking {self.url}", None, 0.0))
         try:
-            ready = self._ready()
+            ready = self._met().ready
         except EngineError as error:
             self.outbox.put(Died(str(error), 0.0))
         else:
             self.outbox.put(ready)
 
-    def _ready(self) -> Ready:
-        try:
-            reply = self._http.get("/v1/models", timeout=CONNECT_S)
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise EngineError(f"{self.url} cannot be reached ({_words(error)}): start specchat serve there") from None
-        if reply.status_code != 200:
-            raise EngineError(f"{self.url} refuses: {_complaint(reply.content, reply.status_code)}")
-        try:
-            record = from_json(json.dumps(reply.json()["data"][0]["speculation"]))
-        except (ValueError, LookupError, TypeError):
-            record = None
-        if not isinstance(record, Ready):
-            raise EngineError(f"{self.url} does not say what becomes of drafts: attach to a specchat serve")
-        return record
+    def _met(self) -> Server:
+        """The server, which is asked who it is once.
+
+        Raises:
+            EngineError: it cannot be reached, or is of no use.
+        """
+        with self._meeting:
+            if self._server is None:
+                self._server = self._connection.meet(self._model)
+            return self._server
 
     def _count(self, messages: tuple[Message, ...], key: str) -> None:
-        with suppress(httpx2.HTTPError, ValueError, LookupError, TypeError, RuntimeError):
-            reply = self._http.post("/tokenize", json={"messages": _turns(messages)}, timeout=CONNECT_S)
-            self.outbox.put(Counted(int(reply.raise_for_status().json()["count"]), 0.0, key))
+        with suppress(EngineError):
+            self.outbox.put(Counted(self._length(messages), 0.0, key))
 
-    def _read(self, stream: _Stream, path: str, body: dict[str, Any]) -> None:
-        """Read one reply to its end, on a thread of its own."""
-        at = 0.0
-        finished: Finished | None = None
+    def _length(self, messages: tuple[Message, ...]) -> int:
+        """Tokens of these messages as a prompt.
+
+        Raises:
+            EngineError: the server cannot tell, or refuses; it then refuses the reply too, and that is said.
+        """
+        tokens = count(self._connection.ask("/tokenize", {"messages": turns(messages)}), "count")
+        if tokens is None:
+            raise EngineError(f"{self.url} does not count tokens")
+        return tokens
+
+    def _left_out(self, request: Request, context: int) -> range:
+        """What the server is not told, as it would not fit; it refuses by itself what cannot be counted."""
+        if context:
+            with suppress(EngineError):
+                return left_out(request, self._length, 0, context)
+        return range(0)
+
+    def _clock(self) -> float:
+        return time.monotonic() - self._begun
+
+    def _answer(self, stream: _Stream, request: Request) -> None:
+        """Ask for one reply and read it to its end, on a thread of its own. What has come of it is kept."""
+        reader: Reader | None = None
         message = f"{self.url} ended the reply before it was complete: ask again"
         try:
-            with self._http.stream("POST", path, json=body) as reply:
-                stream.opened(reply)
-                if reply.status_code != 200:
-                    message = _complaint(reply.read(), reply.status_code)
-                else:
-                    for event in _events(reply):
-                        at = event.at
-                        mine = replace(event, request_id=stream.request_id)
-                        if isinstance(mine, Finished):
-                            finished = mine
-                        else:
-                            stream.outbox.put(mine)
+            server = self._met()
+            reader = server.reader(stream.request_id, self._clock)
+            gone = self._left_out(request, server.ready.context)
+            told = replace(request, messages=without(request.messages, gone))
+            self._read(stream, server.call(told, self._connection.ask), reader, gone)
         except EngineError as error:
             message = str(error)
-        except (httpx2.HTTPError, httpx2.StreamError, OSError, RuntimeError) as error:
-            message = f"{self.url} was lost in mid-reply ({_words(error)}): ask again"
+        except LOST as error:
+            message = f"{self.url} was lost in mid-reply ({words(error)}): ask again"
+        for event in reader.close() if reader is not None else ():
+            stream.put(event)
         with self._lock:
             self._streams.pop(stream.request_id, None)
+        finished = reader.finished if reader is not None else None
         if finished is None:
             reason = FinishReason.CANCELLED if stream.left else FinishReason.ERROR
-            finished = Finished(stream.request_id, reason, "", "" if stream.left else message, at)
-        stream.outbox.put(finished)
+            finished = Finished(stream.request_id, reason, "", "" if stream.left else message, stream.at)
+        stream.put(finished)
+
+    def _read(self, stream: _Stream, call: Call, reader: Reader, gone: range) -> None:
+        """Read the chunks of one reply that the messages at the places of `gone` were left out of.
+
+        Raises:
+            EngineError: the server refuses, or sends something else.
+        """
+        with self._connection.http.stream("POST", call.path, json=call.body) as reply:
+            stream.opened(reply)
+            if reply.status_code != 200:
+                raise EngineError(complaint(reply.read(), reply.status_code))
+            for chunk in chunks(reply):
+                for event in reader.read(chunk):
+                    stream.put(replace(event, left_out=tuple(gone)) if isinstance(event, Admitted) else event)
 
 
 class _Stream:
@@ -208,8 +231,15 @@ class _Stream:
     def __init__(self, request_id: str, outbox: Outbox) -> None:
         self.request_id = request_id
         self.outbox = outbox
+        self.at = 0.0
+        """Time of the last event."""
         self.left = False
         self._reply: httpx2.Response | None = None
+
+    def put(self, event: Event) -> None:
+        """Hand over one event."""
+        self.at = event.at
+        self.outbox.put(event)
 
     def opened(self, reply: httpx2.Response) -> None:
         """The server has begun to answer."""
@@ -226,96 +256,3 @@ class _Stream:
             if raw is not None:
                 with suppress(OSError):
                     raw.shutdown(2)  # wakes the thread that waits for more
-
-
-OfRequest = Admitted | Prefilled | Round | Notice | Finished
-
-
-def _events(reply: httpx2.Response) -> Iterator[OfRequest]:
-    """The records of a stream.
-
-    Raises:
-        EngineError: the server reports an error, or something else came.
-    """
-    for line in reply.iter_lines():
-        if not line.startswith("data: ") or line == "data: [DONE]":
-            continue
-        try:
-            chunk = json.loads(line[6:])
-            if "error" in chunk:
-                raise EngineError(_complaint(line[6:].encode(), reply.status_code))
-            record = from_json(json.dumps(chunk["speculation"])) if "speculation" in chunk else None
-        except (ValueError, TypeError, RecursionError):
-            raise EngineError("the server sent something that is no record: it may be of another version") from None
-        if isinstance(record, Admitted | Prefilled | Round | Notice | Finished):
-            yield record
-
-
-def _body(request: Request) -> dict[str, Any]:
-    """The request in the words of the protocol.
-
-    Raises:
-        EngineError: it has none for a part of it.
-    """
-    s = request.sampling
-    if s.lenience != 1:
-        raise EngineError("a server accepts drafts as it was started to: leave out --lenience")
-    if request.reply_ids or request.reply_text:
-        raise EngineError("a server cannot be given the beginning of a reply: go on with a model of your own")
-    body: dict[str, Any] = {
-        "stream": True,
-        "speculation": True,
-        "max_tokens": request.max_tokens,
-        "drafter": request.drafter,
-        "gamma": "auto" if request.gamma is None else request.gamma,
-        "temperature": s.temperature,
-        "top_k": s.top_k,
-        "top_p": s.top_p,
-        "min_p": s.min_p,
-        "repetition_penalty": s.repetition_penalty,
-        "presence_penalty": s.presence_penalty,
-        "frequency_penalty": s.frequency_penalty,
-        "logit_bias": {str(token): bias for token, bias in s.logit_bias},
-        "seed": s.seed,
-        "stop": list(request.stop),
-    }
-    top = min(request.detail, MOST_TOP)
-    if request.messages:
-        body |= {"messages": _turns(request.messages), "thinking": request.thinking}
-        body |= {"logprobs": True, "top_logprobs": top} if top else {}
-    else:
-        body["prompt"] = request.prompt if request.prompt is not None else list(request.prompt_ids)
-        body |= {"logprobs": top} if top else {}
-    return body
-
-
-def _turns(messages: Sequence[Message]) -> list[dict[str, str]]:
-    return [{"role": turn.role, "content": turn.content} for turn in messages]
-
-
-def _base(url: str) -> str:
-    """The address without a path.
-
-    Raises:
-        EngineError: it is none.
-    """
-    whole = url if "://" in url else f"http://{url}"
-    try:
-        parts = urlsplit(whole)
-        known = (parts.scheme in ("http", "https") and parts.hostname and parts.port is None) or parts.port
-    except ValueError:
-        known = False
-    if not known or parts.path.rstrip("/") not in ("", "/v1"):
-        raise EngineError(f"{url} is not the address of a server: give one such as http://127.0.0.1:8000")
-    return f"{parts.scheme}://{parts.netloc}"
-
-
-def _complaint(body: bytes, status: int) -> str:
-    """What the server says is wrong."""
-    with suppress(ValueError, LookupError, TypeError):
-        return str(json.loads(body)["error"]["message"])
-    return f"the server answers with status {status}"
-
-
-def _words(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -43,6 +43,14 @@ class AttachmentRows:
         with self._write() as db:
             db.executemany(_INSERT, [(message_id, None, *self._values(each)) for each in attachments])
 
+    def set_tokens(self, message_id: int, name: str, tokens: int) -> None:
+        """Store how many tokens one of a message's takes."""
+        with self._write() as db:
+            db.execute(
+                "UPDATE attachments SET tokens = ? WHERE message_id = ? AND name = ?",
+                (tokens, message_id, self._storable(name)),
+            )
+
     def copy(self, message_id: int, to: int) -> None:
         """Give another message the same ones."""
         query = f"SELECT ?, {_COLUMNS} FROM attachments WHERE message_id = ? ORDER BY id"

@@ -69,12 +69,13 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX attachments_of_draft ON attachments (draft_id)",
     ),
     ("ALTER TABLE chats ADD COLUMN thinking INTEGER",),
+    ("ALTER TABLE messages ADD COLUMN model TEXT NOT NULL DEFAULT ''",),
 )
 """Statements that lead from one version of the schema to the next. Released ones never change; new ones follow."""
 
 _COLUMNS = (
     "id, title, updated_at, deleted_at, pinned, system, indexed, thinking FROM chats",
-    "id, chat_id, role, content, created_at, finish_reason, parent, chosen, indexed FROM messages",
+    "id, chat_id, role, content, created_at, finish_reason, parent, chosen, indexed, model FROM messages",
     "text FROM search",
     "id, message_id, line FROM events",
     "id, text FROM drafts",

@@ -64,6 +64,8 @@ class StoredMessage:
     """Whether the chat goes on with this one, of all with the same parent."""
     attachments: tuple[Attachment, ...] = ()
     """What was sent along with a prompt."""
+    model: str = ""
+    """What a reply came from, as the settings named it; empty where that is not known."""
 
 
 class Store:
@@ -137,6 +139,11 @@ class Store:
         )
         return [content for content, _ in rows]
 
+    def models(self) -> list[str]:
+        """What replies came from, the one that answered last first."""
+        rows = self._read("SELECT model FROM messages WHERE model != '' GROUP BY model ORDER BY max(id) DESC")
+        return [str(model) for (model,) in rows]
+
     def rename_chat(self, chat_id: int, title: str) -> None:
         """Change the title; the place in the list stays."""
         self._change(
@@ -161,7 +168,7 @@ class Store:
         """The messages of a chat, oldest first; without their trace lines where these are not wanted."""
         with self._lock:
             rows = self._read(
-                "SELECT id, role, content, created_at, finish_reason, parent, chosen FROM messages"
+                "SELECT id, role, content, created_at, finish_reason, parent, chosen, model FROM messages"
                 " WHERE chat_id = ? ORDER BY id",
                 (chat_id,),
             )
@@ -183,8 +190,9 @@ class Store:
                 parent,
                 bool(chosen),
                 attached.get(row_id, ()),
+                model,
             )
-            for row_id, role, content, at, reason, parent, chosen in rows
+            for row_id, role, content, at, reason, parent, chosen, model in rows
         ]
 
     def add_message(
@@ -196,6 +204,7 @@ class Store:
         parent: int | None = None,
         chosen: bool = True,
         attachments: Sequence[Attachment] = (),
+        model: str = "",
     ) -> int:
         """Append a message (a reply: before its first token) and return its id; the chat becomes the newest.
 
@@ -205,8 +214,9 @@ class Store:
         with self._write() as db:
             self._touch(db, f"chat {chat_id}", "UPDATE chats SET updated_at = ? WHERE id = ?", (at, chat_id))
             row = db.execute(
-                "INSERT INTO messages (chat_id, role, content, created_at, parent, chosen) VALUES (?, ?, ?, ?, ?, ?)",
-                (chat_id, role, _storable(content), at, parent, chosen),
+                "INSERT INTO messages (chat_id, role, content, created_at, parent, chosen, model)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (chat_id, role, _storable(content), at, parent, chosen, _storable(model)),
             )
             if chosen:
                 self.choose(_row_id(row))
@@ -246,8 +256,8 @@ class Store:
     def fork_chat(self, message_ids: Sequence[int], title: str, system: str = "") -> Chat:
         """A new chat with copies of these messages, each of which follows the one before it."""
         copy = (
-            "INSERT INTO messages (chat_id, role, content, created_at, finish_reason, parent)"
-            " SELECT ?, role, content, created_at, finish_reason, ? FROM messages WHERE id = ?"
+            "INSERT INTO messages (chat_id, role, content, created_at, finish_reason, model, parent)"
+            " SELECT ?, role, content, created_at, finish_reason, model, ? FROM messages WHERE id = ?"
         )
         events = "INSERT INTO events (message_id, line) SELECT ?, line FROM events WHERE message_id = ? ORDER BY id"
         with self._write() as db:

@@ -26,10 +26,12 @@ from specchat.app.chat.session import Session
 from specchat.app.errors import AppError
 from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
+from specchat.app.sources.source import Source
 from specchat.app.sources.stepper import Stepper
 from specchat.app.ui import themes
 from specchat.app.ui.actions.actions import Actions
 from specchat.app.ui.actions.engine_records import EngineRecords
+from specchat.app.ui.actions.models import MakeSource
 from specchat.app.ui.actions.side_by_side import MakeDuet
 from specchat.app.ui.keys import named
 from specchat.app.ui.load_meter import LoadMeter
@@ -61,7 +63,7 @@ class SpecChat(App[None]):
     TITLE = "specchat"
     CSS_PATH = [  # noqa: RUF012
         STYLES / f"{name}.tcss"
-        for name in ("chat", "dialogs", "views", "controls", "candidates", "messages", "side", "tour")
+        for name in ("chat", "dialogs", "views", "controls", "candidates", "messages", "models", "side", "tour")
     ]
     BINDINGS: ClassVar[list[BindingType]] = named(
         "app",
@@ -85,6 +87,7 @@ class SpecChat(App[None]):
         now: Callable[[], float] = time.time,
         probe: Probe | None = None,
         make_duet: MakeDuet | None = None,
+        make_source: MakeSource | None = None,
         begin_side_by_side: bool = False,
     ) -> None:
         """Make the app; nothing runs yet.
@@ -98,6 +101,7 @@ class SpecChat(App[None]):
             now: The time of day, for the ages of chats.
             probe: Measures what the interface and the GPU do; without one the panel does not say.
             make_duet: Makes the lanes of the side-by-side mode; without it there is none.
+            make_source: Makes an engine for settings; without it the models stay.
             begin_side_by_side: Whether that mode is opened at the start.
         """
         super().__init__()
@@ -111,7 +115,7 @@ class SpecChat(App[None]):
         self.requests = RequestManager()
         self.chat_screen = ChatScreen(self.requests, lambda: self.pump.run(), player)
         self.actions = Actions(
-            self, self.chat_screen, self.requests, now, pictures, make_duet, replaying=player is not None
+            self, self.chat_screen, self.requests, now, pictures, make_duet, make_source, replaying=player is not None
         )
         set_pace = self._set_pace if player is None else None
         self._records = EngineRecords(
@@ -168,9 +172,8 @@ class SpecChat(App[None]):
         if notices:
             say(self, " · ".join(notices), "warning")
         self._theme_choice.keep(self.actions.settings.preferences)
-        self.stepper = Stepper(session.source)
-        self.chat_screen.connect(self.stepper)
-        self.requests.connect(replace(session, source=self.stepper), self.actions.chats.archive)
+        self.actions.models.use = self._step_through
+        self.requests.connect(replace(session, source=self._step_through(session.source)), self.actions.chats.archive)
         self.actions.chats.list()
         self.pump.start()
         self.set_interval(WRITE_S, self.actions.chats.write)
@@ -184,6 +187,7 @@ class SpecChat(App[None]):
     async def on_unmount(self) -> None:
         """However the app ends, what was said is stored, and what was being typed."""
         await self.actions.side.close()
+        self.actions.models.close()
         self.actions.chats.write()
         await asyncio.to_thread(self.requests.close)
         if self.actions.settings.preferences is not None:
@@ -208,8 +212,15 @@ class SpecChat(App[None]):
         shown = next((screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen)), None)
         if isinstance(shown, ChatScreen | CandidatesScreen):
             shown.update()
+        self.actions.models.update()
         if self.actions.chats.list_is_old:
             self.actions.chats.list()
+
+    def _step_through(self, source: Source) -> Source:
+        """The source behind one whose rounds can be held back."""
+        self.stepper = Stepper(source)
+        self.chat_screen.connect(self.stepper)
+        return self.stepper
 
     def _set_pace(self, pace: Pace) -> None:
         self.pump.set_pace(pace)
@@ -269,6 +280,10 @@ class SpecChat(App[None]):
     def on_transcript_link_wanted(self, event: Transcript.LinkWanted) -> None:
         """A click on a link."""
         self.actions.reading.open_address(event.address)
+
+    def on_transcript_attachment_wanted(self, event: Transcript.AttachmentWanted) -> None:
+        """A click on what was sent along with a prompt."""
+        self.actions.attachments.open(event.attachment)
 
     def on_text_selected(self, event: TextSelected) -> None:  # noqa: ARG002 the handler's signature
         """Text was selected with the mouse."""

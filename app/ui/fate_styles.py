@@ -19,5 +19,6 @@ STYLES: dict[Fate, str] = {
     Fate.CORRECTION: f"underline {ORANGE}",
     Fate.BONUS: f"bold {SKY_BLUE}",
     Fate.PLAIN: "",
+    Fate.UNKNOWN: "italic",
 }
 """Rich styles."""

@@ -33,10 +33,16 @@ class SlashCommand:
 
 
 _SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T", "top-k": "N", "top-p": "P", "min-p": "P", "seed": "N|off",
-          "lenience": "L", "max-tokens": "N", "rejected": "|".join(REJECTED)}  # fmt: skip
+          "lenience": "L", "max-tokens": "N", "context": "WHAT",
+          "rejected": "|".join(REJECTED)}  # fmt: skip
+_SHOWS = ("context",)
+"""Commands of controls that show something where no value is given."""
 
 COMMANDS: tuple[SlashCommand, ...] = (
-    *(SlashCommand(c.command, _SIGNS[c.command], c.means, needs=True) for c in CONTROLS),
+    *(SlashCommand(c.command, _SIGNS[c.command], c.means, needs=c.command not in _SHOWS) for c in CONTROLS),
+    SlashCommand("model", "TARGET DRAFT", "load other models; without a name: those there are, to choose from"),
+    SlashCommand("draft", "NAME|none", "let another model draft, or none", needs=True),
+    SlashCommand("unload", "", "free the memory of the models; the next prompt loads them again"),
     SlashCommand("controls", "", "the panel of all controls"),
     SlashCommand("preset", "NAME", "set all controls as they were saved", needs=True),
     SlashCommand("save", "NAME", "save all controls as a preset", needs=True),
@@ -58,6 +64,9 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("system-default", "", "let new chats begin with this chat's system prompt"),
     SlashCommand("template", "NAME", "a saved prompt; its {{variables}} are asked for", needs=True),
     SlashCommand("template-save", "NAME", "save the last prompt as a template", needs=True),
+    SlashCommand("attach", "PATH", "send a text file along with the prompt, as @PATH in it does", needs=True),
+    SlashCommand("attachments", "", "open, expand or remove what is attached, to this prompt and to earlier ones"),
+    SlashCommand("editor", "", "write the prompt in the editor that VISUAL or EDITOR names"),
     SlashCommand("search", "", "find words in all chats"),
     SlashCommand("pin", "", "let this chat stand above the others, or among them again"),
     SlashCommand("theory", "", "what the paper predicts for this reply, drawn"),
@@ -122,8 +131,13 @@ def completed(text: str, words: Words) -> str:
     found = matches(text, words)
     if not found:
         return text
-    common = takewhile(lambda characters: len(set(characters)) == 1, zip(*found, strict=False))
-    return max("".join(characters[0] for characters in common), text, key=len)
+    return max(common_start(found), text, key=len)
+
+
+def common_start(texts: Iterable[str]) -> str:
+    """What all of these begin with."""
+    common = takewhile(lambda characters: len(set(characters)) == 1, zip(*texts, strict=False))
+    return "".join(characters[0] for characters in common)
 
 
 def hints(text: str, words: Words) -> Iterable[tuple[str, str]]:

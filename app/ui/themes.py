@@ -16,6 +16,7 @@ FATES_ON_DARK = {
     "fate-correction": "#f2b441",
     "fate-bonus": "#6cbdf2",
     "fate-plain": "#d5dae2",
+    "fate-unknown": "#d5dae2",
 }
 FATES_ON_LIGHT = {
     "fate-accepted": "#00735a",
@@ -24,6 +25,7 @@ FATES_ON_LIGHT = {
     "fate-correction": "#8a5a00",
     "fate-bonus": "#00619c",
     "fate-plain": "#2b303b",
+    "fate-unknown": "#2b303b",
 }
 FATES_IN_16_COLOURS = {
     "fate-accepted": "ansi_green",
@@ -32,6 +34,7 @@ FATES_IN_16_COLOURS = {
     "fate-correction": "ansi_yellow",
     "fate-bonus": "ansi_cyan",
     "fate-plain": "ansi_default",
+    "fate-unknown": "ansi_default",
 }
 
 READABLE = 4.5

@@ -74,6 +74,12 @@ class TimelineLayout:
         return SCALES_MS[self.scale] if self.scale is not None else 0.0
 
     @property
+    def stale(self) -> bool:
+        """Whether rounds have become fewer: a server has told what its tokens were."""
+        pairs = zip(self._places, self.replies, strict=True)
+        return any(len(places) > len(reply.rounds) for places, reply in pairs)
+
+    @property
     def has_pauses(self) -> bool:
         """Whether time was left out between two rounds."""
         return any(slot.late for slot in self.slots)

@@ -82,7 +82,7 @@ class NumberedSource:
     def set_detail(self, request_id: str, detail: int) -> None:
         """No round has any."""
 
-    def count(self, messages: tuple[Message, ...]) -> None:
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """Does nothing: there is no tokenizer."""
 
     def pause(self) -> None:

@@ -52,6 +52,11 @@ class LaneEngine(Engine):
         self.lanes: tuple[LaneReady, ...] = ()
         """One per lane, once the models are loaded."""
 
+    @property
+    def same_target(self) -> bool:
+        """Whether all lanes have the same target."""
+        return len({config.target for config in self.configs}) == 1
+
     def submit(self, request: Request, outbox: Outbox | None = None, lane: int = 0) -> None:
         """Submit a request to a lane.
 

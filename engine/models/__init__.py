@@ -6,16 +6,21 @@ Importing this package loads neither torch nor transformers; `engine.models.load
 from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS, Preset
 from specchat.engine.models.disk import folder_bytes
 from specchat.engine.models.hub import cached_snapshot
+from specchat.engine.models.known import KnownModel, free_memory, known_models, vocabulary_misfit
 from specchat.engine.models.resolve import resolve as resolve_model
 from specchat.engine.models.store import ModelStore, StoredModel
 
 __all__ = [
     "DEFAULT_PRESET",
     "PRESETS",
+    "KnownModel",
     "ModelStore",
     "Preset",
     "StoredModel",
     "cached_snapshot",
     "folder_bytes",
+    "free_memory",
+    "known_models",
     "resolve_model",
+    "vocabulary_misfit",
 ]

@@ -12,6 +12,7 @@ from specchat.engine.models.catalog import hub_folder
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.quiet import silence
+from specchat.engine.models.resumed import LARGE, PARTIAL, fetch_resumed
 from specchat.engine.models.wheel import growth_reported
 from specchat.engine.private_files import make_folder
 from specchat.engine.progress import Progress
@@ -99,11 +100,20 @@ def fetch_from_hub(
     for stale in folder.iterdir():  # of another revision
         if stale.is_file() and stale.name not in files:
             stale.unlink()
-    arrived = sum((folder / name).stat().st_size for name in files if (folder / name).is_file())
+    for outdated in (folder / PARTIAL).glob("*"):
+        if outdated.name != info.sha:
+            shutil.rmtree(outdated, ignore_errors=True)
+    kept = [folder / place / name for place in ("", f"{PARTIAL}/{info.sha}") for name in files]
+    arrived = sum(file.stat().st_size for file in kept if file.is_file())
     require_space(folder, total - arrived, f"fetching {hub_id}")
     try:
         with disk_errors(folder, f"fetching {hub_id}"), growth_reported(folder, total, f"Fetching {hub_id}", progress):
-            snapshot_download(hub_id, revision=info.sha, local_dir=folder, allow_patterns=files)
+            large = [file for file in info.siblings or () if file.rfilename in files and sizes[file.rfilename] >= LARGE]
+            for file in large:
+                sha256 = file.lfs.sha256 if file.lfs else None
+                fetch_resumed(hub_id, str(info.sha), file.rfilename, sizes[file.rfilename], sha256, folder)
+            others = [name for name in files if sizes[name] < LARGE]
+            snapshot_download(hub_id, revision=info.sha, local_dir=folder, allow_patterns=others)
     except EngineError:
         raise
     except Exception as error:
@@ -112,7 +122,8 @@ def fetch_from_hub(
     lacking = [name for name in files if not _has(folder / name, sizes[name])]
     if lacking:
         raise EngineError(f"{hub_id} could not be fetched completely ({lacking[0]} is cut short): try again")
-    shutil.rmtree(folder / ".cache", ignore_errors=True)
+    for leftover in (".cache", PARTIAL):
+        shutil.rmtree(folder / leftover, ignore_errors=True)
 
 
 def needed_files(hub_id: str, names: list[str]) -> list[str]:

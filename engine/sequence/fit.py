@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -13,6 +13,8 @@ from specchat.engine.sequence.prompt import encode
 
 REPLY_SHARE = 4
 """Room is made for the longest reply, but for no more than the context divided by this."""
+Length = Callable[[tuple[Message, ...]], int]
+"""Tokens of messages as a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,7 @@ class FittedPrompt:
 def fit(request: Request, tokenizer: Any, given: int, context: int) -> FittedPrompt:
     """The prompt, without as many whole turns as it takes to make it fit where the request allows that.
 
-    A turn is a message of the user and what follows it up to the next one. What comes before the first turn, and the
-    last turn, always stay. The result may still be too long.
+    The result may still be too long.
 
     Args:
         request: Says with `when_full` which turns may go.
@@ -40,19 +41,40 @@ def fit(request: Request, tokenizer: Any, given: int, context: int) -> FittedPro
     Raises:
         EngineError: the chat template refuses the conversation, or the prompt is empty.
     """
-    ids = encode(request, tokenizer)
-    room = context - given - min(request.max_tokens, context // REPLY_SHARE)
+    read: dict[tuple[Message, ...], list[int]] = {}
+
+    def length(messages: tuple[Message, ...]) -> int:
+        read[messages] = encode(replace(request, messages=messages), tokenizer)
+        return len(read[messages])
+
+    gone = left_out(request, length, given, context)
+    kept = without(request.messages, gone)
+    return FittedPrompt(read[kept] if kept in read else encode(request, tokenizer), tuple(gone))
+
+
+def left_out(request: Request, length: Length, given: int, context: int) -> range:
+    """Places in `Request.messages` of the turns that have to go for the rest to fit; none where none may.
+
+    A turn is a message of the user and what follows it up to the next one. What comes before the first turn, and the
+    last turn, always stay. With n turns, `length` is called about log n times.
+    """
     turns = _earlier_turns(request.messages)[request.when_full == KEEP_ENDS :]
-    if request.when_full == STOP or len(ids) <= room or not turns:
-        return FittedPrompt(ids)
+    room = context - given - min(request.max_tokens, context // REPLY_SHARE)
+    if request.when_full == STOP or not turns or length(request.messages) <= room:
+        return range(0)
 
-    def without(count: int) -> FittedPrompt:
-        gone = range(turns[0].start, turns[count - 1].stop)  # turns follow each other without a gap
-        kept = request.messages[: gone.start] + request.messages[gone.stop :]
-        return FittedPrompt(encode(replace(request, messages=kept), tokenizer), tuple(gone))
+    def first(count: int) -> range:
+        return range(turns[0].start, turns[count - 1].stop)  # turns follow each other without a gap
 
-    least = 1 + bisect_left(range(1, len(turns)), True, key=lambda count: len(without(count).ids) <= room)
-    return without(least)
+    def fits(count: int) -> bool:
+        return length(without(request.messages, first(count))) <= room
+
+    return first(1 + bisect_left(range(1, len(turns)), True, key=fits))
+
+
+def without(messages: tuple[Message, ...], gone: range) -> tuple[Message, ...]:
+    """The messages but for those at these places."""
+    return messages[: gone.start] + messages[gone.stop :]
 
 
 def _earlier_turns(messages: Sequence[Message]) -> list[range]:

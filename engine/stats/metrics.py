@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from copy import copy
 
-from specchat.engine.events import Admitted, Round
+from specchat.engine.events import Admitted, Fate, Round, Totals
 
 WINDOW_S = 2.0
 
@@ -13,7 +13,8 @@ WINDOW_S = 2.0
 class Metrics:
     """Running metrics of one reply, or of several in sequence.
 
-    Pass every `Admitted` and `Round` to `add`, in order. A property is None while its denominator is 0.
+    Pass every `Admitted`, `Round` and `Totals` to `add`, in order. A property is None while its denominator is 0, and
+    where a server does not say what it is made of.
     """
 
     def __init__(self) -> None:
@@ -27,6 +28,12 @@ class Metrics:
         """Drafted tokens that are not part of the reply."""
         self.emitted = 0
         """Tokens of the reply so far."""
+        self.observed = False
+        """Whether these are rounds that a server tells of: α is then not known."""
+        self.unknown = 0
+        """Emitted tokens of unknown fate; with them, `rounds` counts tokens and no target passes."""
+        self.totals: Totals | None = None
+        """What the server said at the end of the reply."""
         self.position_tested: list[int] = []
         """Tested tokens at draft position 1, 2, …"""
         self.position_accepted: list[int] = []
@@ -39,13 +46,18 @@ class Metrics:
         self._submitted_at: float | None = None
         self._first_at: float | None = None
         self._started_at = 0.0
+        self._untimed = 0
+        """Tokens of an observed reply that came first: when their round began is not known."""
         self._last_at = 0.0
         self._recent: deque[tuple[float, int]] = deque()
         self._recent_since = 0.0
         self._recent_emitted = 0
 
-    def add(self, event: Admitted | Round) -> None:
+    def add(self, event: Admitted | Round | Totals) -> None:
         """Count one event."""
+        if isinstance(event, Totals):
+            self._add_totals(event)
+            return
         if isinstance(event, Admitted):
             self.prompt_tokens += event.prompt_tokens
             self.reused_tokens += event.reused_tokens
@@ -55,6 +67,7 @@ class Metrics:
         if self._first_at is None:
             self._first_at = event.at
             self._started_at = self._recent_since = event.at - event.seconds
+            self._untimed = len(event.emitted) if event.observed else 0
         self.rounds += 1
         self.tested += event.tested
         self.accepted += event.accepted
@@ -64,12 +77,9 @@ class Metrics:
         self.verify_s += event.verify_s
         self.rest_s += event.rest_s
         self._beta_sum += sum(event.beta)
-        for i in range(event.tested):
-            if i == len(self.position_tested):
-                self.position_tested.append(0)
-                self.position_accepted.append(0)
-            self.position_tested[i] += 1
-            self.position_accepted[i] += i < event.accepted
+        self.observed |= event.observed
+        self.unknown += event.last_fate is Fate.UNKNOWN
+        self._add_positions(event.tested, event.accepted)
         self._last_at = event.at
         self._recent.append((event.at, len(event.emitted)))
         self._recent_emitted += len(event.emitted)
@@ -77,12 +87,41 @@ class Metrics:
             self._recent_since, left = self._recent.popleft()
             self._recent_emitted -= left
 
+    def _add_positions(self, tested: int, accepted: int) -> None:
+        for i in range(tested):
+            if i == len(self.position_tested):
+                self.position_tested.append(0)
+                self.position_accepted.append(0)
+            self.position_tested[i] += 1
+            self.position_accepted[i] += i < accepted
+
+    def _add_totals(self, totals: Totals) -> None:
+        """Take what the server said for what its stream did not say."""
+        self.totals = totals
+        self.prompt_tokens = totals.prompt_tokens or self.prompt_tokens
+        if not self.unknown:
+            return
+        self.emitted = totals.tokens or self.emitted
+        for step in totals.steps or ():
+            tested = min(step.accepted + 1, step.drafted)
+            self.tested += tested
+            self.accepted += step.accepted
+            self.wasted += step.drafted - step.accepted
+            self._add_positions(tested, step.accepted)
+
     def copy(self) -> Metrics:
         """The metrics as they stand now; what is added later does not change them."""
         snapshot = copy(self)
         snapshot.position_tested, snapshot.position_accepted = self.position_tested[:], self.position_accepted[:]
         snapshot._recent = self._recent.copy()
         return snapshot
+
+    @property
+    def passes(self) -> int | None:
+        """Target passes; None where a server does not say."""
+        if self.unknown:
+            return self.totals.passes if self.totals else None
+        return self.rounds
 
     @property
     def acceptance(self) -> float | None:
@@ -97,12 +136,12 @@ class Metrics:
     @property
     def mean_emitted_length(self) -> float | None:
         """τ: tokens emitted per target pass, the correction or bonus included."""
-        return self.emitted / self.rounds if self.rounds else None
+        return self.emitted / self.passes if self.passes else None
 
     @property
     def alpha(self) -> float | None:
         """Estimate of α: mean over tested positions of β, Σ min(p, q) (Leviathan et al. 2023, Corollary 3.6)."""
-        return self._beta_sum / self.tested if self.tested else None
+        return self._beta_sum / self.tested if self.tested and not self.observed else None
 
     @property
     def seconds(self) -> float:
@@ -111,8 +150,8 @@ class Metrics:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens emitted / `seconds`."""
-        return self.emitted / self.seconds if self.seconds > 0 else None
+        """Tokens emitted / `seconds`; of an observed reply without those that came first, which took unknown time."""
+        return (self.emitted - self._untimed) / self.seconds if self.seconds > 0 else None
 
     @property
     def time_to_first_token_s(self) -> float | None:

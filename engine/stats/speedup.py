@@ -44,6 +44,8 @@ class Baseline:
         if isinstance(record, Ready):
             self._warm = record.plain_s
             return
+        if record.observed:  # its times are of the stream, not of passes
+            return
         batch = self._batch
         if record.request_id in batch or any(other.rows != record.rows for other in batch.values()):
             batch.clear()

@@ -22,6 +22,8 @@ from specchat.engine import (
     Request,
     Round,
     Sampling,
+    Step,
+    Totals,
 )
 
 LAST_FATES = (Fate.CORRECTION, Fate.BONUS, Fate.PLAIN)
@@ -68,6 +70,18 @@ def make_round(
     )
 
 
+def observed_round(step: Step | None, *pieces: str, number: int = 0, at: float = 1.0, seconds: float = 0.1) -> Round:
+    """A round that another server tells of; without a step, one token of unknown fate."""
+    drafted, accepted = step or Step(0, 0)
+    fate = Fate.UNKNOWN if step is None else Fate.CORRECTION if accepted < drafted else Fate.BONUS
+    return Round(
+        request_id="r", number=number, position=10 + number, drafter="observed", gamma=drafted, drafted=(-1,) * drafted,
+        p=(), q=(), u=(), beta=(), accepted=accepted, last=-1, last_fate=fate,
+        pieces=(*pieces[:accepted], *[""] * (drafted - accepted)), last_piece=pieces[accepted], at=at, draft_s=0.0,
+        verify_s=0.0, rest_s=seconds, rows=1, judged=min(accepted + 1, drafted),
+    )  # fmt: skip
+
+
 EVERY_RECORD: tuple[Record, ...] = (
     Loading("target", "loading smollm2-135m", 0.5, 0.1),
     Loading("import", "starting the engine", None, 0.0),
@@ -82,6 +96,10 @@ EVERY_RECORD: tuple[Record, ...] = (
     make_round(drafted=4, accepted=1, rejected=True),
     make_round(drafted=0),
     Notice(None, "no chat template", 0.2),
+    observed_round(Step(3, 1), " kept", " other"),
+    observed_round(None, " said"),
+    Totals("r", 3.4),
+    Totals("r", 3.4, 12, 30, 11, 40, 19, (Step(4, 2), Step(4, 0))),
     Finished("r", FinishReason.STOP, "tail", "", 3.5),
     Died("out of memory", 4.0),
 )
@@ -155,6 +173,7 @@ requests = (
     | st.builds(Request, texts, prompt=texts, **limits)
     | st.builds(Request, texts, prompt_ids=st.lists(counts, min_size=1).map(tuple), **limits)
 )
+steps = st.integers(0, 64).flatmap(lambda n: st.builds(Step, st.just(n), st.integers(0, n)))
 records = (
     rounds()
     | requests
@@ -162,6 +181,7 @@ records = (
     | st.builds(Admitted, texts, counts, counts, reals, reals)
     | st.builds(Prefilled, texts, counts, counts, reals, reals)
     | st.builds(Notice, st.none() | texts, texts, reals)
+    | st.builds(Totals, texts, reals, *[st.none() | counts] * 5, st.none() | st.lists(steps, max_size=3).map(tuple))
     | st.builds(Finished, texts, st.sampled_from(FinishReason), texts, texts, reals)
     | st.builds(Died, texts, reals)
 )

@@ -22,14 +22,17 @@ from specchat.engine import (
     Ready,
     Record,
     Refused,
+    Round,
+    Step,
+    Totals,
     TraceWriter,
     from_json,
     read_trace,
     to_json,
 )
-from tests.engine.records import DETAIL, EVERY_RECORD, make_round, records
+from tests.engine.records import DETAIL, EVERY_RECORD, make_round, observed_round, records
 
-HEADER = '{"record": "trace", "version": 3}\n'
+HEADER = '{"record": "trace", "version": 4}\n'
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -76,7 +79,7 @@ def test_a_field_of_the_wrong_type_is_refused_or_harmless(record: Record, data: 
         return
     again = from_json(to_json(read))
     assert repr(again) == repr(read)  # not ==: NaN is unequal to itself
-    if hasattr(read, "tokens"):
+    if isinstance(read, Round):
         list(read.tokens())
 
 
@@ -199,7 +202,7 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
         b"\x00\xff\xfe\n",
         b"{}\n",
         b"[1]\n",
-        b'{"record": "trace", "version": 4}\n',
+        b'{"record": "trace", "version": 5}\n',
         HEADER.rstrip().encode(),
         b"[" * 100_000 + b"\n",
     ],
@@ -207,7 +210,7 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(content)
-    with pytest.raises(EngineError, match=r"trace.jsonl is not a specchat trace of version 3"):
+    with pytest.raises(EngineError, match=r"trace.jsonl is not a specchat trace of version 4"):
         list(read_trace(path))
 
 
@@ -245,6 +248,31 @@ def test_a_trace_from_before_there_were_trees_is_read(tmp_path: Path) -> None:
     path = tmp_path / "old.jsonl"
     path.write_text('{"record": "trace", "version": 1}\n' + json.dumps(old) + "\n")
     assert list(read_trace(path)) == [make_round()]
+
+
+def test_a_trace_from_before_other_servers_were_observed_is_read(tmp_path: Path) -> None:
+    old = json.loads(to_json(make_round()))
+    del old["judged"]
+    path = tmp_path / "old.jsonl"
+    path.write_text('{"record": "trace", "version": 3}\n' + json.dumps(old) + "\n")
+    assert list(read_trace(path)) == [make_round()]
+
+
+def test_an_observed_round_has_counts_for_chances() -> None:
+    record = observed_round(Step(4, 2), "a", "b", "c")
+    assert [(token.text, token.fate.value) for token in record.tokens()] == [
+        ("a", "accepted"), ("b", "accepted"), ("", "rejected"), ("", "discarded"), ("c", "correction"),
+    ]  # fmt: skip
+    assert (record.tested, record.wasted, record.emitted, record.text) == (3, 2, (-1, -1, -1), "abc")
+    for changes in ({"judged": 4}, {"judged": 1}, {"judged": None}, {"p": (0.5,)}, {"accepted": 5}):
+        with pytest.raises(ValueError, match="contradicts itself"):
+            from_json(to_json(replace(record, **changes)))
+
+
+def test_steps_that_contradict_themselves_are_refused() -> None:
+    for step in (Step(2, 3), Step(2, -1), Step(1 << 40, 1 << 40)):
+        with pytest.raises(ValueError, match="contradict themselves"):
+            from_json(to_json(Totals("r", 1.0, steps=(step,))))
 
 
 def test_a_tree_comes_back_as_it_was() -> None:

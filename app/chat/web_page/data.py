@@ -11,14 +11,16 @@ from typing import Any
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
 from specchat.app.sanitize import escape_controls
+from specchat.app.sources.observed import drawn_text, retold
 from specchat.app.sources.player import IDLE_S, schedule
-from specchat.engine import Admitted, Candidate, Finished, Metrics, Ready, Record, Request, Round
+from specchat.engine import Admitted, Candidate, Finished, Metrics, Ready, Record, Request, Round, Totals
 
 Data = dict[str, Any]
 
 
 def trace_data(records: Sequence[Record], title: str) -> Data:
     """A trace: replies run at the times they were recorded, side by side where they ran so."""
+    records = retold(records)
     times = schedule(records)
     ready = next((r for r in records if isinstance(r, Ready)), None)
     replies: dict[str, Data] = {}
@@ -35,6 +37,10 @@ def trace_data(records: Sequence[Record], title: str) -> Data:
             case Round() if record.request_id in replies:
                 metrics[record.request_id].add(record)
                 replies[record.request_id]["rounds"].append(_round(record, metrics[record.request_id], due))
+            case Totals() if record.request_id in replies:
+                metrics[record.request_id].add(record)
+                for last in replies[record.request_id]["rounds"][-1:]:
+                    last["figures"] = _figures(metrics[record.request_id])
             case Finished() if record.request_id in replies:
                 _end(replies[record.request_id], record.tail, record.message or ENDINGS[record.reason], due)
     return _page(title, ready.target if ready else None, list(replies.values()))
@@ -45,7 +51,7 @@ def chat_data(conversation: Conversation, model: str | None = None) -> Data:
     replies: list[Data] = []
     due = 0.0
     for turn in conversation.turns:
-        shown = _reply(turn.prompt, due)
+        shown = _reply(turn.content, due)
         replies.append(shown)
         if turn.reply is not None:
             due = _stored(turn.reply, shown, due)
@@ -110,7 +116,9 @@ def _round(record: Round, metrics: Metrics, due: float) -> Data:
         "gamma": record.gamma,
         "rows": record.rows,
         "ms": [round(1000 * s, 2) for s in (record.draft_s, record.verify_s, record.rest_s)],
-        "tokens": [[escape_controls(token.text), token.fate.value, token.id] for token in record.tokens()],
+        "tokens": [
+            [escape_controls(drawn_text(record, token)), token.fate.value, token.id] for token in record.tokens()
+        ],
         "tested": [
             [_p(value) for value in values] for values in zip(record.p, record.q, record.u, record.beta, strict=True)
         ],

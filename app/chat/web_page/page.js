@@ -16,8 +16,9 @@
     correction: "drawn by the target in place of the rejected token",
     bonus: "drawn by the target after every drafted token was accepted",
     plain: "drawn by the target in a round that drafted nothing",
+    unknown: "the server does not say what became of it",
   };
-  const KEPT = new Set(["accepted", "correction", "bonus", "plain"]);
+  const KEPT = new Set(["accepted", "correction", "bonus", "plain", "unknown"]);
   const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
   const percent = (share) => `${Math.round(share * 100)} %`;
   const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
@@ -253,7 +254,9 @@
 
   by("title").textContent = data.title;
   by("model").textContent = data.model ?? "";
+  const untold = steps.some((s) => s.round.tokens.some(([, fate]) => fate === "unknown"));
   for (const [fate, means] of Object.entries(FATES)) {
+    if (fate === "unknown" && !untold) continue;
     const item = make("li");
     const name = make("span", fate, fate);
     item.title = means;

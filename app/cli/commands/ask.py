@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specchat.app.chat.attachments import content_of, file_attachment
 from specchat.app.cli.kept_reply import KeptReply, found_chat
 from specchat.app.cli.printers import JsonPrinter, Printer, text_printer
 from specchat.app.cli.status_line import StatusLine
@@ -20,6 +21,7 @@ from specchat.app.paths import config_folder, database_file, settings_file
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.settings.named_texts import NamedTexts, filled
 from specchat.app.settings.settings import NO_SWITCH, load_settings
+from specchat.app.storage.attachment import Attachment
 from specchat.app.storage.store import Store
 from specchat.engine import (
     Admitted,
@@ -35,6 +37,7 @@ from specchat.engine import (
     Ready,
     Request,
     Round,
+    Totals,
     TraceWriter,
     models_folder,
 )
@@ -57,7 +60,7 @@ class Question:
     logit_bias: tuple[tuple[int, float], ...]
     """Token ids, and what is added to their logits."""
     files: tuple[Path, ...] = ()
-    """Texts that are put behind the question, each under its name."""
+    """Texts that the model gets before the question, each under its name."""
     template: str | None = None
     values: tuple[str, ...] = ()
     """NAME=VALUE for the template's variables."""
@@ -73,17 +76,24 @@ class Question:
         return clean_prompt(self.system or "").strip()
 
     def prompt(self) -> str:
-        """What is asked: the template, the question, the files, and text waiting on stdin.
+        """What is asked: the template, the question, and text waiting on stdin.
 
         Raises:
-            AppError: there is no question, or a file or the template cannot be read.
+            AppError: there is no question and no file, or the template cannot be read.
         """
-        parts = [self._from_template(), clean_prompt(self.text or ""), *map(named_file, self.files)]
-        parts.append(clean_prompt(_piped()))
+        parts = [self._from_template(), clean_prompt(self.text or ""), clean_prompt(_piped())]
         content = "\n\n".join(part for part in parts if part.strip())
-        if not content:
+        if not content and not self.files:
             raise UsageError('there is nothing to ask: give a question, specchat ask "…", or text on stdin')
         return content
+
+    def attachments(self) -> tuple[Attachment, ...]:
+        """The files.
+
+        Raises:
+            UsageError: one cannot be read, is no text, or is too long.
+        """
+        return tuple(replace(file_attachment(str(path), path), name=path.name, path="") for path in self.files)
 
     def _from_template(self) -> str:
         if self.template is None:
@@ -109,25 +119,6 @@ class Question:
         return KeptReply(store, found_chat(store, self.chat))
 
 
-def named_file(path: Path) -> str:
-    """A text file as a block of a prompt, under its name.
-
-    Raises:
-        UsageError: it cannot be read, or is no text.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    if b"\0" in data:
-        raise UsageError(f"{path} is no text file: --file takes texts")
-    if len(data) > LONGEST_INPUT:
-        raise UsageError(f"{path} is longer than {LONGEST_INPUT >> 20} MiB: no context holds that")
-    text = clean_prompt(data.decode("utf-8", "replace")).strip("\n")
-    fence = "```" if "```" not in text else "~~~~~~"
-    return f"{path.name}:\n{fence}\n{text}\n{fence}"
-
-
 def answer(
     question: Question, options: Mapping[str, object], *, as_json: bool, trace: Path | None, attach: str | None = None
 ) -> bool:
@@ -139,18 +130,19 @@ def answer(
     settings, notice = load_settings(settings_file(), options)
     if notice:
         print(f"specchat: {escape_controls(notice)}", file=sys.stderr)
-    prompt, kept = question.prompt(), question.kept()
+    prompt, attachments, kept = question.prompt(), question.attachments(), question.kept()
     system = question.instructions()
     if kept is not None:
-        messages = kept.messages(prompt)
+        messages = kept.messages(prompt, attachments)
         if options.get("thinking") is None:
             settings = settings.with_thinking(kept.thinking)
     else:
-        messages = (*((Message("system", system),) if system else ()), Message("user", prompt))
+        asked = Message("user", content_of(prompt, attachments))
+        messages = (*((Message("system", system),) if system else ()), asked)
     request = settings.request("ask", messages, tuple(clean_prompt(text) for text in question.stop))
     request = replace(request, sampling=replace(request.sampling, logit_bias=question.logit_bias))
     with TraceWriter(trace) if trace else nullcontext() as writer:
-        engine = attached(attach) if attach else Engine(settings.engine_config(models_folder()))
+        engine = attached(attach, options.get("target")) if attach else Engine(settings.engine_config(models_folder()))
         try:
             ready = load(engine)
         except BaseException:
@@ -180,15 +172,15 @@ def _piped() -> str:
     return data.decode("utf-8", "replace")
 
 
-def attached(url: str) -> AttachedEngine:
-    """The server of this address as the engine.
+def attached(url: str, model: object = None) -> AttachedEngine:
+    """The server of this address as the engine, with the model of this name, if one is given.
 
     Raises:
         EngineError: it is no address.
     """
     from specchat.app.sources.attached import AttachedEngine
 
-    return AttachedEngine(url, os.environ.get("SPECCHAT_API_KEY"))
+    return AttachedEngine(url, os.environ.get("SPECCHAT_API_KEY"), None if model is None else str(model))
 
 
 def load(engine: Engine | AttachedEngine) -> Ready:
@@ -233,7 +225,7 @@ def _stream(
             if kept is not None:
                 kept.add(event)
             match event:
-                case Admitted() | Round():
+                case Admitted() | Round() | Totals():
                     printer.add(event)
                 case Notice(text=text):
                     printer.note(text)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specchat.app.cli.commands.options import Device, Dtype, Quantize, Target
+from specchat.app.cli.commands.options import Context, Device, Dtype, Quantize, Slots, Target
 from specchat.app.cli.status_line import StatusLine
 from specchat.engine import models_folder
 
@@ -75,6 +75,8 @@ def bench(
         typer.Option("--synthetic", metavar="ALPHA", help="A random-weight pair that agrees at ALPHA of all tokens."),
     ] = None,
     shape: Annotated[str | None, typer.Option("--shape", metavar="TARGET/DRAFT", help="Of the synthetic pair.")] = None,
+    slots: Slots = None,
+    context: Context = None,
     dtype: Dtype = None,
     quantize: Quantize = None,
     device: Device = None,
@@ -101,6 +103,8 @@ def bench(
         "crossover": crossover or None,
         "synthetic": synthetic,
         "shape": shape,
+        "slots": slots,
+        "context": context,
         "dtype": dtype,
         "quantize": quantize,
         "device": device,

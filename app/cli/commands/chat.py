@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
     from specchat.app.sources.probe import Probe
     from specchat.app.ui.app import SpecChat
 
-    source = attached(attach) if attach else None
+    source = attached(attach, options.get("target")) if attach else None
     wanted = side or SideOptions()
     if side is not None:
         side.pair(settings)
@@ -43,6 +44,7 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
         theme=settings.theme,
         pictures=pictures(settings),
         probe=Probe(),
+        make_source=None if source is not None else _engine,
         make_duet=lambda shared: live_duet(shared, wanted),
         begin_side_by_side=side is not None,
     )
@@ -60,11 +62,16 @@ def prepare(
 ) -> Session:
     """Open the store and make the engine (unless there is one), once the first frame is on screen."""
     from specchat.app.chat.session import Session
-    from specchat.engine import Engine
 
     store, notices = open_store(notice, database)
-    engine = engine or Engine(settings.engine_config(models_folder()))
+    engine = engine or _engine(settings)
     return Session(engine, settings, store, notices, settings_file())
+
+
+def _engine(settings: Settings) -> Source:
+    from specchat.engine import Engine
+
+    return Engine(settings.engine_config(models_folder()))
 
 
 def open_store(
@@ -92,6 +99,8 @@ def need_terminal(instead: str) -> None:
     Raises:
         UsageError: one of them is no terminal.
     """
+    if "TEXTUAL_DRIVER" in os.environ:  # textual-serve: the browser is the terminal
+        return
     for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout)):
         if stream is None or not stream.isatty():
             raise UsageError(f"{name} is not a terminal, and the interface needs one: {instead}")

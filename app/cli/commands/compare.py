@@ -11,17 +11,23 @@ from typing import Annotated
 import typer
 
 from specchat.app.cli.commands import options
+from specchat.app.cli.commands.ask import attached
 from specchat.app.cli.commands.bench import Json, typed
 from specchat.app.cli.status_line import StatusLine
 from specchat.app.errors import UsageError
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import Settings, load_settings
+from specchat.app.side_by_side.attached_lanes import AttachedLanes
 from specchat.app.side_by_side.set_up import label, lane_config, lanes, with_seed
 from specchat.engine import LaneEngine, Message, Notice, Order, Request
 from specchat.engine.tools.compare import ComparisonReport, Trial, make_report, run_trials, spread_line
 
 BOTH = "both"
+ATTACHED = "specchat serve"
+OWN_STREAM = (
+    "The right lane is the server at {}, timed by its own stream: the network, and what else that server does, count."
+)
 MAX_TOKENS = 128
 """Of a reply, where neither an option nor a variable says otherwise."""
 LONGEST_FILE = 4 << 20
@@ -52,9 +58,14 @@ def compare(
         typer.Option("--watch", help="Run it again and again, and show the spread; ctrl+c ends it with the report."),
     ] = False,
     order: Annotated[
-        str, typer.Option("--order", metavar="ORDER", help="interleaved, sequential, or both of them.")
-    ] = "interleaved",
+        str | None,
+        typer.Option("--order", metavar="ORDER", help="interleaved, sequential, or both of them. [interleaved]"),
+    ] = None,
     exact: Exact = False,
+    attach: Annotated[
+        str | None,
+        typer.Option("--attach", metavar="URL", help="A server as the right lane, asked when the left one has ended."),
+    ] = None,
     target: options.Target = None,
     draft: options.Draft = None,
     temperature: options.Temperature = None,
@@ -69,7 +80,10 @@ def compare(
     device: options.Device = None,
     as_json: Json = False,
 ) -> None:
-    """Run a prompt in two set-ups that share the device fairly, and say what each took and whether they agree."""
+    """Run a prompt in two set-ups that share the device fairly, and say what each took and whether they agree.
+
+    With --attach, one set-up here is compared with a server, which is timed by its own stream.
+    """
     given = {
         "target": target,
         "draft": draft,
@@ -85,29 +99,42 @@ def compare(
         "device": device,
     }
     shared, _ = load_settings(settings_file(), given)
-    pair = lanes(left, right, with_seed(shared))
+    for name, value in (("--right", right), ("--order", order)) if attach else ():
+        if value is not None:
+            raise UsageError(f"{name} contradicts --attach: the server is the right lane, asked after the left one")
+    pair = lanes(left or (shared.drafter if attach else None), right, with_seed(shared))
     prompts = _prompts(prompt, file)
     if repeat < 1:
         raise UsageError(f"--repeat is {repeat}: it must be at least 1")
-    report = _run(pair, prompts, order, None if watch else repeat, exact=exact)
+    orders = [Order.SEQUENTIAL] if attach else _orders(order or Order.INTERLEAVED)
+    report = _run(pair, prompts, orders, None if watch else repeat, exact=exact, attach=attach)
     print(report.json() if as_json else report.text())
 
 
-def _run(
-    pair: Sequence[Settings], prompts: Sequence[str], order: str, repeat: int | None, *, exact: bool
-) -> ComparisonReport:
+def _orders(order: str) -> list[Order]:
     if order not in (*Order, BOTH):
         raise UsageError(f"--order {order!r} is not known: choose interleaved, sequential or both")
-    orders = list(Order) if order == BOTH else [Order(order)]
+    return list(Order) if order == BOTH else [Order(order)]
 
+
+def _run(
+    pair: Sequence[Settings],
+    prompts: Sequence[str],
+    orders: Sequence[Order],
+    repeat: int | None,
+    *,
+    exact: bool,
+    attach: str | None,
+) -> ComparisonReport:
     def ask(lane: int, request_id: str, text: str) -> Request:
         return pair[lane].request(request_id, (Message("user", text),))
 
-    engine = LaneEngine([lane_config(settings, exact=exact) for settings in pair])
+    here = LaneEngine([lane_config(settings, exact=exact) for settings in (pair[:1] if attach else pair)])
+    engine = AttachedLanes(here, attached(attach)) if attach else here
     with StatusLine(sys.stderr) as line:
         line.say("loading")
-        engine.start()
         try:
+            engine.start()
             ready = engine.wait_ready()
 
             def tell(trials: Sequence[Trial]) -> None:
@@ -116,7 +143,7 @@ def _run(
 
             watched = {"tell": tell} if repeat is None else {}
             trials = run_trials(engine, ask, prompts, orders, repeat, line.say, **watched)
-            notes = [notice.text for notice in engine.outbox.drain() if isinstance(notice, Notice)]
+            notes = [notice.text for notice in here.outbox.drain() if isinstance(notice, Notice)]
         finally:
             engine.close()
     sampling = pair[0].sampling()
@@ -124,16 +151,19 @@ def _run(
     return make_report(
         trials,
         prompts,
-        [label(settings, lane.ready.drafters) for settings, lane in zip(pair, engine.lanes, strict=True)],
+        [
+            lane.ready.observed or ATTACHED if attach and number else label(settings, lane.ready.drafters)
+            for number, (settings, lane) in enumerate(zip(pair, engine.lanes, strict=True))
+        ],
         greedy=sampling.greedy,
-        same_target=pair[0].target == pair[1].target,
+        same_target=engine.same_target,
         command=typed(),
         target=" and ".join(targets),
         device=ready.device_name,
         dtype=ready.dtype,
         exact=min((lane.exact for lane in engine.lanes if lane.exact is not None), default=None),
         exact_cost=engine.lanes[0].exact_cost,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys([*notes, *([OWN_STREAM.format(attach)] if attach else [])])),
     )
 
 

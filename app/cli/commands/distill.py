@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specchat.app.cli.commands.options import Device, Dtype, Target
+from specchat.app.cli.commands.options import Context, Device, Dtype, Slots, Target
 from specchat.app.cli.pull_progress import pull_progress
 from specchat.app.sanitize import escape_controls
 from specchat.engine import models_folder
@@ -28,6 +28,8 @@ def distill(
         Path | None,
         typer.Option("--prompts", metavar="FILE", help="Prompts to learn on, one per line."),
     ] = None,
+    slots: Slots = None,
+    context: Context = None,
     dtype: Dtype = None,
     device: Device = None,
 ) -> None:
@@ -35,7 +37,14 @@ def distill(
     from specchat.engine.tools.distill import DistillOptions
     from specchat.engine.tools.distill import distill as run
 
-    given = {"minutes": minutes, "prompts": prompts, "dtype": dtype, "device": device}
+    given = {
+        "minutes": minutes,
+        "prompts": prompts,
+        "slots": slots,
+        "context": context,
+        "dtype": dtype,
+        "device": device,
+    }
     options = DistillOptions(
         models=models_folder(),
         target=target or DEFAULT_PRESET,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specchat.app.cli.commands.bench import chosen
-from specchat.app.cli.commands.options import Device, Draft, Dtype, Quantize, Target
+from specchat.app.cli.commands.options import Context, Device, Draft, Dtype, Quantize, Target
 from specchat.app.cli.status_line import StatusLine
 from specchat.app.errors import UsageError
 from specchat.engine import models_folder
@@ -37,6 +37,7 @@ def evaluate(
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", metavar="N", help="Tokens of each text that are used.")
     ] = 500,
+    context: Context = None,
     dtype: Dtype = None,
     quantize: Quantize = None,
     device: Device = None,
@@ -58,7 +59,7 @@ def evaluate(
         gammas=tuple(gammas or (4,)),
         limit=limit,
         max_tokens=max_tokens,
-        **chosen({"dtype": dtype, "quantize": quantize, "device": device}),
+        **chosen({"context": context, "dtype": dtype, "quantize": quantize, "device": device}),
     )
     with StatusLine(sys.stderr) as line:
         found = run(options, line.say)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,12 +58,18 @@ def pull(
     name: Annotated[
         str, typer.Argument(help="A preset, a hub id (organisation/name), or a GGUF file.")
     ] = DEFAULT_PRESET,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each step as one JSON object on a line.")] = False,
 ) -> None:
     """Fetch a model, and convert it where that is needed. An interrupted pull goes on where it stopped."""
-    watched: AbstractContextManager[Progress] = pull_progress(sys.stderr)
+    watched: AbstractContextManager[Progress] = nullcontext(_json_line) if as_json else pull_progress(sys.stderr)
     with watched as progress:
         folder = resolve_model(name, ModelStore(models_folder()), progress)
-    print(f"{escape_controls(name)} is ready in {escape_controls(str(folder))}")
+    if not as_json:
+        print(f"{escape_controls(name)} is ready in {escape_controls(str(folder))}")
+
+
+def _json_line(stage: str, text: str, fraction: float | None) -> None:
+    print(json.dumps({"stage": stage, "text": text, "fraction": fraction}), flush=True)
 
 
 def _in_hub_cache(preset: Preset) -> StoredModel | None:

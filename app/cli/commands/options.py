@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Annotated, Any
 
 import typer
@@ -89,17 +91,6 @@ Quantize = Annotated[
 ]
 Device = Annotated[str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:1, …")]
 
-Rejected = Annotated[
-    str | None,
-    typer.Option(
-        "--rejected",
-        metavar="fold|show|hide",
-        help="Drafts that a finished reply is without: a mark for each stretch, all of them, or none.",
-        show_default=False,
-    ),
-]
-
-
 Thinking = Annotated[
     bool | None,
     typer.Option(
@@ -115,13 +106,80 @@ def switched(on: bool | None) -> str | None:
     return None if on is None else "on" if on else "off"
 
 
+def argument(name: str, value: object) -> str:
+    """An option of `SETTINGS` as it is written on a command line."""
+    if name == "thinking":
+        return "--thinking" if value == "on" else "--no-thinking"
+    return f"--{name.replace('_', '-')}={value}"
+
+
+SETTINGS: Mapping[str, Any] = {
+    "target": Target,
+    "draft": Draft,
+    "drafter": Drafter,
+    "gamma": Gamma,
+    "temperature": Temperature,
+    "top_k": TopK,
+    "top_p": TopP,
+    "min_p": MinP,
+    "seed": Seed,
+    "repetition_penalty": RepetitionPenalty,
+    "presence_penalty": PresencePenalty,
+    "lenience": Lenience,
+    "max_tokens": MaxTokens,
+    "thinking": Thinking,
+    "slots": Slots,
+    "context": Context,
+    "dtype": Dtype,
+    "quantize": Quantize,
+    "device": Device,
+}
+"""The options of a model and of its replies, by the names of the settings."""
+Given = Annotated[Mapping[str, Any], "the options of SETTINGS that were given, the others None"]
+NOTHING: Mapping[str, Any] = {}
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command all options of `SETTINGS` in the place of its parameter `given`, which gets them."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        kind = parameter.kind
+        if parameter.name == "given":
+            shared = [inspect.Parameter(name, kind, default=None, annotation=how) for name, how in SETTINGS.items()]
+            parameters += shared
+        else:
+            parameters.append(parameter)
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        given = {name: values.pop(name) for name in SETTINGS}
+        command(**values, given={**given, "thinking": switched(given["thinking"])})
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
+Rejected = Annotated[
+    str | None,
+    typer.Option(
+        "--rejected",
+        metavar="fold|show|hide",
+        help="Drafts that a finished reply is without: a mark for each stretch, all of them, or none.",
+        show_default=False,
+    ),
+]
+
+
 Attach = Annotated[
     str | None,
     typer.Option(
-        "--attach", metavar="URL", help="Ask a specchat serve instead of a model here (key: SPECCHAT_API_KEY)."
+        "--attach",
+        metavar="URL",
+        help="Ask a server of the OpenAI protocol; --target names one of its models (key: SPECCHAT_API_KEY).",
     ),
 ]
-OF_AN_ENGINE = ("target", "draft", "slots", "context", "dtype", "quantize", "device", "lenience")
+OF_AN_ENGINE = ("draft", "slots", "context", "dtype", "quantize", "device", "lenience")
 """Options that mean nothing where a server has the model."""
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import sys
 from typing import Annotated
 
 import typer
 
+from specchat.app.addresses import is_this_machine
 from specchat.app.cli.commands import options
 from specchat.app.errors import UsageError
 from specchat.engine import EngineError, models_folder
@@ -16,6 +16,7 @@ HOST, PORT = "127.0.0.1", 8000
 KEY_VARIABLE = "SPECCHAT_API_KEY"
 
 
+@options.with_settings
 def serve(
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; others than this machine need a key.")
@@ -42,52 +43,15 @@ def serve(
             "--cors", metavar="ORIGIN", help="A web page that may ask, or *; may be repeated; none if left out."
         ),
     ] = None,
-    target: options.Target = None,
-    draft: options.Draft = None,
-    drafter: options.Drafter = None,
-    gamma: options.Gamma = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    seed: options.Seed = None,
-    repetition_penalty: options.RepetitionPenalty = None,
-    presence_penalty: options.PresencePenalty = None,
-    lenience: options.Lenience = None,
-    max_tokens: options.MaxTokens = None,
-    slots: options.Slots = None,
-    context: options.Context = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    device: options.Device = None,
+    given: options.Given = options.NOTHING,
 ) -> None:
     """Serve the OpenAI protocol: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /metrics.
 
     What a request leaves out is as the options and the settings say. With "speculation": true, every chunk says what
     became of each drafted token.
     """
-    given = {
-        "target": target,
-        "draft": draft,
-        "drafter": drafter,
-        "gamma": gamma,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "seed": seed,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "lenience": lenience,
-        "max_tokens": max_tokens,
-        "slots": slots,
-        "context": context,
-        "dtype": dtype,
-        "quantize": quantize,
-        "device": device,
-    }
     options.check(given)
-    key = _key(api_key, host)
+    key = callers_key(api_key, host, KEY_VARIABLE)
     from specchat.app.cli.commands.ask import load
     from specchat.app.paths import settings_file
     from specchat.app.sanitize import escape_controls
@@ -120,8 +84,8 @@ def serve(
         raise EngineError(death)
 
 
-def _key(given: str | None, host: str) -> str | None:
-    """The key callers must give.
+def callers_key(given: str | None, host: str, variable: str) -> str | None:
+    """The key callers must give; `variable` can hold it.
 
     Raises:
         UsageError: there is none, and other machines could call; or it cannot be sent in a header.
@@ -129,13 +93,6 @@ def _key(given: str | None, host: str) -> str | None:
     key = (given or "").strip()
     if key and not (key.isascii() and key.isprintable()):
         raise UsageError("--api-key has characters that no header can carry: use letters, digits and signs")
-    if not key and not _is_this_machine(host):
-        raise UsageError(f"--host {host} lets other machines in: give --api-key (or {KEY_VARIABLE}) as well")
+    if not key and not is_this_machine(host):
+        raise UsageError(f"--host {host} lets other machines in: give --api-key (or {variable}) as well")
     return key or None
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

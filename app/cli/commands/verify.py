@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from specchat.app.cli.commands.bench import Draft, Drafters, Json, Limit, MaxTokens, Prompts, chosen, typed
-from specchat.app.cli.commands.options import Device, Dtype, Quantize, Seed, Target
+from specchat.app.cli.commands.options import Context, Device, Dtype, Quantize, Seed, Slots, Target
 from specchat.app.cli.status_line import StatusLine
 from specchat.engine import models_folder
 
@@ -37,6 +37,8 @@ def verify(
         float | None, typer.Option("--temperature", metavar="T", help="Of the sampled replies.")
     ] = None,
     seed: Seed = None,
+    slots: Slots = None,
+    context: Context = None,
     dtype: Dtype = None,
     quantize: Quantize = None,
     device: Device = None,
@@ -60,6 +62,8 @@ def verify(
         "contexts": contexts,
         "temperature": temperature,
         "seed": seed,
+        "slots": slots,
+        "context": context,
         "dtype": dtype,
         "quantize": quantize,
         "device": device,

@@ -13,11 +13,14 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.session import Session
 from specchat.app.settings.preferences import Preferences
+from specchat.app.ui.actions.attachments import AttachmentActions
 from specchat.app.ui.actions.candidates import CandidateActions
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.clipboard import Clipboard
+from specchat.app.ui.actions.editor import EditorActions
 from specchat.app.ui.actions.engine_offer import EngineOffer
 from specchat.app.ui.actions.file_export import FileExport
+from specchat.app.ui.actions.models import MakeSource, ModelActions
 from specchat.app.ui.actions.palette_commands import PaletteCommands
 from specchat.app.ui.actions.reading import ReadingActions
 from specchat.app.ui.actions.search import SearchActions
@@ -42,6 +45,7 @@ class Actions:
         now: The time of day, for the ages of chats.
         pictures: The folder that pictures and exported chats go to; specchat's own by default.
         make_duet: Makes the lanes of the side-by-side mode; without it there is none.
+        make_source: Makes an engine for settings; without it the models stay.
         replaying: Whether the app shows a replay.
     """
 
@@ -53,13 +57,14 @@ class Actions:
         now: Callable[[], float],
         pictures: Path | None,
         make_duet: MakeDuet | None,
+        make_source: MakeSource | None,
         *,
         replaying: bool,
     ) -> None:
         self._app = app
         self._screen = screen
         self.offer = EngineOffer()
-        self.chats = ChatActions(app, screen, requests, now)
+        self.chats = ChatActions(app, screen, requests, now, lambda chat: self.models.tell_of(chat))
         self.clipboard = Clipboard(app, screen, self.offer)
         self.export = FileExport(app, screen, self.offer, pictures)
         self.settings = SettingsActions(app, screen, requests, self.offer)
@@ -68,6 +73,9 @@ class Actions:
         self.search = SearchActions(app, screen, self.chats)
         self.texts = TextActions(app, screen, requests, self.settings)
         self.reading = ReadingActions(app, screen, requests, self.offer)
+        self.models = ModelActions(app, screen, requests, self.settings, self.offer, make_source)
+        self.attachments = AttachmentActions(app, screen, self.settings)
+        self.editor = EditorActions(app, screen)
         self.side = SideBySide(app, requests, make_duet, self._return)
         self.views = Views(
             app,
@@ -78,10 +86,14 @@ class Actions:
                 "candidates": self.candidates.show,
                 "messages": self.tree.messages,
                 "search": self.search.ask,
+                "attachments": self.attachments.show,
+                "context": self.attachments.context,
+                "editor": self.editor.edit,
                 "copy": self.clipboard.ask,
                 "side_by_side": self.side.open,
                 "save_picture": self.export.screen,
                 "links": partial(self.reading.open_link, ""),
+                "models": self.models.show,
             },
             replaying=replaying,
         )
@@ -92,13 +104,26 @@ class Actions:
             {
                 **{
                     name: self.views.command(name)
-                    for name in ("controls", "messages", "search", "theory", "help", "tour")
+                    for name in (
+                        "controls",
+                        "messages",
+                        "search",
+                        "theory",
+                        "help",
+                        "tour",
+                        "attachments",
+                        "context",
+                        "editor",
+                    )
                 },
                 **{
                     action: partial(self.tree.command, action)
                     for action in MessageAction
                     if action is not MessageAction.GO
                 },
+                "model": self.models.command,
+                "draft": self.models.command_draft,
+                "unload": understood(self.models.unload),
                 "preset": self.settings.use_preset,
                 "save": self.settings.save_preset,
                 "candidates": self.candidates.command,
@@ -109,6 +134,7 @@ class Actions:
                 "system-default": understood(self.texts.make_default),
                 "template": self.texts.template,
                 "template-save": self.texts.save_template,
+                "attach": self.attachments.attach,
                 "pin": understood(self.chats.pin_shown),
                 "new": understood(screen.action_new_chat),
                 "markdown": understood(screen.action_markdown),
@@ -134,10 +160,11 @@ class Actions:
         if session.store is not None:
             archive = Archive(session.store, self._store_failed)
             self.chats.archive = self.side.archive = self.tree.archive = archive
-            self.search.archive = self.texts.archive = self.reading.archive = archive
+            self.search.archive = self.texts.archive = self.reading.archive = self.models.archive = archive
         if session.settings_file is not None:
             self.texts.keep_in(session.settings_file.parent)
             self.settings.preferences = Preferences(session.settings_file, self._store_failed)
+        self.models.source = session.source
         if session.settings is not None:
             self.offer.target = Path(session.settings.target).name
             self.settings.show(session.settings)

@@ -82,17 +82,18 @@ class CandidateActions:
             sentence = f"All {count} replies would be the same: {why}, which always takes the likeliest token."
             options = (f"set temperature {WARM:g} and ask", "from now on"), ("ask for one reply", "greedy, as it is")
             chosen = await self._app.push_screen_wait(ChoiceScreen("several replies", options, sentence))
-            if chosen is None:
+            if chosen is None or (chosen == 1 and not self._screen.ask(prompt)):
                 self._screen.put(f"/candidates {count} {prompt}")
                 return
             if chosen == 1:
-                self._screen.ask(prompt)
                 return
             warm = replace(settings, temperature=WARM, top_k=0 if settings.top_k == 1 else settings.top_k)
             changed = [BY_COMMAND["temp"], BY_COMMAND["top-k"]][: 2 if settings.top_k == 1 else 1]
             if not self._settings.use(warm, changed):
                 return
-        self._screen.ask(prompt, count)
+        if not self._screen.ask(prompt, count):
+            self._screen.put(f"/candidates {count} {prompt}")
+            return
         if self._screen.conversation.turns[-1].wanted > 1:  # a single one says why there are none
             self.show()
 

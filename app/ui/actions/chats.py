@@ -29,15 +29,24 @@ class ChatActions:
         screen: Shows the chats.
         requests: Knows which chats are being answered.
         now: The time of day in seconds since 1970, for the ages of chats.
+        opened: Called with each stored chat that is shown.
     """
 
-    def __init__(self, app: App[None], screen: ChatScreen, requests: RequestManager, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        app: App[None],
+        screen: ChatScreen,
+        requests: RequestManager,
+        now: Callable[[], float],
+        opened: Callable[[Conversation], None],
+    ) -> None:
         self.archive: Archive | None = None
         """None where nothing is stored."""
         self._app = app
         self._screen = screen
         self._requests = requests
         self._now = now
+        self._opened = opened
         self._deleted: list[Chat] = []
         self._listed = 0
         """`RequestManager.changes` when the list of chats was last shown."""
@@ -107,8 +116,8 @@ class ChatActions:
     def write(self) -> None:
         """Store what is typed and not sent, where it has changed since the last call."""
         if self.archive is not None:
-            for chat_id, text in self._screen.writing.unsent.changes():
-                self.archive.keep_unsent(chat_id, text)
+            for chat_id, text, attachments in self._screen.writing.unsent.changes():
+                self.archive.keep_unsent(chat_id, text, attachments)
 
     def restore_unsent(self) -> None:
         """Put what was typed and not sent when specchat ended into the composers of its chats."""
@@ -142,6 +151,7 @@ class ChatActions:
             conversation = await asyncio.wrap_future(self.archive.open(chat))
         if conversation is not None:
             self._screen.show(conversation)
+            self._opened(conversation)
             self.list()
         return conversation
 
@@ -155,6 +165,6 @@ class ChatActions:
             self.list()
 
     async def _restore_unsent(self) -> None:
-        texts = await asyncio.wrap_future(self.archive.unsent()) if self.archive is not None else None
-        if texts:
-            self._screen.writing.restore(texts)
+        stored = await asyncio.wrap_future(self.archive.unsent()) if self.archive is not None else None
+        if stored is not None and stored[0]:
+            self._screen.writing.restore(*stored)

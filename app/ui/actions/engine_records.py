@@ -55,7 +55,7 @@ class EngineRecords:
             case Ready():
                 self._become_ready(record)
             case Counted():
-                self._screen.status.show_count(record.tokens)
+                self._screen.writing.gauge.take(record)
             case Notice():
                 say(self._app, record.text)
             case Died():
@@ -80,3 +80,4 @@ class EngineRecords:
         if self._probe is not None and ready.device == "cuda":
             self._probe.find_gpu(ready.device_name)
         self._requests.ready()
+        self._screen.writing.gauge.begin(ready.context)

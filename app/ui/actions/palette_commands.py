@@ -65,6 +65,7 @@ class PaletteCommands:
         if not replaying:
             yield from self._of_chats(screen)
             yield SystemCommand("Thinking", "Switch it on or off in this chat", self._reading.switch_thinking)
+            yield self._view("Models", "Target and draft: load, fetch, unload", "models")
             yield self._view("Controls", "γ, drafter, temperature and the others, and presets", "controls")
             yield SystemCommand(
                 "Several replies",
@@ -132,6 +133,10 @@ class PaletteCommands:
         for name in self._texts.templates.names() if self._texts.templates else ():
             fill = partial(self._texts.template, name)
             yield SystemCommand(f"Template {name}", "A saved prompt; its variables are asked for", fill)
+        yield self._view("Editor", "Write the prompt in the editor that VISUAL or EDITOR names", "editor")
+        yield SystemCommand("Attach a file", "Send a text file along with the prompt", lambda: screen.put("/attach "))
+        yield self._view("Attachments", "Open, expand or remove what is attached", "attachments")
+        yield self._view("Context", "How full it is, and what happens then", "context")
         yield self._view("Search", "Find words in all chats", "search")
         yield SystemCommand("Chats", "Show or fold the list of chats", lambda: screen.action_pane("chats"))
         if chat is not None:

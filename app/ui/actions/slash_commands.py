@@ -14,6 +14,7 @@ from specchat.app.ui import slash
 from specchat.app.ui.actions.engine_offer import EngineOffer
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import say
+from specchat.engine import WHEN_FULL
 
 Handler = Callable[[str], bool]
 """Runs a command with its argument; whether it was understood. What is wrong with it has then been said."""
@@ -27,7 +28,7 @@ class SlashCommands:
         settings: Runs the commands of the controls, and knows the presets.
         offer: The drafters there are, and the words that the model's chat template looks for.
         handlers: What runs each of the other commands.
-        send: Sends a line to the model.
+        send: Sends a line to the model; whether it could be sent. If not, that has been said.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class SlashCommands:
         settings: SettingsActions,
         offer: EngineOffer,
         handlers: Mapping[str, Handler],
-        send: Callable[[str], None],
+        send: Callable[[str], bool],
     ) -> None:
         self._send = send
         self._app = app
@@ -52,6 +53,7 @@ class SlashCommands:
             "drafter": lambda: (AUTO, *self._offer.drafters),
             **{c.command: _words_of(c) for c in CONTROLS if c.words and c.name != "gamma"},
             "rejected": lambda: REJECTED,
+            "context": lambda: WHEN_FULL,
             "preset": lambda: self._settings.presets,
             "theme": lambda: sorted(self._app.available_themes),
             "copy": lambda: slash.COPIES,
@@ -63,14 +65,13 @@ class SlashCommands:
         """Run a command line; whether it was understood. What is wrong with it is said."""
         word = slash.first_word(line)
         if word in self._offer.template_words and word[1:] not in slash.BY_NAME:
-            self._send(line)
-            return True
+            return self._send(line)
         try:
             command, argument = slash.parse(line)
         except AppError as error:
             say(self._app, str(error), "error")
             return False
-        if command.name in BY_COMMAND:
+        if command.name in BY_COMMAND and argument:
             return self._settings.change(BY_COMMAND[command.name], argument)
         return self._handlers[command.name](argument)
 

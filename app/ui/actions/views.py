@@ -20,7 +20,7 @@ from specchat.app.ui.screens.keys import KeysScreen, active_keys
 from specchat.app.ui.screens.tour import TourScreen
 from specchat.engine import read_trace
 
-CHAT_VIEWS = ("controls", "messages", "search")
+CHAT_VIEWS = ("controls", "messages", "models", "search", "attachments", "context", "editor")
 """Views that are opened from the chat, and that a replay has no use for."""
 
 

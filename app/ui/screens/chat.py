@@ -20,6 +20,7 @@ from specchat.app.chat.request_manager import RequestManager
 from specchat.app.settings.settings import SHOW
 from specchat.app.sources.player import Player
 from specchat.app.sources.stepper import Stepper
+from specchat.app.storage.attachment import Attachment
 from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
@@ -91,7 +92,7 @@ class ChatScreen(Screen[None]):
         ready = "" if player else "ready: ask anything"
         self.status = ChatStatus(widgets, self._inspection, lambda: self.conversation, ready)
         """What is shown of the engine."""
-        self.writing = Writing(self, requests, widgets, self.status, lambda: self.conversation)
+        self.writing = Writing(self, requests, widgets, lambda: self.conversation)
         """What stands in the composer."""
         self._updates = 0
         self._panel_state: tuple[object, ...] | None = None
@@ -168,7 +169,9 @@ class ChatScreen(Screen[None]):
         if state != self._panel_state:
             if self._panel_state is None or state[:2] != self._panel_state[:2]:
                 self.refresh_bindings()
-                self._widgets.frame.show(self.conversation)
+                if not reply.running:
+                    self.writing.gauge.ask()
+                self.writing.gauge.show()
                 self._widgets.composer.cursor_blink = not reply.running  # a cursor that blinks is drawn all the time
             self._panel_state = state
             self._widgets.panel.show(reply, held=held)
@@ -229,7 +232,7 @@ class ChatScreen(Screen[None]):
         if slash.is_command(event.text):
             self.post_message(self.CommandEntered(event.text))
         else:
-            self.send(slash.unescaped(event.text))
+            self.send(event.text, event.attachments)
 
     def on_text_area_changed(self) -> None:
         """The composer has another text."""
@@ -285,22 +288,34 @@ class ChatScreen(Screen[None]):
         """Show a text in the composer, to be changed and sent."""
         self.writing.put(text)
 
-    def send(self, prompt: str) -> None:
-        """Ask the model, or send another version of the prompt that is being edited."""
-        turn = self.writing.end_edit()
+    def send(self, line: str, attachments: tuple[Attachment, ...] | None = None) -> bool:
+        """Ask the model, or send another version of the prompt that is being edited.
+
+        Returns:
+            Whether what the line names can be sent along. If not, that is said.
+        """
+        if attachments is None and (attachments := self.writing.resolved(line)) is None:
+            return False
+        turn, prompt = self.writing.end_edit(), slash.unescaped(line)
         if turn is None:
-            self.ask(prompt)
+            if not self.writing.refused(line, attachments):
+                self.ask(prompt, 1, attachments)
         elif turn in self.conversation.turns:
-            self._requests.edit(self.conversation, turn, prompt)
+            self._requests.edit(self.conversation, turn, prompt, attachments)
             self.path_changed()
             self.follow()
+        return True
 
-    def ask(self, prompt: str, candidates: int = 1) -> None:
-        """Ask the model in this conversation."""
-        self._requests.send(self.conversation, prompt, candidates)
+    def ask(self, prompt: str, candidates: int = 1, attachments: tuple[Attachment, ...] | None = None) -> bool:
+        """Ask the model in this conversation; whether what the prompt names can be sent along. If not, that is said."""
+        if attachments is None and (attachments := self.writing.resolved(prompt)) is None:
+            return False
+        self._requests.send(self.conversation, prompt, candidates, attachments)
+        self.writing.sent()
         self._transcript.follow()
         self._widgets.frame.show(self.conversation)
         self.update()
+        return True
 
     def action_offer(self, place: int) -> None:
         """A click on one of the first prompts."""
@@ -315,9 +330,10 @@ class ChatScreen(Screen[None]):
 
     def action_stop(self) -> None:
         """End the reply, and take waiting prompts back."""
+        attached = [one for turn in self.conversation.waiting for one in turn.attachments]
         taken = self._requests.stop(self.conversation)
         if taken and self._replay is None:
-            self._widgets.composer.take_back(taken)
+            self.writing.take_back(taken, attached)
         self._widgets.frame.show(self.conversation)
         self.update()
 

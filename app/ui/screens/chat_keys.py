@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.binding import Binding
 
 CHAT_KEYS = (
+    # alt is known from terminals that have the protocol of kitty only: each such key has another.
     # Priority where the composer has other plans for a key; letters work where nothing is typed.
     Binding("f6", "inspect", "inspect", priority=True),
     Binding("i", "inspect", "Inspect", show=False),
@@ -21,8 +22,15 @@ CHAT_KEYS = (
     Binding("full_stop", "step", "step", show=False),
     Binding("x", "replay('to_rejection')", "next rejection", show=False),
     Binding("ctrl+k", "app.open('search')", "search", key_display="^k", show=False, priority=True),
-    Binding("alt+j,apostrophe", "jump", "jump", show=False),
+    Binding("ctrl+backslash,alt+m", "app.open('models')", "models", show=False),
+    Binding("ctrl+right_square_bracket,apostrophe,alt+j", "jump", "jump", show=False),
     Binding("ctrl+e", "app.open('messages')", "messages", key_display="^e", show=False, priority=True),
+    Binding("alt+e", "app.open('editor')", "editor", show=False, priority=True),
+    Binding("e", "app.open('editor')", "editor", show=False),
+    Binding("alt+a", "app.open('attachments')", "attachments", show=False, priority=True),
+    Binding("a", "app.open('attachments')", "attachments", show=False),
+    Binding("alt+c", "app.open('context')", "context", show=False, priority=True),
+    Binding("c", "app.open('context')", "context", show=False),
     Binding("escape", "cancel_edit", "no edit", key_display="esc"),
     Binding("escape", "back", "back", key_display="esc"),
     Binding("escape", "stop", "stop", key_display="esc"),

@@ -9,6 +9,7 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.sources.player import Player
 from specchat.app.ui.screens.panes import PANES
 from specchat.app.ui.widgets.chat_list import ChatList
+from specchat.app.ui.widgets.chips import Chips
 from specchat.app.ui.widgets.command_hint import CommandHint
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.inspector import Inspector
@@ -41,6 +42,7 @@ class ChatLayout:
         self.step_bar = StepBar(id="steps")
         self.frame = PromptFrame(player.name if player else None, id="ask")
         self.hint = CommandHint(id="hint")
+        self.chips = Chips(id="chips")
         self.composer = Composer(id="composer")
         self.replay_bar = ReplayBar(id="replay")
         self.panel = Panel(id="panel")
@@ -59,6 +61,7 @@ class ChatLayout:
                 yield self.step_bar
                 with self.frame:
                     yield self.hint
+                    yield self.chips
                     yield self.replay_bar if self._replaying else self.composer
             yield self.panel
             yield self.inspector

@@ -44,13 +44,7 @@ class ChatStatus:
         """The models are loaded."""
         self._widgets.masthead.show_machine(ready)
         self._widgets.panel.show_machine(ready)
-        self._widgets.frame.context = ready.context
         self.show_loading(self._ready)
-
-    def show_count(self, tokens: int | None) -> None:
-        """Show how many tokens the chat takes with what is typed; None while nothing is."""
-        self._widgets.frame.tokens = tokens if self._widgets.composer.text else None
-        self._widgets.frame.show(self._conversation())
 
     def show_load(self, gpu: str, interface: float | None) -> None:
         """Show the load of the machine."""

@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
-from specchat.app.ui.widgets.list_keys import LIST_KEYS
+from specchat.app.ui.widgets.key_list import KeyList
 
 KEYS = (
     "enter goes there · e edit · r again · c continue · f fork",
@@ -27,12 +27,6 @@ KEYS = (
 )
 PADDING = 4
 """Cells beside each line."""
-
-
-class MessageList(OptionList):
-    """A list that is moved through with the keys of vim too."""
-
-    BINDINGS: ClassVar[list[BindingType]] = named("message-list", *LIST_KEYS)
 
 
 class MessageAction(StrEnum):
@@ -84,7 +78,7 @@ class MessagesScreen(ModalScreen[tuple[MessageAction, Turn] | None]):
         with Vertical(id="messages") as frame:
             frame.border_title = "messages"
             frame.border_subtitle = "esc closes"
-            yield MessageList(id="messages-list", compact=True)
+            yield KeyList(id="messages-list", compact=True)
             yield Static("\n".join(KEYS), id="messages-keys", markup=False)
 
     def on_mount(self) -> None:

@@ -11,6 +11,7 @@ from textual.markup import escape
 from textual.screen import Screen
 
 from specchat.app.chat.archive import Archive
+from specchat.app.chat.attachments import content_of
 from specchat.app.chat.conversation import Conversation
 from specchat.app.sanitize import escape_controls
 from specchat.app.side_by_side.duet import Duet
@@ -101,7 +102,8 @@ class SideScreen(Screen[Conversation | None]):
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
         """Ask both lanes."""
-        self.duet.send(event.text)
+        self.duet.send(content_of(event.text, event.attachments))
+        self._composer.tray.hold(())
         self._composer.offering = False
         for column in self.columns:
             column.transcript.follow()

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from textual.screen import Screen
-from textual.timer import Timer
 
+from specchat.app.chat.attachments import content_of
 from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.mentions import mention
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.unsent import UnsentTexts
+from specchat.app.errors import AppError
+from specchat.app.storage.attachment import Attachment
 from specchat.app.ui import slash
+from specchat.app.ui.notices import say
 from specchat.app.ui.screens.chat_layout import ChatLayout
-from specchat.app.ui.screens.chat_status import ChatStatus
-
-COUNT_S = 0.3
-"""How long nothing must be typed before the tokens are counted."""
+from specchat.app.ui.screens.gauge import Gauge
 
 
 class Writing:
@@ -25,7 +26,6 @@ class Writing:
         screen: Has the timers.
         requests: Counts tokens.
         widgets: Those of the screen.
-        status: Shows the count.
         conversation: The one that is shown.
     """
 
@@ -34,20 +34,17 @@ class Writing:
         screen: Screen[None],
         requests: RequestManager,
         widgets: ChatLayout,
-        status: ChatStatus,
         conversation: Callable[[], Conversation],
     ) -> None:
         self._screen = screen
-        self._requests = requests
         self._composer, self._frame, self._hint = widgets.composer, widgets.frame, widgets.hint
-        self._status = status
         self._conversation = conversation
         self._unsent = UnsentTexts()
-        self._counting: Timer | None = None
-        """Asks for the number of tokens once nothing is typed for a while."""
+        self.gauge = Gauge(screen, widgets, requests, conversation)
+        """What is attached, and how full the context is."""
         self._asked: list[str] = []
         """Prompts of all chats as of the start."""
-        self._editing: tuple[Turn, str] | None = None
+        self._editing: tuple[Turn, str, tuple[Attachment, ...]] | None = None
         """The turn of which another version is being written, and what stood in the composer before."""
 
     @property
@@ -63,7 +60,7 @@ class Writing:
 
     def keep(self) -> None:
         """Keep what is typed in the conversation that is shown."""
-        self._unsent.keep(self._conversation(), self._composer.text)
+        self._unsent.keep(self._conversation(), self._composer.text, self._composer.attached)
 
     @property
     def editing(self) -> bool:
@@ -74,17 +71,55 @@ class Writing:
         """Show a text in the composer, to be changed and sent."""
         self._composer.put(text)
 
-    def restore(self, texts: Mapping[int, str]) -> None:
+    @property
+    def attached(self) -> tuple[Attachment, ...]:
+        """What is attached to it."""
+        return self._composer.attached
+
+    def expand_paste(self, paste: Attachment) -> None:
+        """Put a paste in the place of its sign."""
+        self._composer.expand_paste(paste)
+
+    def detach(self, attachment: Attachment) -> None:
+        """Take an attachment out of the prompt."""
+        self._composer.detach(attachment)
+
+    def resolved(self, prompt: str) -> tuple[Attachment, ...] | None:
+        """What is sent along with a prompt; None where that cannot be, which is said then."""
+        try:
+            return self._composer.tray.resolved(prompt)
+        except AppError as error:
+            say(self._screen.app, str(error), "error")
+            return None
+
+    def refused(self, prompt: str, attachments: tuple[Attachment, ...]) -> bool:
+        """Whether a prompt is not sent, as the context is full: it stands in the composer again, and that is said."""
+        sentence = self.gauge.refusal(content_of(prompt, attachments))
+        if sentence:
+            self.put(prompt)
+            say(self._screen.app, sentence, "error")
+        return bool(sentence)
+
+    def sent(self) -> None:
+        """The prompt is on its way: its files are read anew for the next one."""
+        self._composer.tray.hold(())
+
+    def take_back(self, prompts: list[str], attachments: list[Attachment]) -> None:
+        """Prompts that were not sent come before what stands in the composer."""
+        self._composer.tray.hold([*self._composer.attached, *attachments])
+        self._composer.take_back(prompts)
+
+    def restore(self, texts: Mapping[int, str], attachments: Mapping[int, tuple[Attachment, ...]]) -> None:
         """Take over what was typed and not sent in an earlier run."""
         unsent = self.unsent
-        unsent.fill(texts)
+        unsent.fill(texts, attachments)
         if not self._composer.text:
-            self.put(unsent.of(self._conversation()))
+            self._put_unsent(self._conversation())
 
     def show(self, conversation: Conversation) -> None:
         """Show what is typed and not sent in a conversation that is now on screen; that of the one before is kept."""
         self._remember()
-        self._composer.put(self._unsent.of(conversation))
+        self._put_unsent(conversation)
 
     def complete_with(self, words: slash.Words) -> None:
         """What can stand behind the commands that are typed."""
@@ -96,36 +131,42 @@ class Writing:
         self._remember()
 
     def changed(self) -> None:
-        """Say what the command that is being typed takes, or how many tokens the prompt has."""
-        text = self._composer.text
-        self._hint.show(text, self._composer.words)
-        if self._counting is not None:
-            self._counting.stop()
-        if text.strip() and not slash.is_command(text):
-            self._counting = self._screen.set_timer(COUNT_S, lambda: self._requests.count(self._conversation(), text))
-        elif self._frame.tokens is not None:
-            self._status.show_count(None)
+        """Say what the command or the path that is being typed may become, or how many tokens the prompt has."""
+        self._hint.show(self._composer.text, self._composer.words, self._composer.path_begun)
+        self.gauge.typed()
 
     def edit(self, turn: Turn) -> None:
         """Let the user write another version of a prompt."""
-        self._editing = turn, self._editing[1] if self._editing is not None else self.text
+        before = (self.text, self.attached) if self._editing is None else self._editing[1:]
+        self._editing = turn, *before
+        self._composer.tray.hold(turn.attachments)
         self._frame.editing = f"another version of message {self._conversation().turns.index(turn) + 1}"
         self._frame.show(self._conversation())
-        self.put(f"/{turn.prompt}" if slash.is_command(turn.prompt) else turn.prompt)
+        prompt = f"/{turn.prompt}" if slash.is_command(turn.prompt) else turn.prompt
+        named = self._composer.tray.attached(prompt)
+        unnamed = [mention(one.name) for one in turn.attachments if one not in named]  # `specchat ask --file`
+        self.put("\n".join([" ".join(unnamed), prompt]) if unnamed else prompt)
         self._screen.refresh_bindings()
 
     def end_edit(self) -> Turn | None:
         """Write no other version; what stood in the composer before comes back. The turn it was one of."""
         if self._editing is None:
             return None
-        turn, before = self._editing
+        turn, before, attachments = self._editing
         self._editing = None
+        self._composer.tray.hold(attachments)
         self._frame.editing = ""
         self._frame.show(self._conversation())
         self.put(before)
         self._screen.refresh_bindings()
         return turn
 
+    def _put_unsent(self, conversation: Conversation) -> None:
+        self._composer.tray.hold(self._unsent.attachments_of(conversation))
+        self.put(self._unsent.of(conversation))
+
     def _remember(self) -> None:
+        for turn in self._conversation().turns:
+            self._composer.tray.know(turn.attachments)
         own = [turn.prompt for turn in self._conversation().turns]
         self._composer.remember([*(prompt for prompt in self._asked if prompt not in own), *own])

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from specchat.app.chat.attachments import label
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import CHOSEN, Reply, Stage
 from specchat.app.chat.reply_figures import ReplyFigures
+from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import FOLD, SHOW
+from specchat.app.sources.observed import drawn_text
 from specchat.app.sources.stepper import Part
+from specchat.app.ui.widgets.figures import FATES
 from specchat.app.ui.widgets.live_markdown import LiveMarkdown
 from specchat.app.ui.widgets.reply_notes import note_lines
 from specchat.app.ui.widgets.thought_title import thought_title
@@ -37,6 +41,10 @@ class Block:
     def __init__(self, width: int) -> None:
         self.width = width
         self.height = 0
+        self.told = True
+        """Whether the model was told this when it wrote the last reply; what it was not told is grey."""
+        self.gap = ""
+        """What the last line says, which is empty otherwise."""
         self._strips: dict[int, Strip] = {}
 
     def update(self) -> int | None:
@@ -47,7 +55,10 @@ class Block:
         """One line, drawn once."""
         strip = self._strips.get(y)
         if strip is None:
-            strip = self._strips[y] = self._draw(y, styles)
+            strip = self._draw(y, styles) if self.told else _grey(self._draw(y, styles), styles)
+            if self.gap and y == self.height - 1:
+                strip = Strip([Segment(" " * INDENT, styles.base), Segment(self.gap, styles.figures)])
+            self._strips[y] = strip
         return strip
 
     def plain(self, y: int, start: int, end: int, styles: TranscriptStyles) -> tuple[str, str]:
@@ -76,12 +87,15 @@ class PromptBlock(Block):
         self._text = TokenLines(width - INDENT - len(QUEUED))
         self._text.append([(turn.prompt.strip("\n"), Fate.PLAIN)], 0)
         self._lines = self._text.lines
-        self.height = len(self._lines) + 1
+        self._chips: tuple[str, ...] = ()
+        """What was sent along, a line each."""
+        self.height = len(self._lines) + len(turn.attachments) + 1
 
     def update(self) -> int | None:
         """Only what stands at its right and below it can change."""
         turn = self._turn
-        shown = (turn.reply is None, turn.version, len(turn.versions), turn.place, len(turn.replies))
+        self._chips = tuple(escape_controls(label(each)) for each in turn.attachments)
+        shown = (turn.reply is None, turn.version, len(turn.versions), turn.place, len(turn.replies), self._chips)
         if shown == self._shown:
             return None
         self._shown = shown
@@ -95,8 +109,9 @@ class PromptBlock(Block):
         return self._text.plain(y, start - INDENT, end - INDENT)
 
     def _draw(self, y: int, styles: TranscriptStyles) -> Strip:
-        if y == len(self._lines):
-            return self._versions(styles)
+        if y >= len(self._lines):
+            chip = y - len(self._lines)
+            return self._chip(chip, styles) if chip < len(self._chips) else self._versions(styles)
         queued = self._turn.reply is None
         style = styles.queued if queued else styles.prompt
         margin = Segment(" " * (INDENT - len(MARK)), styles.base)
@@ -106,6 +121,14 @@ class PromptBlock(Block):
         if queued and y == len(self._lines) - 1:
             line = Strip.join([line.crop(0, self.width - len(QUEUED)), Strip([Segment(QUEUED, styles.mark)])])
         return line
+
+    def _chip(self, number: int, styles: TranscriptStyles) -> Strip:
+        """Below the prompt: a text that was sent along; a click opens it."""
+        link = Style(meta={"@click": f"attachment({id(self._turn)}, {number})"})
+        margin = Segment(" " * (INDENT - len(MARK)), styles.base)
+        text = set_cell_size(f"▤ {self._chips[number]}", min(cell_len(self._chips[number]) + 2, self.width - INDENT))
+        parts = [margin, Segment(MARK, styles.mark), Segment(text, styles.prompt + styles.link + link)]
+        return Strip(parts).adjust_cell_length(self.width, styles.prompt)
 
     def _versions(self, styles: TranscriptStyles) -> Strip:
         """Below the prompt, at the right: which of several versions of it and of the reply are shown."""
@@ -162,7 +185,7 @@ class ReplyBlock(Block):
         self._before_step: Mark | None = None
         """The end of the tokens before those of the round that is being stepped through."""
         self._cursor: int | None = None
-        self._stage: tuple[Stage, int, bool] | None = None
+        self._stage: tuple[Stage, int, bool, bool] | None = None
         self._figures: ReplyFigures | None = None
         """Those that the notes were made of."""
         self._title = ""
@@ -171,7 +194,7 @@ class ReplyBlock(Block):
     def update(self) -> int | None:
         """Wrap the new rounds' tokens; everything below the first changed line moves, so it is drawn again."""
         reply = self.reply
-        stage, figures = (reply.stage, reply.prefilled[0], reply.stopping), reply.figures
+        stage, figures = (reply.stage, reply.prefilled[0], reply.stopping, reply.names_model), reply.figures
         same_notes = stage == self._stage and figures is self._figures
         same_rounds = len(reply.rounds) == self._rounds and reply.stepping == self._stepping
         behind = self._markdown is not None and self._markdown.behind
@@ -194,7 +217,10 @@ class ReplyBlock(Block):
             self._tokens.title(self._title)
         for index in range(self._rounds, len(reply.rounds)):
             record, start = reply.rounds[index], reply.starts[index]
-            tokens = [(token.text, CHOSEN if record.drafter == CHOSEN else token.fate) for token in record.tokens()]
+            tokens = [
+                (drawn_text(record, token), CHOSEN if record.drafter == CHOSEN else token.fate)
+                for token in record.tokens()
+            ]
             shown = [n for n in range(len(tokens)) if self._shows(start + n)]
             if shown:
                 self._tokens.append(tokens[shown[0] : shown[-1] + 1], start + shown[0], alone=self._by_round)
@@ -292,10 +318,10 @@ class ReplyBlock(Block):
 
     @property
     def _wrapping(self) -> tuple[object, ...]:
-        """What becomes of rejected tokens now, how many stretches were unfolded, and whether thinking is shown."""
+        """What becomes of rejected tokens and of thinking, what is unfolded, and whether rounds became others."""
         whole = self.reply.running or self._by_round or self._cursor is not None
         rejected = SHOW if whole and self._rejected == FOLD else self._rejected
-        return rejected, len(self._unfolded), self._titled, self._thoughts
+        return rejected, len(self._unfolded), self._titled, self._thoughts, self.reply.told
 
     def _wrap_anew(self) -> None:
         """Begin again with no token wrapped."""
@@ -365,7 +391,11 @@ class ReplyBlock(Block):
         return Segment(f"{index + 1:>{INDENT - 1}} "[-INDENT:], styles.number)
 
 
+def _grey(strip: Strip, styles: TranscriptStyles) -> Strip:
+    return Strip([Segment(text, (style or styles.base) + styles.untold) for text, style, _ in strip])
+
+
 def legend_strip(styles: TranscriptStyles) -> Strip:
     """What the colours mean, for a picture that goes without the line at the top."""
-    names = ((Segment(fate.value, styles.fates[fate]), Segment("  ", styles.base)) for fate in Fate)
+    names = ((Segment(fate.value, styles.fates[fate]), Segment("  ", styles.base)) for fate in FATES)
     return Strip([Segment(" " * INDENT, styles.base), *(segment for name in names for segment in name)])

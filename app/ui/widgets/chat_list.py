@@ -17,7 +17,7 @@ from specchat.app.chat.marks import Marks
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
 from specchat.app.ui.keys import named
-from specchat.app.ui.widgets.list_keys import LIST_KEYS
+from specchat.app.ui.widgets.key_list import KeyList
 
 PIN = "▴ "
 """Before the title of a pinned chat."""
@@ -30,7 +30,7 @@ AGES = ((HOUR, MINUTE, "m"), (DAY, HOUR, "h"), (WEEK, DAY, "d"), (YEAR, WEEK, "w
 """Below the first number of seconds, count in units of the second."""
 
 
-class ChatList(OptionList):
+class ChatList(KeyList):
     """The chats, newest first. ● answers, ◌ waits, ◆ has an unread answer, ▴ is pinned; the open one is bold."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"chat-list--age", "chat-list--open", "chat-list--busy", "chat-list--news"}
@@ -40,7 +40,6 @@ class ChatList(OptionList):
         Binding("d,delete", "delete", "delete", key_display="d"),
         Binding("p", "pin", "pin"),
         Binding("u", "undo", "undo"),
-        *LIST_KEYS,
     )
 
     @dataclass

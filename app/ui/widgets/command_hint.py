@@ -1,4 +1,4 @@
-"""Completions and arguments of the slash command that is being typed, shown above the composer."""
+"""Completions of the slash command or the path that is being typed, shown above the composer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rich.style import Style
 from rich.text import Text
 from textual.widget import Widget
 
+from specchat.app.chat.mentions import completions
 from specchat.app.ui import slash
 
 MOST = 6
@@ -16,7 +17,7 @@ USAGE = 24
 
 
 class CommandHint(Widget):
-    """Hidden unless the text begins with one slash."""
+    """Hidden unless the text begins with one slash, or a path is begun."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"command-hint--usage", "command-hint--means"}
     ALLOW_SELECT = False
@@ -26,9 +27,13 @@ class CommandHint(Widget):
         self._lines: list[tuple[str, str]] = []
         self.display = False
 
-    def show(self, text: str, words: slash.Words) -> None:
-        """Follow what is typed."""
-        lines = list(slash.hints(text, words)) if slash.is_command(text) else []
+    def show(self, text: str, words: slash.Words, path: str | None = None) -> None:
+        """Follow what is typed, and the path that is begun in it."""
+        if path is not None:
+            found = completions(path)
+            lines = [(name, "") for name in found if found != [path]]
+        else:
+            lines = list(slash.hints(text, words)) if slash.is_command(text) else []
         if lines != self._lines:  # a layout for every key would be felt
             self._lines = lines
             self.display = bool(lines)
@@ -42,7 +47,7 @@ class CommandHint(Widget):
             for name, what in self._lines
         ]
         if len(lines) > MOST:
-            rest = ", ".join(name.split()[0] for name, _ in self._lines[MOST - 1 :])
+            rest = ", ".join(name.split()[0] if what else name for name, what in self._lines[MOST - 1 :])
             lines = [*lines[: MOST - 1], Text(rest, means)]
         for line in lines:
             line.truncate(max(self.content_size.width, 1), overflow="ellipsis")

@@ -1,4 +1,7 @@
-"""The text area for prompts: as many lines as needed, up to a limit; arrow keys bring earlier prompts back."""
+"""The text area for prompts: as many lines as needed, up to a limit; arrow keys bring earlier prompts back.
+
+A long paste is kept aside, and a sign stands for it; a path behind @ names a file that is sent along.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,23 @@ from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
 
+from specchat.app.chat.attachments import is_long
+from specchat.app.chat.mentions import begun, completions, mention
+from specchat.app.chat.tray import AttachmentTray
+from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
+from specchat.app.storage.attachment import PASTE, Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import keys_of, named
+from specchat.app.ui.notices import say
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
+ATTACH = "/attach "
 OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 """What tab goes through in the composer of an empty chat."""
 
@@ -39,6 +49,8 @@ class Composer(TextArea):
         """The user wants this to be sent."""
 
         text: str
+        attachments: tuple[Attachment, ...] = ()
+        """What is sent along with a prompt."""
 
     class HelpWanted(Message):
         """The user asked for help in an empty composer."""
@@ -57,6 +69,10 @@ class Composer(TextArea):
         """Whether tab puts in the first prompts, one after the other: in an empty chat."""
         self._stem: str | None = None
         """The line that tab began to complete."""
+        self.tray = AttachmentTray()
+        """Texts of files and pastes that may be attached."""
+        self._paths: list[str] = []
+        """The paths that tab goes through."""
 
     def remember(self, prompts: list[str]) -> None:
         """Begin with these earlier prompts."""
@@ -79,7 +95,7 @@ class Composer(TextArea):
         return line
 
     def on_key(self, event: Key) -> None:
-        """Enter sends and ^j breaks the line, in their turn: as bindings they would overtake keys typed just before.
+        """Enter, ^j and backspace do what they do in their turn: as bindings they would be overtaken by later keys.
 
         A question mark that begins a prompt asks for help.
         """
@@ -91,6 +107,14 @@ class Composer(TextArea):
                 self.action_send()
             else:
                 self.action_newline()
+        elif event.key == "backspace":
+            event.prevent_default()
+            event.stop()
+            self.action_delete_left()
+        elif event.key == "tab" and self.path_begun is not None:
+            event.prevent_default()
+            event.stop()
+            self._complete_path(self.path_begun)
         elif event.key == "tab" and slash.is_command(self.text):
             event.prevent_default()
             event.stop()
@@ -104,14 +128,80 @@ class Composer(TextArea):
             event.stop()
             self.post_message(self.HelpWanted())
 
+    def on_paste(self, event: Paste) -> None:
+        """Keep a long paste aside: its sign is drawn and edited at once, however long it is."""
+        text = clean_prompt(event.text)
+        if is_long(text):
+            event.prevent_default()
+            event.stop()
+            self._replace_via_keyboard(self.tray.paste(text), *self.selection)
+
+    @property
+    def path_begun(self) -> str | None:
+        """The beginning of a path before the cursor; None where none is typed."""
+        row, column = self.cursor_location
+        before = self.document.get_line(row)[:column]
+        if row == 0 and before.startswith(ATTACH):
+            return before.removeprefix(ATTACH)
+        return None if slash.is_command(self.text) else begun(before)
+
+    @property
+    def attached(self) -> tuple[Attachment, ...]:
+        """What is attached to the text, as far as it has been read."""
+        return self.tray.attached(self.text)
+
+    def expand_paste(self, one: Attachment) -> None:
+        """Put a paste in the place of its sign."""
+        self.put(self.text.replace(one.name, one.text, 1))
+
+    def detach(self, one: Attachment) -> None:
+        """Take an attachment out of the text."""
+        name = one.name if one.kind == PASTE else mention(one.name)
+        self.put(self.text.replace(name, "", 1))
+
     def action_send(self) -> None:
-        """Hand the text over, if there is any."""
+        """Hand the text over, if there is any; it stays if what it names cannot be sent along."""
         text = clean_prompt(self.text).strip()
         if not text:
             return
+        try:
+            attachments = () if slash.is_command(text) else self.tray.resolved(text)
+        except AppError as error:
+            say(self.app, str(error), "error")
+            return
         self.remember([*(p for p in self._history if p != text), text])
         self.clear()
-        self.post_message(self.Sent(text))
+        self.post_message(self.Sent(text, attachments))
+
+    @property
+    def _sign_before(self) -> str | None:
+        """The sign of a paste that ends at the cursor."""
+        row, column = self.cursor_location
+        before = self.document.get_line(row)[:column]
+        pastes = (one.name for one in self.attached if one.kind == PASTE) if before.endswith("]") else ()
+        return next((sign for sign in pastes if before.endswith(sign) and self.selection.is_empty), None)
+
+    def _complete_path(self, typed: str) -> None:
+        """As far as it is clear; where it is not, each press of tab shows the next path that it may be."""
+        if typed in self._paths:
+            self._put_path(typed, self._paths[(self._paths.index(typed) + 1) % len(self._paths)], complete=False)
+            return
+        found = completions(typed)
+        common = slash.common_start(found)
+        if len(found) == 1 or len(common) > len(typed):
+            self._put_path(typed, common, complete=len(found) == 1 and not common.endswith("/"))
+        elif found:
+            self._paths = found
+            self._put_path(typed, found[0], complete=False)
+
+    def _put_path(self, typed: str, path: str, *, complete: bool) -> None:
+        row, column = self.cursor_location
+        before = self.document.get_line(row)[:column]
+        if before.startswith(ATTACH):
+            start, text = len(ATTACH), path
+        else:
+            start, text = before.rindex("@", 0, len(before) - len(typed)), mention(path, complete=complete)
+        self.replace(text, (row, start), (row, column))
 
     def _complete(self) -> None:
         """As far as it is clear; where it is not, each press of tab shows the next thing it may be."""
@@ -127,6 +217,14 @@ class Composer(TextArea):
         elif choices:
             self._stem = self.text
             self.put(choices[0])
+
+    def action_delete_left(self) -> None:
+        """Delete a character, or the whole sign of a paste."""
+        if (sign := self._sign_before) is None:
+            super().action_delete_left()
+        else:
+            row, column = self.cursor_location
+            self.delete((row, column - len(sign)), (row, column))
 
     def action_newline(self) -> None:
         """Begin another line."""

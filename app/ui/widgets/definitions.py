@@ -35,6 +35,7 @@ GAMMA = Figure(
     "draft length asked for, round by round: positions. The drafter may offer less, or several tokens for a position.",
 )
 COST = Figure("c", "time spent drafting per position drafted for / time of a plain pass of the target.")
+SERVER = Figure("server", "where the model runs: what it does not say of its drafts is not known here.")
 NOW = Figure("tok/s now", f"tokens emitted in the last {WINDOW_S:g} s of rounds, per second; the line is its course.")
 REPLY = Figure("reply", "tokens of the reply / time from the start of its first round to the end of its last.")
 FIRST = Figure("first token", "from sending to the end of the first round; waiting and reading the prompt included.")
@@ -104,5 +105,5 @@ FIGURES = (
     ACCEPTANCE, THINKING, ANSWER,
     DRAFTED, POSITIONS, TAU, ALPHA, GAMMA, COST, NOW, REPLY, FIRST, PREDICTED, MEASURED, UNEVEN, WIDER,
     OVERHEAD, ROUND, DRAFT, VERIFY, REST, WASTED, DRAFTER, TARGET, DRAFT_MODEL, DEVICE, MEMORY, PROMPT, GPU, INTERFACE,
-    P, Q, CHANCE, UNIFORM, BETA, RESIDUAL, ENTROPY, POSITION, ENDED,
+    SERVER, P, Q, CHANCE, UNIFORM, BETA, RESIDUAL, ENTROPY, POSITION, ENDED,
 )  # fmt: skip

@@ -141,6 +141,11 @@ EXPLANATIONS: dict[d.Figure, Explanation] = {
         "bfloat16   ▇▇     2 bytes for a number\n"
         "float32    ▇▇▇▇   4 bytes",
     ),
+    d.SERVER: Explanation(
+        "Who else runs the model, and is watched from here.",
+        "here ◂── text, counts ── server\n"
+        "         no p, no q, no α",
+    ),
     d.MEMORY: Explanation(
         "What the models take, and what is set aside to remember chats.",
         "▇▇▇▇▇▇ weights + ▇▇▇ cache",

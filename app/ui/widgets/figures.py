@@ -19,6 +19,9 @@ FATES: dict[Fate, str] = {
     Fate.BONUS: "drawn by the target after every draft was accepted",
     Fate.PLAIN: "drawn by the target in a round without a draft",
 }
+"""What an engine of ours says of its tokens."""
+UNTOLD = "the server does not say what became of it"
+"""What `Fate.UNKNOWN` means."""
 PER_STEP = ("for each step of the big model", "per big-model step", "a step")
 """What τ counts, in as many words as there is room for."""
 
@@ -76,6 +79,10 @@ def summary(metrics: Metrics, room: int) -> list[str]:
     if not metrics.rounds:
         return []
     parts = [f"{rate(metrics.tokens_per_second)} tok/s"]
+    if metrics.unknown and not metrics.tested:
+        if metrics.mean_emitted_length is not None:
+            parts.append(f"{rate(metrics.mean_emitted_length)} tokens {PER_STEP[-1]} (τ)")
+        parts += [kept] if (kept := kept_of_drafted(metrics)) else []
     if metrics.tested:
         plain = [f"{rate(metrics.mean_emitted_length)} tokens {words} (τ)" for words in PER_STEP]
         left = room - len(parts[0]) - 3
@@ -85,6 +92,16 @@ def summary(metrics: Metrics, room: int) -> list[str]:
     return parts
 
 
+def kept_of_drafted(metrics: Metrics) -> str:
+    """What a server says of all drafts together; empty where it says nothing."""
+    totals = metrics.totals
+    if totals is None or totals.accepted is None or totals.drafted is None:
+        return ""
+    return f"{totals.accepted} of {totals.drafted} drafted kept"
+
+
 def machine(ready: Ready) -> list[str]:
     """Device, number format and memory, to be cut where the line ends."""
+    if ready.observed:
+        return [f"observed · {ready.observed}"]
     return [ready.device, ready.dtype, size(ready.weight_bytes + ready.cache_bytes)]

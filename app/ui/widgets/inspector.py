@@ -13,9 +13,10 @@ from textual.events import Resize
 from specchat.app.chat.computed import Computed
 from specchat.app.chat.reply import CHOSEN, Reply
 from specchat.app.sanitize import escape_controls
+from specchat.app.sources.observed import drawn_text
 from specchat.app.ui.widgets import definitions as d
 from specchat.app.ui.widgets.card import Card
-from specchat.app.ui.widgets.figures import duration
+from specchat.app.ui.widgets.figures import FATES, UNTOLD, duration
 from specchat.app.ui.widgets.token_cursor import Spot
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
 from specchat.engine import Candidate, Detail, Fate, Round, Token
@@ -62,15 +63,15 @@ class VerdictCard(SpotCard):
     def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:
         """The draw on a line from 0 to 1: what lies left of min(1, p/q) accepts."""
         fate = self.get_component_rich_style(f"token--{token.fate.value}", partial=True)
-        identity = f"id {token.id}"
-        name = _cut(shown(token.text), self.inner - len(identity) - 5)
+        identity = "" if record.observed else f"id {token.id}"
+        name = _cut(shown(drawn_text(record, token)), self.inner - len(identity) - 5)
         gap = " " * max(self.inner - cell_len(name) - len(identity) - 2, 1)
         lines = [
             Text.assemble(self.label("“"), (name, fate), self.label("”"), gap, self.label(identity)),
             Text(token.fate.value, fate),
             *self.sentence(fate_verdict(record, token)),
         ]
-        if token.place < record.tested:
+        if token.place < record.tested and not record.observed:
             p, q, u = (values[token.place] for values in (record.p, record.q, record.u))
             chance = chance_of(p, q)
             choice = self.label("   greedy choice") if _greedy(reply) else ""
@@ -193,7 +194,7 @@ class PlaceCard(SpotCard):
             self.row(d.POSITION, f"{position}" if emitted or token.fate is Fate.CORRECTION else f"would be {position}"),
             self.row(d.DRAFTER, f"{record.drafter} · γ {record.gamma}"),
         ]
-        if token.place < record.tested:
+        if token.place < record.tested and not record.observed:
             rows.append(self.row(d.BETA, number(record.beta[token.place])))
         return [
             *rows,
@@ -256,6 +257,8 @@ def fate_verdict(record: Round, token: Token) -> str:
     i = token.place
     if record.drafter == CHOSEN:
         return "given: the reply goes on from here, and no figure counts it"
+    if record.observed:
+        return UNTOLD if token.fate is Fate.UNKNOWN else f"{FATES[token.fate]}; the server says no p, q or u"
     match token.fate:
         case Fate.ACCEPTED | Fate.REJECTED:
             p, q, u = record.p[i], record.q[i], record.u[i]
@@ -273,6 +276,8 @@ def fate_verdict(record: Round, token: Token) -> str:
             return "every drafted token was kept: one more, drawn from p"
         case Fate.PLAIN:
             return "nothing was drafted: drawn from p"
+        case Fate.UNKNOWN:
+            return UNTOLD
 
 
 def detail_of(record: Round, token: Token) -> Detail | None:
@@ -289,6 +294,8 @@ def _residual(record: Round, token: Token) -> tuple[Candidate, ...]:
 
 
 def _missing(reply: Reply, token: Token, *, replaying: bool) -> str:
+    if reply.figures.metrics.observed:
+        return "not said by the server: only an engine of ours gives p and q"
     if token.fate is Fate.DISCARDED:
         return "never judged: the target's view of it was not asked for"
     if replaying:

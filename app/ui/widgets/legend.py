@@ -8,6 +8,7 @@ from rich.style import Style
 from rich.text import Text
 from textual.widget import Widget
 
+from specchat.app.ui.widgets.figures import FATES
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
 from specchat.engine import Fate
 
@@ -22,6 +23,8 @@ class Legend(Widget):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self.observed = False
+        """Whether fates may be unknown."""
         self.tooltip = "what became of each token · f1 explains"
 
     def get_content_width(self, container: Any, viewport: Any) -> int:  # noqa: ARG002 the base class names them
@@ -38,7 +41,7 @@ class Legend(Widget):
 
     def _line(self, sign: str, gap: str) -> Text:
         line = Text(no_wrap=True, overflow="crop")
-        for fate in Fate:
+        for fate in (*FATES, *([Fate.UNKNOWN] if self.observed else [])):
             style = self.get_component_rich_style(f"token--{fate.value}", partial=True)
             if fate is not Fate.ACCEPTED:
                 line.append(gap)

@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from specchat.app.sanitize import escape_controls
+from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.widgets.figures import machine
 from specchat.app.ui.widgets.legend import Legend
 from specchat.engine import Ready, gamma_text
@@ -51,7 +52,7 @@ class Masthead(Horizontal):
     def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
         """Show target, drafter and γ; γ is None where it adapts."""
         drafts = drafter not in ("", "none") and gamma != 0
-        length = (f"  γ {gamma_text(gamma)}", "dim")
+        length = ("" if drafter == OBSERVED else f"  γ {gamma_text(gamma)}", "dim")
         draft = Content.assemble(escape_controls(drafter), length) if drafts else Content("no drafts")
         warning = Content("") if lossless else Content.assemble("  ", (" lossy ", "reverse"))
         self._models = _bold(escape_controls(target)), Content.assemble((" ◂ ", "dim"), draft, warning)
@@ -65,6 +66,10 @@ class Masthead(Horizontal):
     def show_machine(self, ready: Ready) -> None:
         """Where the models run."""
         self._ready = ready
+        legend = self.query_one(Legend)
+        if legend.observed != bool(ready.observed):
+            legend.observed = bool(ready.observed)
+            legend.refresh(layout=True)
         self._show()
 
     def _show(self) -> None:

@@ -10,9 +10,10 @@ from textual.containers import Container
 from textual.events import Click
 
 from specchat.app.chat.reply import Reply
+from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.widgets import definitions as d
 from specchat.app.ui.widgets.card import Card
-from specchat.app.ui.widgets.figures import NOTHING, duration, percent, rate, size, sparkline, times
+from specchat.app.ui.widgets.figures import NOTHING, duration, kept_of_drafted, percent, rate, size, sparkline, times
 from specchat.engine import Metrics, Ready, Speedup
 
 POSITIONS = 6
@@ -53,10 +54,10 @@ class AcceptanceCard(ReplyCard):
         lines = [
             self.headline(percent(s.acceptance), d.ACCEPTANCE),
             self.meter(s.acceptance, self.inner),
-            *(self.sentence(_sum(s)) if s.accepted + s.wasted else [Text("nothing drafted", self.style("label"))]),
+            *self.sentence(_said(s)),
             *self._by_place(),
             self.headline(rate(s.mean_emitted_length), f"tokens per big-model step · {d.TAU.label}"),
-            Text(f"{s.emitted} tokens in {s.rounds} rounds", self.style("label")),
+            Text(_emitted(s), self.style("label")),
             Text(),
             Text(d.POSITIONS.label.ljust(self.inner - 6) + "tested", self.style("label")),
         ]
@@ -66,7 +67,7 @@ class AcceptanceCard(ReplyCard):
             lines.append(Text.assemble(self.label(f"{number} "), bar, " ", tested))
         if not s.per_position:
             lines.append(Text(NOTHING, self.style("empty")))
-        asked = [float(gamma) for gamma in self.reply.figures.gammas]
+        asked = [] if s.unknown else [float(gamma) for gamma in self.reply.figures.gammas]
         latest = f"{asked[-1]:>3.0f} " if asked else f"{NOTHING:>3} "
         spark = sparkline(asked, self.inner - 6)
         lines.append(Text.assemble(self.label(d.GAMMA.label), latest, " ", (spark, self.style("draft"))))
@@ -99,6 +100,8 @@ class Speed(ReplyCard):
         ]
 
     def _gain(self, gain: Speedup | None) -> list[Text]:
+        if self.metrics.observed:
+            return self.sentence("observed: the server says nothing that α and a speedup could be reckoned from")
         alpha = self.metrics.alpha
         known = NOTHING if alpha is None else f"{alpha:.2f}"
         if gain is None or gain.error >= UNSURE:
@@ -137,7 +140,7 @@ class SetUpCard(ReplyCard):
     def rows(self) -> list[Text]:
         """The set-up of the reply."""
         s, ready = self.metrics, self.ready
-        asked = self.reply.gamma if self.reply.drafter not in ("", "none") else ""
+        asked = self.reply.gamma if self.reply.drafter not in ("", "none", OBSERVED) else ""
         drafting = f"{self.reply.drafter} · γ {asked}" if asked else self.reply.drafter
         prompt = f"{s.prompt_tokens} tok, {s.reused_tokens} reused" if s.prompt_tokens else NOTHING
         rows = [self.row(d.DRAFTER, drafting or NOTHING)]
@@ -147,14 +150,21 @@ class SetUpCard(ReplyCard):
             rows += [
                 self.row(d.TARGET, ready.target),
                 *([self.row(d.DRAFT_MODEL, ready.draft)] if ready.draft else []),
-                self.row(d.DEVICE, f"{ready.device_name or ready.device} · {ready.dtype}"),
-                self.row(d.MEMORY, f"{size(ready.weight_bytes)} + {size(ready.cache_bytes)}"),
+                *self._machine(ready),
                 *([self.row(d.GPU, self.gpu)] if self.gpu else []),
             ]
         rows.append(self.row(d.PROMPT, prompt))
         if self.interface is not None:
             rows.append(self.row(d.INTERFACE, f"{percent(self.interface)} of a core"))
         return rows
+
+    def _machine(self, ready: Ready) -> list[Text]:
+        if ready.observed:
+            return [self.row(d.SERVER, ready.observed)]
+        return [
+            self.row(d.DEVICE, f"{ready.device_name or ready.device} · {ready.dtype}"),
+            self.row(d.MEMORY, f"{size(ready.weight_bytes)} + {size(ready.cache_bytes)}"),
+        ]
 
 
 class Panel(Container):
@@ -194,10 +204,19 @@ class Panel(Container):
         await self.run_action("app.open('definitions')")
 
 
-def _sum(metrics: Metrics) -> str:
-    """What became of every drafted token, as a sum."""
+def _said(metrics: Metrics) -> str:
+    """What became of the drafted tokens, as far as it is known."""
     s, refused = metrics, metrics.tested - metrics.accepted
+    if s.unknown and not s.tested:
+        return kept_of_drafted(s) or "the server does not say what was drafted"
+    if not s.accepted + s.wasted:
+        return "nothing drafted"
     return f"{s.accepted + s.wasted} drafted = {s.accepted} kept + {refused} refused + {s.wasted - refused} unused"
+
+
+def _emitted(metrics: Metrics) -> str:
+    """How many tokens, in how many passes."""
+    return f"{metrics.emitted} tokens" + ("" if metrics.passes is None else f" in {metrics.passes} rounds")
 
 
 def _change(factor: float) -> str:

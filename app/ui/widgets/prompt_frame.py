@@ -7,8 +7,11 @@ from typing import Any
 from textual.containers import Vertical
 from textual.content import Content
 
+from specchat.app.chat.context_meter import Usage
 from specchat.app.chat.conversation import Conversation
 from specchat.app.sanitize import escape_controls
+from specchat.app.settings.settings import STOP
+from specchat.app.ui.widgets.context_bar import context_bar
 from specchat.engine import Loading
 
 SYSTEM_LENGTH = 30
@@ -27,10 +30,10 @@ class PromptFrame(Vertical):
         """What is being written, if it is no new prompt."""
         self._state: Loading | str = Loading("import", "starting", None, 0.0)
         self._failed = False
-        self.context = 0
-        """Tokens a chat may have in all; 0 while that is not known."""
-        self.tokens: int | None = None
-        """Those that the chat takes with what is typed; None while nothing is, or it is not counted."""
+        self.usage: Usage | None = None
+        """How full the context is; None where that is not shown."""
+        self.when_full = STOP
+        """What happens to what does not fit."""
 
     def show_loading(self, state: Loading | str, *, failed: bool) -> None:
         """How far loading has got, or how it ended; `show` says it."""
@@ -49,8 +52,10 @@ class PromptFrame(Vertical):
         system = " ".join(escape_controls(conversation.system or "").split())
         short = system if len(system) <= SYSTEM_LENGTH else system[: SYSTEM_LENGTH - 1] + "…"
         self.border_title = Content(f"{named} · system: {short}" if short else named)
-        parts = [self._engine_state(conversation), room_text(self.tokens, self.context)]
-        self.border_subtitle = Content(" · ".join(part for part in parts if part))
+        parts = [Content(state)] if (state := self._engine_state(conversation)) else []
+        if self.usage is not None:
+            parts.append(context_bar(self.usage, self.when_full))
+        self.border_subtitle = Content(" · ").join(parts)
 
     def _engine_state(self, conversation: Conversation) -> str:
         running = conversation.all_running
@@ -59,14 +64,6 @@ class PromptFrame(Vertical):
         if running:
             return STOPPING if all(reply.stopping for reply in running) else "answering · esc stops"
         return loading_text(self._state) if isinstance(self._state, Loading) else ""
-
-
-def room_text(tokens: int | None, context: int) -> str:
-    """How much of the context a prompt and what was said before it take, and what is left for the reply."""
-    if tokens is None or not context:
-        return ""
-    left = context - tokens
-    return f"{tokens:,} tokens · {f'room for {left:,}' if left > 0 else f'{-left:,} too many'}".replace(",", " ")
 
 
 def loading_text(loading: Loading) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
+from specchat.app.sanitize import escape_controls
 from specchat.app.ui.widgets.figures import summary
 from specchat.app.ui.widgets.token_lines import TokenLines
 from specchat.engine import Fate, FinishReason
@@ -30,6 +32,8 @@ def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
 def _notes(reply: Reply, width: int) -> Iterator[tuple[list[str], bool]]:
     """Each note as the parts of a line, and whether it tells of a failure."""
     figures = summary(reply.figures.metrics, width - LEAD)
+    if reply.names_model:
+        figures.insert(0, escape_controls(Path(reply.model).name))
     if reply.running and reply.stopping:
         yield [STOPPING, *figures], False
         return

@@ -53,6 +53,8 @@ class StepBar(Widget):
 
 def _sentence(record: Round, part: Part) -> Text:
     drafted = len(record.drafted)
+    if part is Part.DRAFTED and record.observed:
+        return Text(f"{drafted} token{'s' if drafted > 1 else ''} drafted; one pass of the target judges them all")
     if part is Part.DRAFTED:
         tokens = f"{drafted} token{'s' if drafted > 1 else ''}"
         if record.offered:
@@ -62,6 +64,8 @@ def _sentence(record: Round, part: Part) -> Text:
         return Text(f"{escape_controls(record.drafter)} proposes {proposed}; one pass of the target judges them all")
     if record.accepted == record.tested:
         return Text(f"all {record.accepted} kept; the same pass gives one token more")
+    if record.observed:
+        return Text(f"{record.accepted or 'none'} of {drafted} kept; the server says no more of the others")
     p, q, u = record.p[record.accepted], record.q[record.accepted], record.u[record.accepted]
     why = f"u {number(u)} ≥ {number(chance_of(p, q))}"
     others = len(record.refused[record.accepted]) if record.refused else 0

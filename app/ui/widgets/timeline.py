@@ -21,7 +21,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
 from specchat.app.ui.timeline_layout import SCALES_MS, TimelineLayout, TimelineSlot
-from specchat.app.ui.widgets.figures import duration
+from specchat.app.ui.widgets.figures import FATES, duration
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
 from specchat.engine import Fate, Round
 
@@ -40,6 +40,7 @@ SIGNS = {
     Fate.CORRECTION: "◆",
     Fate.BONUS: "+",
     Fate.PLAIN: "○",
+    Fate.UNKNOWN: "?",
 }
 DRAFT, VERIFY, REST = "▓", "█", "░"
 PAUSED, CUT = "┊", "//"
@@ -47,9 +48,9 @@ NAME, SHORT_NAME = 12, 8
 """Cells for the name of a lane, and on a narrow screen."""
 SHORT = {Fate.ACCEPTED: "acc", Fate.REJECTED: "rej", Fate.DISCARDED: "disc", Fate.CORRECTION: "corr"}
 LEGENDS = (
-    "  ".join(f"{SIGNS[fate]} {fate.value}" for fate in Fate),
-    " ".join(f"{SIGNS[fate]} {fate.value}" for fate in Fate),
-    " ".join(f"{SIGNS[fate]} {SHORT.get(fate, fate.value)}" for fate in Fate),
+    "  ".join(f"{SIGNS[fate]} {fate.value}" for fate in FATES),
+    " ".join(f"{SIGNS[fate]} {fate.value}" for fate in FATES),
+    " ".join(f"{SIGNS[fate]} {SHORT.get(fate, fate.value)}" for fate in FATES),
 )
 """What the signs mean, the longest first."""
 _PARTS = ("draft", "verify", "rest", "lane", "picked", "empty")
@@ -98,7 +99,7 @@ class Timeline(ScrollView, can_focus=True):
             own: how many of them, from the first on, are of the chat that is shown; all by default.
         """
         self._names = [escape_controls(name) for name in names]
-        if replies != self._lanes.replies:
+        if replies != self._lanes.replies or self._lanes.stale:
             self._lanes = TimelineLayout(replies, own=own)
             self._picked, self._following = None, True
             changed = True
@@ -274,7 +275,7 @@ class Timeline(ScrollView, can_focus=True):
         width = slot.right - slot.left
         share = width / (record.seconds or 1.0)
         draft = round(record.draft_s * share)
-        rest = min(round(record.rest_s * share), width - draft)
+        rest = width if record.observed else min(round(record.rest_s * share), width - draft)
         verify = width - draft - rest
         if draft == 0 and record.drafted and verify:
             yield Segment("▏", Style(color=self._style("draft").color, bgcolor=self._style("verify").color))

@@ -21,6 +21,7 @@ from textual.strip import Strip
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import FOLD, REJECTED
+from specchat.app.storage.attachment import Attachment
 from specchat.app.ui.keys import named
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.widgets.block_maker import BlockMaker
@@ -34,6 +35,7 @@ from specchat.app.ui.widgets.place_keeper import PlaceKeeper
 from specchat.app.ui.widgets.scroll_bar import VerticalBar
 from specchat.app.ui.widgets.token_cursor import TOKEN_KEYS, Spot, TokenCursor
 from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES
+from specchat.app.ui.widgets.untold import mark_untold
 
 FIRST_CHARACTERS = 12_000
 """A chat is opened with its last prompts and replies of this length."""
@@ -100,6 +102,12 @@ class Transcript(ScrollView, can_focus=True):
         of_reply: bool
         step: int
 
+    @dataclass
+    class AttachmentWanted(Message):
+        """Open what was sent along with a prompt."""
+
+        attachment: Attachment
+
     rejected = reactive(FOLD, init=False)
     """What becomes of rejected tokens, of `app.settings.settings.REJECTED`."""
     markdown = reactive(False, init=False)
@@ -136,6 +144,8 @@ class Transcript(ScrollView, can_focus=True):
         """Shown at the beginning of these lines."""
         self._hidden = 0
         """Prompts and replies at the beginning that are not laid out yet."""
+        self._left_out: frozenset[Turn] = frozenset()
+        """Turns that the model was not told when it wrote the last reply."""
 
     @property
     def spot(self) -> Spot | None:
@@ -239,6 +249,9 @@ class Transcript(ScrollView, can_focus=True):
 
     def update(self) -> None:
         """Draw what has changed in the conversation since the last call."""
+        if self._left_out != (left_out := self.conversation.left_out):
+            self._left_out = left_out
+            self._rebuild()
         before, place = self._stack.height, None if self._end.following else self._places.place
         if self._hidden and before > TOP and self.scroll_offset.y < NEAR * self.size.height:
             self._hidden -= 1
@@ -375,6 +388,12 @@ class Transcript(ScrollView, can_focus=True):
         self.rejected = REJECTED[(REJECTED.index(self.rejected) + 1) % len(REJECTED)]
         return self.rejected
 
+    def action_attachment(self, identity: int, number: int) -> None:
+        """A click on what was sent along with a prompt."""
+        turn = next((part for part in self._stack.parts if id(part) == identity), None)
+        if isinstance(turn, Turn):
+            self.post_message(self.AttachmentWanted(turn.attachments[number]))
+
     def action_copy_reply(self, identity: int) -> None:
         """A click on the word below a reply."""
         reply = next((part for part in self._stack.parts if id(part) == identity), None)
@@ -446,7 +465,7 @@ class Transcript(ScrollView, can_focus=True):
             self._places.go_to(place)
 
     def _block(self, part: TurnOrReply) -> Block:
-        return self._maker.make(
+        block = self._maker.make(
             part,
             self._width,
             self.spot,
@@ -455,6 +474,9 @@ class Transcript(ScrollView, can_focus=True):
             by_round=self.by_round,
             thoughts=self.thoughts,
         )
+        if self._left_out:
+            mark_untold(block, part, self.conversation.turns, self._left_out)
+        return block
 
     def _tell(self, spot: Spot | None) -> None:
         if spot is not None:

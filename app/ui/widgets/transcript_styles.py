@@ -16,7 +16,9 @@ PENDING = "pending"
 """The style of drafted tokens that are shown before they are judged."""
 OTHER_STYLES = (PENDING, FOLDED, CHOSEN, TITLE)
 """Styles of tokens that are no fates."""
-_PARTS = ("prompt", "mark", "link", "queued", "figures", "error", "caret", "text", "number", "cursor", "round")
+_PARTS = (
+    "prompt", "mark", "link", "queued", "figures", "error", "caret", "text", "number", "cursor", "round", "untold",
+)  # fmt: skip
 PART_CLASSES = {f"transcript--{part}" for part in _PARTS} | {f"token--{name}" for name in OTHER_STYLES}
 
 
@@ -40,6 +42,8 @@ class TranscriptStyles:
     """Over the style of the selected token."""
     round: Style
     """Over the styles of the tokens of its round."""
+    untold: Style
+    """Over the styles of everything that the model was not told."""
 
 
 def styles_of(base: Style, component: Callable[[str], Style]) -> TranscriptStyles:
@@ -48,4 +52,5 @@ def styles_of(base: Style, component: Callable[[str], Style]) -> TranscriptStyle
     plain = Style(underline=False, strike=False)
     parts = {part: component(f"transcript--{part}") for part in _PARTS}
     parts["round"] = Style(bgcolor=parts["round"].bgcolor)
+    parts["untold"] = Style(color=parts["untold"].color)
     return TranscriptStyles(fates, {fate: style + plain for fate, style in fates.items()}, base, **parts)

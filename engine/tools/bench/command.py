@@ -82,6 +82,10 @@ class BenchOptions:
     synthetic: float | None = None
     """α of a synthetic pair; None for real models."""
     shape: str | None = None
+    slots: int | None = None
+    """Requests that the KV cache has room for; None for the largest batch."""
+    context: int | None = None
+    """Tokens of a slot; None for as many as prompts and replies need."""
 
     def __post_init__(self) -> None:
         for peer in self.peers:
@@ -93,6 +97,8 @@ class BenchOptions:
             raise EngineError(f"threads is {self.threads}: it must be at least 1")
         if self.prompt_tokens is not None and self.prompt_tokens < 2:
             raise EngineError(f"prompt-tokens is {self.prompt_tokens}: it must be at least 2")
+        if self.slots is not None and self.slots < max(self.batches):
+            raise EngineError(f"slots is {self.slots}: a batch of {max(self.batches)} needs as many")
         if self.synthetic is None and self.shape:
             raise EngineError("--shape goes with --synthetic ALPHA, which makes models of that shape")
         if self.synthetic is not None:
@@ -153,7 +159,7 @@ def run(options: BenchOptions, say: Say) -> BenchReport:
 
 
 def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say) -> BenchReport:
-    largest = max(*plan.batches, LARGEST_BATCH if options.crossover else 1)
+    largest = max(*plan.batches, (options.slots or LARGEST_BATCH) if options.crossover else 1)
     config = EngineConfig(
         target=options.target or DEFAULT_PRESET,
         models=options.models,
@@ -161,8 +167,8 @@ def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say)
         device=options.device,
         dtype=options.dtype,
         quantize=options.quantize,
-        slots=largest,
-        context=max(_PROMPT_ROOM, options.prompt_tokens or 0) + plan.max_tokens,
+        slots=options.slots or largest,
+        context=options.context or max(_PROMPT_ROOM, options.prompt_tokens or 0) + plan.max_tokens,
     )
     made: list[Assembly] = []
     how = options.how_to_assemble()

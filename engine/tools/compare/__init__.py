@@ -5,7 +5,7 @@ Importing this package loads neither torch nor transformers.
 
 from specchat.engine.tools.compare.figures import SAMPLED, WITHOUT_MODEL, Comparison, LaneTally, top2_gap
 from specchat.engine.tools.compare.report import ComparisonReport, make_report, spread_line
-from specchat.engine.tools.compare.runner import Trial, run_trials, submit_probe
+from specchat.engine.tools.compare.runner import Lanes, Trial, run_trials, submit_probe
 
 __all__ = [
     "SAMPLED",
@@ -13,6 +13,7 @@ __all__ = [
     "Comparison",
     "ComparisonReport",
     "LaneTally",
+    "Lanes",
     "Trial",
     "make_report",
     "run_trials",

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import zip_longest
 from math import log
 
-from specchat.engine.events import Admitted, Event, Finished, FinishReason, Round
+from specchat.engine.events import Admitted, Event, Finished, FinishReason, Round, Totals
 from specchat.engine.stats.metrics import Metrics
 from specchat.engine.stats.theory import expected_of_rounds, speedup_of_rounds
 
@@ -64,6 +64,8 @@ class LaneTally:
                     self._steady[event.steps] += 1
                     self._draft_s += event.draft_s
                 self.metrics.add(event)
+            case Totals():
+                self.metrics.add(event)
             case Finished():
                 self.reason, self.message = event.reason, event.message
 
@@ -89,13 +91,13 @@ class LaneTally:
 
     @property
     def passes(self) -> int:
-        """Decoding passes of the target; one per round."""
-        return self.metrics.rounds
+        """Decoding passes of the target; one per round. 0 where a server does not say."""
+        return self.metrics.passes or 0
 
     @property
     def passes_saved(self) -> int:
         """Tokens - passes: passes that plain decoding would have needed in addition."""
-        return len(self.tokens) - self.passes
+        return self.metrics.emitted - self.passes if self.passes else 0
 
     @property
     def drafts(self) -> bool:
@@ -120,8 +122,9 @@ class LaneTally:
 
     @property
     def work(self) -> float | None:
-        """Arithmetic operations per token / those of plain decoding: Σ over rounds of (K + 1 + ĉK) / tokens."""
-        return self._operations / len(self.tokens) if self.tokens else None
+        """Arithmetic operations per token / those of plain decoding: Σ over rounds of (K + 1 + ĉK) / tokens; None of a
+        reply at another server, whose drafter is not known."""
+        return self._operations / len(self.tokens) if self.tokens and not self.metrics.observed else None
 
     @property
     def predicted_work(self) -> float | None:
@@ -158,7 +161,7 @@ class Comparison:
         """As `measured`, over all work of the lanes, prefill included."""
         if not (self.left.tokens and self.right.tokens and self.right.seconds):
             return None
-        left, right = (lane.seconds / len(lane.tokens) for lane in (self.left, self.right))
+        left, right = (lane.seconds / lane.metrics.emitted for lane in (self.left, self.right))
         return left / right
 
     @property

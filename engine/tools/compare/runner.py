@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Protocol
 
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Event, Finished, FinishReason
 from specchat.engine.lanes.clock import Order
-from specchat.engine.lanes.engine import LaneEngine
+from specchat.engine.lanes.engine import LaneReady
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 from specchat.engine.tools.compare.figures import Comparison, LaneTally, top2_gap
@@ -34,8 +35,25 @@ class Trial:
     """Difference of the target's two largest logits at the first difference of greedy replies; else None."""
 
 
+class Lanes(Protocol):
+    """Two lanes that answer requests. `LaneEngine` has them on one device."""
+
+    order: Order
+
+    @property
+    def lanes(self) -> Sequence[LaneReady]:
+        """What is known of each."""
+
+    @property
+    def same_target(self) -> bool:
+        """Whether both have the same target, so that their texts can be compared."""
+
+    def submit(self, request: Request, outbox: Outbox | None = None, lane: int = 0) -> None:
+        """Submit a request to a lane."""
+
+
 def run_trials(
-    engine: LaneEngine,
+    engine: Lanes,
     ask: Ask,
     prompts: Sequence[str],
     orders: Sequence[Order],
@@ -72,27 +90,27 @@ def run_trials(
     return trials
 
 
-def _trial(engine: LaneEngine, ask: Ask, prompt: int, text: str) -> Trial:
+def _trial(engine: Lanes, ask: Ask, prompt: int, text: str) -> Trial:
     requests = [ask(lane, f"compare-{next(_numbers)}", text) for lane in (0, 1)]
     tallies = [LaneTally(lane.draft_share) for lane in engine.lanes]
     for events, tally in zip(run_lanes(engine, requests), tallies, strict=True):
         for event in events:
             tally.add(event)
-    comparison = Comparison(tallies[0], tallies[1], same_target=engine.configs[0].target == engine.configs[1].target)
+    comparison = Comparison(tallies[0], tallies[1], same_target=engine.same_target)
     gap = None
     if comparison.same_target and not comparison.identical and all(request.sampling.greedy for request in requests):
         gap = gap_at_difference(engine, requests[0], comparison)
     return Trial(prompt, engine.order, comparison, gap)
 
 
-def gap_at_difference(engine: LaneEngine, request: Request, comparison: Comparison) -> float | None:
+def gap_at_difference(engine: Lanes, request: Request, comparison: Comparison) -> float | None:
     """Difference of the left target's two largest logits where the replies differ, from a further request."""
     outbox = Outbox()
     submit_probe(engine, request, comparison, outbox)
     return top2_gap(_collect(outbox, 1)[0])
 
 
-def submit_probe(engine: LaneEngine, request: Request, comparison: Comparison, outbox: Outbox) -> str:
+def submit_probe(engine: Lanes, request: Request, comparison: Comparison, outbox: Outbox) -> str:
     """Request one token behind the common part of both replies, with top-2 detail; returns the request's id."""
     shared = comparison.left.tokens[: comparison.difference]
     name = f"probe-{next(_numbers)}"
@@ -110,7 +128,7 @@ def submit_probe(engine: LaneEngine, request: Request, comparison: Comparison, o
     return name
 
 
-def run_lanes(engine: LaneEngine, requests: Sequence[Request]) -> list[list[Event]]:
+def run_lanes(engine: Lanes, requests: Sequence[Request]) -> list[list[Event]]:
     """Run one request in each lane; returns the events of each.
 
     Raises:
@@ -137,6 +155,6 @@ def _collect(outbox: Outbox, ends: int, names: Sequence[str] = ()) -> list[list[
     return list(found.values())
 
 
-def _warm_up(engine: LaneEngine, ask: Ask) -> None:
+def _warm_up(engine: Lanes, ask: Ask) -> None:
     requests = [replace(ask(lane, f"warm-up-{lane}", WARM_UP), max_tokens=WARM_UP_TOKENS) for lane in (0, 1)]
     run_lanes(engine, requests)

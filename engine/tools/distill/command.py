@@ -51,7 +51,6 @@ _ROWS = {"cpu": 96, "cuda": 512}
 _FITTED = 400
 """Conversations that the initial linear maps are fitted on."""
 _CONTEXT = 1024
-"""Context of the engine in the evaluation, in tokens."""
 _LENGTH = 384
 """Tokens per conversation."""
 _HELD_OUT = "chat"
@@ -74,6 +73,10 @@ class DistillOptions:
     """File of prompts, one per line; without it the target writes the user turns too."""
     device: str = "auto"
     dtype: str = "auto"
+    slots: int = 4
+    """Requests at once in the evaluation."""
+    context: int = _CONTEXT
+    """Context of the engine in the evaluation, in tokens; the model's own if that is less."""
 
     def __post_init__(self) -> None:
         if not self.minutes > 0:
@@ -209,7 +212,9 @@ def _evaluate(
 ) -> tuple[HeadAcceptance, HeadAcceptance]:
     """Evaluate the head, greedy and at temperature 1, on prompts that are not in the training text."""
     prompts = _unseen(load_prompts([_HELD_OUT])[0].prompts, corpus, model)
-    config = EngineConfig(options.target, options.models, context=min(_CONTEXT, model.context))
+    config = EngineConfig(
+        options.target, options.models, slots=options.slots, context=min(options.context, model.context)
+    )
     reached = []
     for place, temperature in enumerate((0.0, 1.0)):
         progress("evaluation", f"answering {len(prompts)} prompts at temperature {temperature:g}", place / 2)

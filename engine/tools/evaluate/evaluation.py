@@ -42,6 +42,7 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
         dtype=options.dtype,
         quantize=options.quantize,
         slots=1,
+        context=options.context,
     )
     made = assemble(config, ignore_progress)
     ways = _ways(options, made)

@@ -31,6 +31,8 @@ class EvaluateOptions:
     device: str = "auto"
     dtype: str = "auto"
     quantize: str = "auto"
+    context: int = 4096
+    """Most tokens of a text, its prompt included."""
 
     def __post_init__(self) -> None:
         for name, value in (

@@ -78,6 +78,10 @@ class LosslessOptions:
     dtype: str = "auto"
     quantize: str = "auto"
     device: str = "auto"
+    slots: int = SLOTS
+    """Requests that run at once."""
+    context: int | None = None
+    """Tokens of a slot; None for as many as prompts and replies need."""
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -142,8 +146,8 @@ def run(options: LosslessOptions, say: Say) -> Verification:
         device=options.device,
         dtype=options.dtype,
         quantize=options.quantize,
-        slots=SLOTS,
-        context=_PROMPT_ROOM + options.max_tokens,
+        slots=options.slots,
+        context=options.context or _PROMPT_ROOM + options.max_tokens,
     )
     evidence = _gather(options, config, say)
     gc.collect()  # release the engine's models before the target is loaded again
@@ -210,7 +214,7 @@ def _collect(
 def _contexts(options: LosslessOptions, engine: Engine, variant: Variant, prompts: Prompts) -> list[Context]:
     """Contexts at which this drafter is accepted about half of the time."""
     sampling = Sampling(temperature=options.temperature, seed=options.seed)
-    passed = run_pass(engine, variant, _as_prompts(prompts), SLOTS, sampling, _SCOUTED_TOKENS)
+    passed = run_pass(engine, variant, _as_prompts(prompts), options.slots, sampling, _SCOUTED_TOKENS)
     found = [choose_context(label, tokens, events) for (label, tokens), events in zip(prompts, passed, strict=True)]
     live = [context for context in found if context is not None]
     return sorted(live, key=lambda context: abs(context.beta - 0.5))[: options.places]
@@ -221,7 +225,7 @@ def _sample(options: LosslessOptions, engine: Engine, variant: Variant, context:
         request(variant, Prompt(ids=context.tokens), Sampling(temperature=options.temperature, seed=seed), TOKENS)
         for seed in range(options.seed, options.seed + options.samples)
     ]
-    return run_requests(engine, requests, SLOTS)
+    return run_requests(engine, requests, options.slots)
 
 
 def _judge(

@@ -21,6 +21,7 @@ from specchat.engine import (
     Event,
     Finished,
     FinishReason,
+    Loading,
     Message,
     Outbox,
     Ready,
@@ -130,6 +131,21 @@ def test_it_counts_the_tokens_of_a_prompt(attached: AttachedEngine, served: Serv
     assert counted.tokens == made["usage"]["prompt_tokens"]
 
 
+def test_turns_that_do_not_fit_are_left_out_and_said(attached: AttachedEngine) -> None:
+    attached.start()
+    while not isinstance(ready := attached.outbox.get(60), Ready):
+        assert ready is None or isinstance(ready, Loading)
+    turns = [Message(role, f"{role} says the quick brown fox") for role in ("user", "assistant")] * ready.context
+    messages = (*turns[: ready.context], *ASKED)
+    box = Outbox()
+    attached.submit(Request("full", messages, max_tokens=4, when_full="drop-oldest"), box)
+    admitted = to_the_end(box)[0]
+    assert isinstance(admitted, Admitted)
+    assert admitted.left_out == tuple(range(len(admitted.left_out)))
+    assert 0 < len(admitted.left_out) < len(messages)
+    assert admitted.prompt_tokens <= ready.context - 4
+
+
 def test_a_pause_holds_rounds_back(attached: AttachedEngine) -> None:
     attached.pause()
     attached.submit(Request("held", ASKED, max_tokens=5, gamma=0))
@@ -193,5 +209,7 @@ def test_ask_prints_what_the_server_says(
     figures = json.loads(command(*question, "--attach", served.url, "--json").out)
     assert figures["text"] == here.out.removesuffix("\n")
     assert figures["tested"] >= figures["accepted"] > 0
-    refused = command(*question, "--attach", served.url, "--target", model)
-    assert "--target contradicts --attach" in refused.sentence
+    refused = command(*question, "--attach", served.url, "--slots", 2)
+    assert "--slots contradicts --attach" in refused.sentence
+    absent = command(*question, "--attach", served.url, "--target", "gpt-z")
+    assert f"has no model gpt-z: it has {model.name}" in absent.sentence

@@ -172,7 +172,7 @@ async def test_a_letter_leads_to_a_message(stage: Stage) -> None:
         await stage.ready(pilot)
         await stage.answer(pilot)
         await stage.answer(pilot, 12, text=FOLLOW_UP)
-        await stage.press(pilot, "alt+j")
+        await stage.press(pilot, "ctrl+right_square_bracket")
         assert isinstance(stage.app.screen, JumpScreen)
         transcript = screen_below(stage).query_one(Transcript)
         lettered = [line for line in rendered(transcript) if line[:3].strip().isalpha() and line[1] in "asd"]
@@ -181,7 +181,10 @@ async def test_a_letter_leads_to_a_message(stage: Stage) -> None:
         await stage.press(pilot, wanted[1])
         assert not isinstance(stage.app.screen, JumpScreen)
         assert not any(line[:3].strip() in ("a", "s", "d") for line in lines_of(stage))
-        await stage.press(pilot, "alt+j", "escape")
+        await stage.press(pilot, "apostrophe")
+        assert not isinstance(stage.app.screen, JumpScreen)
+        screen_below(stage).query_one(Transcript).focus()
+        await stage.press(pilot, "apostrophe", "escape")
         assert not isinstance(stage.app.screen, JumpScreen)
 
 

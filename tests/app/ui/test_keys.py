@@ -13,6 +13,7 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Stage as ReplyStage
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.help import HelpScreen
+from specchat.app.ui.screens.keys import KeysScreen
 from specchat.app.ui.screens.rename import RenameScreen
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
@@ -131,11 +132,11 @@ async def test_prompts_typed_ahead_are_sent_in_turn_or_taken_back(stage: Stage) 
         assert not conversation(stage).waiting
 
 
-@pytest.mark.parametrize("key", ["f1", "question_mark"])
-async def test_help(stage: Stage, key: str) -> None:
+@pytest.mark.parametrize(("key", "opened"), [("f1", HelpScreen), ("question_mark", KeysScreen)])
+async def test_help(stage: Stage, key: str, opened: type[HelpScreen | KeysScreen]) -> None:
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.press(pilot, key)
-        assert isinstance(stage.app.screen, HelpScreen)
+        assert isinstance(stage.app.screen, opened)
         await stage.press(pilot, key)
         assert isinstance(stage.app.screen, ChatScreen)
         assert widget(stage, Composer).text == ""

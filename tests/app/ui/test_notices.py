@@ -8,12 +8,12 @@ from textual.widgets import Static
 
 from specchat.app.chat.marks import Marks
 from specchat.app.ui.notices import say
-from specchat.app.ui.screens.writing import COUNT_S
+from specchat.app.ui.screens.gauge import COUNT_S
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.notice_line import NoticeLine
-from specchat.app.ui.widgets.prompt_frame import PromptFrame, room_text
+from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.app.ui.widgets.too_small import TooSmall
 from tests.app.stage import Stage, lines_of
 
@@ -137,9 +137,8 @@ async def test_the_composer_says_how_much_room_is_left(stage: Stage) -> None:
         await stage.press(pilot, *"three short words")
         await pilot.pause(2 * COUNT_S)
         await stage.settle(pilot)
-        assert str(frame.border_subtitle) == "3 tokens · room for 4 093"
+        assert str(frame.border_subtitle) == "▮▯▯▯▯ 3 / 4,096"
         await stage.press(pilot, "enter")
         stage.engine.give()
         await stage.settle(pilot)
         assert str(frame.border_subtitle) == ""
-        assert room_text(4100, 4096) == "4 100 tokens · 4 too many"

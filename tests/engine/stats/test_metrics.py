@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine import Admitted, Fate, Metrics, Round
+from specchat.engine import Admitted, Fate, Metrics, Round, Step, Totals
 from specchat.engine.stats.metrics import WINDOW_S
-from tests.engine.records import make_round, rounds
+from tests.engine.records import make_round, observed_round, rounds
 
 
 def steady(count: int, apart: float, *, start: float = 0.0) -> list[Round]:
@@ -18,7 +20,7 @@ def steady(count: int, apart: float, *, start: float = 0.0) -> list[Round]:
     ]
 
 
-def figures(*events: Admitted | Round) -> Metrics:
+def figures(*events: Admitted | Round | Totals) -> Metrics:
     metrics = Metrics()
     for event in events:
         metrics.add(event)
@@ -119,3 +121,24 @@ def test_counts_agree_with_the_fates_on_screen(many: list[Round]) -> None:
     assert sum(metrics.position_tested) == metrics.tested
     assert sum(metrics.position_accepted) == metrics.accepted
     assert all(0 <= rate <= 1 for rate in metrics.per_position)
+
+
+def test_an_observed_reply_has_no_alpha_and_its_first_token_took_unknown_time() -> None:
+    told = figures(
+        observed_round(None, "a", at=1.0, seconds=0.0),
+        *(observed_round(Step(4, 2), "b", "c", "d", number=n, at=1.0 + n, seconds=1.0) for n in (1, 2)),
+    )
+    assert (told.tested, told.accepted, told.alpha) == (6, 4, None)
+    assert told.tokens_per_second == 3.0
+
+
+def test_what_a_server_says_at_the_end_stands_for_what_its_stream_did_not_say() -> None:
+    unknown = [observed_round(None, "a", number=n, at=1.0 + n) for n in range(3)]
+    before = figures(*unknown)
+    assert (before.passes, before.mean_emitted_length, before.acceptance) == (None, None, None)
+    totals = Totals("r", 9.0, prompt_tokens=7, tokens=6, passes=2, drafted=8, accepted=4)
+    after = figures(*unknown, totals)
+    assert (after.emitted, after.prompt_tokens, after.mean_emitted_length, after.acceptance) == (6, 7, 3.0, None)
+    steps = figures(*unknown, replace(totals, steps=(Step(4, 3), Step(4, 1))))
+    assert (steps.tested, steps.accepted, steps.wasted) == (6, 4, 4)
+    assert steps.per_position == [1.0, 0.5, 1.0, 0.0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from specchat.app.chat.attachments import content_of
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.cli.commands.ask import Question
@@ -69,16 +70,17 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(
     assert sentence in done.err
 
 
-def test_files_stand_behind_the_question_under_their_names(tmp_path: Path) -> None:
+def test_files_come_before_the_question_under_their_names(tmp_path: Path) -> None:
     one, two = tmp_path / "one.py", tmp_path / "two.md"
     one.write_text("print(1)\n")
     two.write_text("a ```fence```\n")
-    assert question(files=(one, two)).prompt() == (
-        "Why?\n\none.py:\n```\nprint(1)\n```\n\ntwo.md:\n~~~~~~\na ```fence```\n~~~~~~"
+    asked = question(files=(one, two))
+    assert content_of(asked.prompt(), asked.attachments()) == (
+        "one.py:\n```\nprint(1)\n```\n\ntwo.md:\n````\na ```fence```\n````\n\nWhy?"
     )
     one.write_bytes(b"\x7fELF\x00")
     with pytest.raises(AppError, match="is no text file"):
-        question(files=(one,)).prompt()
+        question(files=(one,)).attachments()
 
 
 def test_a_template_is_filled_and_a_missing_variable_is_named() -> None:

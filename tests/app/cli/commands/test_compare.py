@@ -14,6 +14,8 @@ from specchat.app.side_by_side.set_up import SetUp, label, lanes, parse_set_up
 from specchat.engine import Round
 from specchat.engine.tools.compare import runner
 from tests.app.cli.commands.command import Done, command
+from tests.app.sources.servers import recorded as shapes
+from tests.app.sources.servers.recorded import CHAT, Recorded
 
 PROMPT = "abc abc abc abc"
 
@@ -147,6 +149,26 @@ def test_a_difference_is_located_and_its_gap_is_given(
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], sentence: str) -> None:
     assert sentence in command("compare", *arguments).sentence
+
+
+def test_a_server_is_a_lane_timed_by_its_own_stream(compare: Callable[..., Done]) -> None:
+    with Recorded(shapes.VLLM, {CHAT: shapes.vllm_stream(shapes.VLLM_METRICS)}) as server:
+        attach = ("--attach", server.url, "--repeat", "1")
+        done = compare(PROMPT, "--left", "none", *attach)
+        assert (done.code, done.err) == (0, "")
+        (row,) = json.loads(compare(PROMPT, *attach, "--json").out)["rows"]
+        bodies = [body for path, body in server.asked if path == CHAT]
+        assert [body["max_tokens"] for body in bodies] == [8, 24, 8, 24]
+        for given in ("--right", "--order"):
+            assert f"{given} contradicts --attach" in compare(PROMPT, *attach, given, "none").sentence
+    assert f"The right lane is the server at {server.url}, timed by its own stream" in done.out
+    assert "The lanes have different targets: their texts are not compared." in done.out
+    lane = row["right"]
+    assert (lane["set_up"], lane["tested"], lane["accepted"], lane["passes"]) == ("vLLM", 6, 4, 4)
+    assert lane["tokens"]["median"] == 7
+    assert lane["alpha"] is lane["work"] is row["predicted"] is None
+    assert row["left"]["set_up"] != "no drafts"
+    assert "cannot be reached" in compare(PROMPT, "--attach", server.url).sentence
 
 
 def test_a_missing_target_is_named(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is not a specchat trace of version 3"),
-        (b"hello\n", "is not a specchat trace of version 3"),
+        (b"", "is not a specchat trace of version 4"),
+        (b"hello\n", "is not a specchat trace of version 4"),
         (b'{"record": "trace", "version": 1}\n{"record": "round"}\n', "is damaged: line 2 is not a trace record"),
         (b'{"record": "trace", "version": 1}\n', "holds no records"),
     ],

@@ -178,6 +178,11 @@ def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "bench: --shape goes with --synthetic ALPHA, which makes models of that shape\n"
 
 
+def test_prompts_that_the_context_does_not_hold_are_refused() -> None:
+    with pytest.raises(EngineError, match="the context holds 8"):
+        run(BenchOptions(**QUICK, synthetic=0.8, shape="tiny/tiny", context=8), lambda _: None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
@@ -185,6 +190,7 @@ def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
         ({"limit": 0}, "limit is 0"),
         ({"threads": 0}, "threads is 0"),
         ({"prompt_tokens": 1}, "prompt-tokens is 1"),
+        ({"slots": 2, "batches": (1, 4)}, "slots is 2: a batch of 4 needs as many"),
         ({"synthetic": 0.5, "target": "x"}, "--target contradicts --synthetic"),
         ({"synthetic": 0.5, "draft": "x"}, "--draft contradicts --synthetic"),
         ({"synthetic": 0.5, "peers": ("transformers",)}, "--peer contradicts --synthetic"),

@@ -45,6 +45,11 @@ def test_a_correct_engine_passes(pair: dict[str, str]) -> None:
     assert whole["sampled"][0]["result"]["p_value"] >= 0.0005
 
 
+def test_prompts_that_the_context_does_not_hold_are_refused(pair: dict[str, str]) -> None:
+    with pytest.raises(EngineError, match="the context holds 8"):
+        verified(pair, slots=1, context=8)
+
+
 def test_what_is_finished_is_kept_when_it_is_stopped(pair: dict[str, str]) -> None:
     """ctrl+c at the second drafter's samples: the greedy checks and the first drafter's samples are reported."""
     said: list[str] = []

@@ -1,0 +1,1 @@
+"""`specchat web`: the app in a browser, drawn by textual-serve."""

@@ -1,0 +1,79 @@
+"""The web server: textual-serve's, with a page of our own that asks no network, behind a guard."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from textual_serve.server import Server
+
+from specchat.app.addresses import is_this_machine
+
+TITLE = "specchat"
+COOKIE = "specchat"
+
+
+class WebServer(Server):
+    """Runs one app for each page that is open, and says when it listens.
+
+    Args:
+        command: the shell command of the app.
+        key: what visitors must give, as ?key=…, once; None lets in who sits at this machine.
+        on_start: called when pages are served.
+    """
+
+    def __init__(self, command: str, key: str | None, on_start: Callable[[], None]) -> None:
+        super().__init__(command, title=TITLE, templates_path=Path(__file__).parent / "templates")
+        self._key = key
+        self._on_start = on_start
+
+    async def on_startup(self, app: web.Application) -> None:  # noqa: ARG002
+        """The server listens."""
+        self._on_start()
+
+    def run(self, bound: socket.socket) -> None:
+        """Serve at a bound socket until a signal comes."""
+        logging.getLogger("aiohttp").setLevel(logging.CRITICAL)
+        web.run_app(self._guarded(), sock=bound, print=None, access_log=None, loop=asyncio.new_event_loop())
+
+    async def _guarded(self) -> web.Application:
+        app = await self._make_app()
+        app.middlewares.append(guard(self._key))
+        return app
+
+
+def guard(key: str | None) -> Middleware:
+    """Middleware that lets in who has the key or, without one, pages of this machine alone.
+
+    A browser lets any page open a connection to 127.0.0.1 and names that page's origin; a name that was made to point
+    to 127.0.0.1 stands in Host.
+    """
+    token = None if key is None else hashlib.sha256(f"specchat web {key}".encode()).hexdigest()
+
+    @web.middleware
+    async def let_in(request: web.Request, handler: Handler) -> web.StreamResponse:
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != request.host:
+            return web.Response(status=403, text="specchat: other pages may not come in here\n")
+        if token is None:
+            if not is_this_machine(urlsplit(f"//{request.host}").hostname or ""):
+                return web.Response(status=403, text="specchat: only this machine is let in without a key\n")
+            return await handler(request)
+        given = request.query.get("key")
+        if given is not None and hmac.compare_digest(given.encode(), (key or "").encode()):
+            entered = web.HTTPFound(request.path)
+            entered.set_cookie(COOKIE, token, httponly=True, samesite="Strict", secure=request.secure)
+            return entered
+        if hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), token.encode()):
+            return await handler(request)
+        return web.Response(status=401, text="specchat: the key is missing or wrong: open this address with ?key=KEY\n")
+
+    return let_in

@@ -1,0 +1,116 @@
+"""The models one can choose from, what each needs, and whether two of them fit each other. Loads neither of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specchat.engine.errors import EngineError
+from specchat.engine.models.catalog import PRESETS
+from specchat.engine.models.disk import folder_bytes
+from specchat.engine.models.hub import HUB_ID, cached_snapshot
+from specchat.engine.models.resolve import gguf_folder, gguf_hash
+from specchat.engine.models.store import ModelStore
+from specchat.engine.models.vocabulary import check_vocabularies
+from specchat.engine.progress import ignore_progress
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A model that can be chosen."""
+
+    spec: str
+    """As `engine.models.resolve` takes it."""
+    folder: Path | None
+    """Where it is ready to be loaded; None while it has to be fetched or converted first."""
+    disk_bytes: int | None
+    """On this machine; None where it is not."""
+    memory_bytes: int | None
+    """Of the weights as they are stored, or in bfloat16; None where that is not known."""
+    draft: str = ""
+    """The preset that drafts well for it."""
+    gone: bool = False
+    """Whether it is a file or folder that is not there any more."""
+    note: str = ""
+
+
+def known_models(store: ModelStore, used: Iterable[str] = ()) -> list[KnownModel]:
+    """Presets, stored models, and those that were used before, each once."""
+    stored = {model.name: model for model in store.models()}
+    models = []
+    for preset in PRESETS.values():
+        local = stored.pop(preset.stored_name, None)
+        cached = cached_snapshot(preset.source) if local is None and isinstance(preset.source, str) else None
+        folder = local.folder if local else cached
+        disk = local.bytes if local else folder_bytes(cached) if cached else None
+        models.append(KnownModel(preset.name, folder, disk, preset.memory_bytes, preset.draft or "", note=preset.note))
+    models += [
+        KnownModel(model.name, model.folder, model.bytes, _weights(model.folder), note=model.origin)
+        for model in stored.values()
+    ]
+    known = {model.spec for model in models} | {preset.origin for preset in PRESETS.values()}
+    models += [_used(spec, store) for spec in dict.fromkeys(used) if spec not in known]
+    return models
+
+
+def vocabulary_misfit(target: Path, draft: Path) -> str:
+    """Why a draft cannot draft for a target, in a sentence; empty if it can.
+
+    Args:
+        target, draft: folders of the models.
+    """
+    try:
+        from tokenizers import Tokenizer
+
+        ours, theirs = (Tokenizer.from_file(str(folder / "tokenizer.json")) for folder in (target, draft))
+        check_vocabularies(ours, theirs, _eos_ids(target), _eos_ids(draft))
+    except EngineError as error:
+        return str(error)
+    except Exception as error:  # whatever a damaged tokenizer makes the library raise
+        return f"the tokenizers cannot be compared ({type(error).__name__})"
+    return ""
+
+
+def free_memory() -> int | None:
+    """Bytes of this machine's memory that programs can still have; None where that is not known."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    return int(psutil.virtual_memory().available)
+
+
+def _used(spec: str, store: ModelStore) -> KnownModel:
+    """A hub id, a folder or a file that was named before."""
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        return KnownModel(spec, path, folder_bytes(path), _weights(path))
+    if path.is_file():
+        size = path.stat().st_size
+        try:
+            folder = store.find(gguf_folder(path, gguf_hash(path, store, ignore_progress), store))
+        except EngineError as error:
+            return KnownModel(spec, None, size, None, note=str(error))
+        return KnownModel(spec, folder, size, size)
+    if HUB_ID.fullmatch(spec) and (cached := cached_snapshot(spec)) is not None:
+        return KnownModel(spec, cached, folder_bytes(cached), _weights(cached))
+    return KnownModel(spec, None, None, None, gone=not HUB_ID.fullmatch(spec))
+
+
+def _weights(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
+def _eos_ids(folder: Path) -> set[int]:
+    """Those that the model's files state."""
+    ids: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        try:
+            stated: Any = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
+        except (OSError, ValueError, AttributeError):
+            continue
+        ids |= {stated} if isinstance(stated, int) else set(stated or ())
+    return ids

@@ -1,0 +1,367 @@
+"""Servers of other kinds as the engine: what each says becomes records, and what it does not say stays unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.token_fork import token_fork
+from specchat.app.chat.trace import Trace
+from specchat.app.chat.web_page.data import trace_data
+from specchat.app.sources.attached import AttachedEngine
+from specchat.engine import (
+    Admitted,
+    Died,
+    Event,
+    Fate,
+    Finished,
+    FinishReason,
+    Message,
+    Outbox,
+    Ready,
+    Request,
+    Round,
+    Sampling,
+    Totals,
+    from_json,
+    to_json,
+)
+from tests.app.cli.commands.command import command
+from tests.app.sources.servers import recorded as shapes
+from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
+from tests.app.sources.test_attached import first, to_the_end
+
+ASKED = (Message("user", "Hello?"),)
+A, R, D, C, B, P, U = (
+    Fate.ACCEPTED,
+    Fate.REJECTED,
+    Fate.DISCARDED,
+    Fate.CORRECTION,
+    Fate.BONUS,
+    Fate.PLAIN,
+    Fate.UNKNOWN,
+)
+Stream = Sequence[Mapping[str, Any] | str]
+
+
+@contextmanager
+def attached(
+    pages: Mapping[str, Any], stream: Stream = (), path: str = CHAT, model: str | None = None
+) -> Iterator[tuple[AttachedEngine, Recorded]]:
+    with Recorded(pages, {path: stream}) as server:
+        engine = AttachedEngine(server.url, None, model)
+        yield engine, server
+        engine.close()
+
+
+def asked(pages: Mapping[str, Any], stream: Stream, path: str = CHAT, **changes: Any) -> tuple[list[Event], Any]:
+    """The events of one reply, and the body of its request."""
+    with attached(pages, stream, path) as (engine, server):
+        box = Outbox()
+        engine.submit(Request("r", ASKED, **{"max_tokens": 50, **changes}), box)
+        events = to_the_end(box)
+        for event in events:
+            assert from_json(to_json(event)) == event
+        return events, server.asked[-1][1]
+
+
+def replied(events: Sequence[Event]) -> Reply:
+    reply = Reply("r")
+    for event in events:
+        reply.add(event)
+    return reply
+
+
+def tokens(reply: Reply) -> list[tuple[str, Fate]]:
+    return [(token.text, token.fate) for record in reply.rounds for token in record.tokens()]
+
+
+def met(pages: Mapping[str, Any], model: str | None = None) -> Event:
+    with attached(pages, model=model) as (engine, _):
+        return first(engine)
+
+
+@pytest.mark.parametrize(
+    ("pages", "kind", "target", "context"),
+    [
+        (shapes.LLAMA_CPP, "llama.cpp", "m", 1024),
+        (shapes.VLLM, "vLLM", "meta/Llama", 4096),
+        (shapes.SGLANG, "SGLang", "qwen", 32768),
+        (shapes.LM_STUDIO, "LM Studio", "qwen-7b", 8192),
+        (shapes.PLAIN, "OpenAI protocol", "gpt-x", 0),
+        # whoever only says that it is one of them is taken for what it does
+        ({"/v1/models": shapes.models("vllm")}, "OpenAI protocol", "m", 0),
+    ],
+)
+def test_a_server_is_known_by_what_it_answers(pages: Mapping[str, Any], kind: str, target: str, context: int) -> None:
+    ready = met(pages)
+    assert isinstance(ready, Ready)
+    assert (ready.observed, ready.target, ready.context) == (kind, target, context)
+
+
+def test_llama_cpp_tells_tokens_apart_while_they_come() -> None:
+    sampling = Sampling(0.5, 7, min_p=0.1, repetition_penalty=1.2)
+    events, body = asked(shapes.LLAMA_CPP, shapes.LLAMA_CPP_STREAM, sampling=sampling)
+    assert body["timings_per_token"] is True
+    assert (body["top_k"], body["min_p"], body["repeat_penalty"]) == (7, 0.1, 1.2)
+    admitted = next(event for event in events if isinstance(event, Admitted))
+    assert (admitted.prompt_tokens, admitted.reused_tokens) == (33, 3)
+    reply = replied(events)
+    assert tokens(reply) == [
+        ("1", P),
+        (".", A), (" Gra", A), ("", R), ("", D), ("pes", C),
+        ("\n", P),
+        ("2", A), (".", A), ("", A), ("😀", B),
+        ("x", A), ("", R), ("", C),
+    ]  # fmt: skip
+    assert reply.text == "1. Grapes\n2.😀x"
+    s = reply.metrics
+    assert (s.tested, s.accepted, s.emitted, s.rounds) == (8, 6, 11, 5)
+    assert s.alpha is None
+    assert reply.figures.gain is None
+
+
+def test_llama_cpp_of_an_earlier_version_counts_a_round_at_once() -> None:
+    stream = [
+        shapes.chunk("a", **shapes.timings(1)),
+        *(shapes.chunk(text, **shapes.timings(4, 4, 2)) for text in "bcd"),
+        shapes.chunk("e", **shapes.timings(8, 8, 5)),
+        shapes.chunk(None, "length"),
+        shapes.last_chunk(33, 8, **shapes.timings(8, 8, 5)),
+    ]
+    reply = replied(asked(shapes.LLAMA_CPP, stream)[0])
+    fates = [("a", P), ("b", A), ("c", A), ("", R), ("", D), ("d", C), ("e", A)]
+    assert tokens(reply)[:7] == fates
+    assert reply.text == "abcde"
+    assert reply.reason is FinishReason.LENGTH
+
+
+def test_llama_cpp_that_does_not_count_leaves_tokens_unknown() -> None:
+    stream = [{k: v for k, v in each.items() if k != "timings"} for each in shapes.LLAMA_CPP_STREAM[1:4]]
+    s = replied(asked(shapes.LLAMA_CPP, [*stream, shapes.chunk(None, "stop"), shapes.last_chunk(33, 4)])[0]).metrics
+    assert (s.unknown, s.emitted, s.passes, s.acceptance) == (3, 4, None, None)
+
+
+def test_vllm_tells_at_the_end() -> None:
+    events, body = asked(shapes.VLLM, shapes.vllm_stream(shapes.VLLM_METRICS))
+    assert body["logprobs"] is True
+    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    came = [event for event in events if isinstance(event, Round)]
+    assert [record.last_fate for record in came] == [U] * 7
+    reply = replied(events)
+    assert tokens(reply) == [
+        ("Hello", P),
+        (",", A), (" how", A), ("", R), (" are", C),
+        ("", R), ("", D), ("", D), (" you", C),
+        (" to", A), ("day", A),
+    ]  # fmt: skip
+    assert reply.text == "Hello, how are you today"
+    s = reply.metrics
+    assert (s.unknown, s.tested, s.accepted, s.prompt_tokens) == (0, 6, 4, 20)
+    assert s.position_accepted == [2, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "tested", "passes"),
+    [
+        (None, 0, None),  # not started with the option
+        ({"num_accepted_draft_tokens": 4, "num_draft_tokens": 9}, 0, 3),  # summary
+        # passes without a draft lie between the steps, and where is not said
+        (shapes.VLLM_METRICS | {"per_step_accepted": [2], "per_step_drafted": [3]}, 3, 2),
+        (shapes.VLLM_METRICS | {"per_step_accepted": [9], "per_step_drafted": [3]}, 0, 2),
+    ],
+)
+def test_what_vllm_does_not_account_for_stays_unknown(metrics: Any, tested: int, passes: int | None) -> None:
+    reply = replied(asked(shapes.VLLM, shapes.vllm_stream(metrics))[0])
+    assert {fate for _, fate in tokens(reply)} == {U}
+    s = reply.metrics
+    assert (s.emitted, s.tested, s.passes) == (7, tested, passes)
+    assert s.mean_emitted_length == (None if passes is None else 7 / passes)
+
+
+def test_vllm_without_a_draft_is_plain() -> None:
+    nothing = {"num_accepted_draft_tokens": 0, "num_draft_tokens": 0, "per_step_accepted": [], "per_step_drafted": []}
+    reply = replied(asked(shapes.VLLM, shapes.vllm_stream(nothing))[0])
+    assert {fate for _, fate in tokens(reply)} == {P}
+
+
+def test_sglang_tells_sums_from_its_own_endpoint() -> None:
+    events, body = asked(
+        shapes.SGLANG, shapes.SGLANG_STREAM, "/generate", sampling=Sampling(0.7, top_p=0.9, seed=3), stop=("x",)
+    )
+    assert body["input_ids"] == [1, 2, 3]
+    assert body["sampling_params"] == {
+        "temperature": 0.7, "top_p": 0.9, "stop": ["x"], "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0,
+        "max_new_tokens": 50, "sampling_seed": 3,
+    }  # fmt: skip
+    reply = replied(events)
+    assert reply.text == "Hello world"
+    assert {fate for _, fate in tokens(reply)} == {U}
+    s = reply.metrics
+    assert (s.emitted, s.passes, s.mean_emitted_length, s.prompt_tokens, s.reused_tokens) == (6, 3, 2.0, 3, 1)
+    assert s.totals is not None
+    assert (s.totals.drafted, s.totals.accepted) == (9, 3)
+
+
+def test_sglang_that_makes_no_prompts_is_asked_for_a_chat() -> None:
+    pages = {**shapes.SGLANG, "/v1/tokenize": (400, {"message": "prompt: Field required"})}
+    events, body = asked(pages, shapes.PLAIN_STREAM)
+    assert body["messages"] == [{"role": "user", "content": "Hello?"}]
+    assert replied(events).metrics.emitted == 5
+
+
+def test_lm_studio_tells_sums() -> None:
+    events, body = asked(shapes.LM_STUDIO, shapes.LM_STUDIO_STREAM)
+    assert body["model"] == "qwen-7b"
+    s = replied(events).metrics
+    assert s.totals is not None
+    assert (s.totals.drafted, s.totals.accepted, s.emitted, s.passes) == (8, 2, 4, 2)
+    in_usage = [
+        *shapes.LM_STUDIO_STREAM[:-2],
+        shapes.last_chunk(12, 4, usage=shapes.LM_STUDIO_STATS, stats={}),
+        "[DONE]",
+    ]
+    assert replied(asked(shapes.LM_STUDIO, in_usage)[0]).metrics.passes == 2
+
+
+def test_any_other_server_is_plain_and_its_thoughts_are_marked() -> None:
+    events, body = asked(shapes.PLAIN, shapes.PLAIN_STREAM, sampling=Sampling(0.0))
+    assert set(body) == {"model", "stream", "stream_options", "max_tokens", "temperature", "top_p", "messages"}
+    reply = replied(events)
+    assert reply.text == "<think>\nHm.\n</think>\n\nHi there"
+    assert reply.thought.there
+    assert {fate for _, fate in tokens(reply)} == {U}
+    s = reply.metrics
+    assert (s.emitted, s.passes, s.tested, s.mean_emitted_length, s.acceptance) == (5, None, 0, None, None)
+    assert isinstance(events[-2], Totals)
+    with attached(shapes.PLAIN, shapes.PLAIN_STREAM) as (engine, _server):
+        box = Outbox()
+        engine.submit(Request("k", ASKED, sampling=Sampling(1.0, top_k=4)), box)
+        refused = to_the_end(box)
+    assert isinstance(refused[-1], Finished)
+    assert refused[-1].message == "this server does not take --top-k: leave it out"
+
+
+@pytest.mark.parametrize(
+    ("stream", "text", "words"),
+    [
+        (
+            [*shapes.LLAMA_CPP_STREAM[:4], BREAK],
+            "1. Gra",
+            "ended the reply before it was complete|was lost in mid-reply",
+        ),
+        ([*shapes.LLAMA_CPP_STREAM[:2], {"error": {"message": "out of memory", "code": 500}}], "1", "out of memory"),
+        ([*shapes.LLAMA_CPP_STREAM[:2], "{not json"], "1", "something that is no JSON"),
+        ([*shapes.LLAMA_CPP_STREAM[:2], {"choices": 5}], "1", "no chunk of a reply"),
+        ([{"choices": [{"delta": {"content": 5}}]}], "", "no chunk of a reply"),
+    ],
+)
+def test_a_stream_that_breaks_off_keeps_what_has_come(stream: Stream, text: str, words: str) -> None:
+    events, _ = asked(shapes.LLAMA_CPP, stream)
+    assert replied(events).text == text
+    (last,) = [event for event in events if isinstance(event, Finished)]
+    assert last.reason is FinishReason.ERROR
+    assert any(part in last.message for part in words.split("|"))
+
+
+@pytest.mark.parametrize(
+    ("pages", "model", "words"),
+    [
+        (shapes.PLAIN, "gpt-z", "has no model gpt-z: it has gpt-x, gpt-y"),
+        ({"/v1/models": {"data": []}}, None, "has no model: load one there"),
+        ({"/v1/models": "<html>hello</html>"}, None, "is no server of the OpenAI protocol"),
+        ({"/v1/models": {"data": [5]}}, None, "is no server of the OpenAI protocol"),
+        ({}, None, "is no server of the OpenAI protocol"),
+    ],
+)
+def test_a_server_of_no_use_is_named(pages: Mapping[str, Any], model: str | None, words: str) -> None:
+    died = met(pages, model)
+    assert isinstance(died, Died)
+    assert words in died.message
+
+
+@pytest.mark.parametrize(
+    ("pages", "stream"),
+    [
+        (
+            shapes.LLAMA_CPP,
+            [shapes.chunk("a", **shapes.timings(1 << 39, 1 << 39, 1 << 38)), shapes.last_chunk(1, 1 << 39)],
+        ),
+        (shapes.VLLM, [shapes.chunk("a", usage=shapes.usage(1, 1 << 39))]),
+        (shapes.VLLM, shapes.vllm_stream({"per_step_accepted": [1 << 39], "per_step_drafted": [1 << 39]})),
+        (shapes.PLAIN, [shapes.chunk("a", usage="many"), shapes.last_chunk(-5, 1 << 62)]),
+    ],
+)
+def test_counts_beyond_reason_take_no_memory(pages: Mapping[str, Any], stream: Stream) -> None:
+    reply = replied(asked(pages, stream)[0])
+    assert len(reply.rounds) < 5000
+    assert reply.text.startswith(("a", "Hello"))
+
+
+@pytest.mark.parametrize("free", [(), ("/v1/models",)], ids=["no path", "the list"])
+def test_a_key_is_sent_and_a_wrong_one_named(free: Sequence[str]) -> None:
+    with Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}, "right", free) as server:
+        good, bad = AttachedEngine(server.url, "right"), AttachedEngine(server.url, "wrong")
+        assert isinstance(first(good), Ready)
+        died = first(bad)
+        good.close()
+        bad.close()
+    assert isinstance(died, Died)
+    assert "refuses the key: Invalid API Key (put the right one into SPECCHAT_API_KEY)" in died.message
+
+
+def test_a_page_and_a_chrome_trace_have_what_was_told_at_the_end() -> None:
+    ready = met(shapes.VLLM)
+    assert isinstance(ready, Ready)
+    events, _ = asked(shapes.VLLM, shapes.vllm_stream(shapes.VLLM_METRICS))
+    recorded = Trace([ready, Request("r", ASKED), *events])
+    (reply,) = trace_data(recorded.records, "t")["replies"]
+    said = [(text, fate) for record in reply["rounds"] for text, fate, _ in record["tokens"]]
+    assert said[:5] == [
+        ("Hello", "plain"),
+        (",", "accepted"),
+        (" how", "accepted"),
+        ("✕", "rejected"),
+        (" are", "correction"),
+    ]
+    figures = reply["rounds"][-1]["figures"]
+    assert (figures["tested"], figures["accepted"], figures["alpha"]) == (6, 4, None)
+    assert "unknown" not in {fate for _, fate in said}
+    spans = [event for event in json.loads(recorded.perfetto())["traceEvents"] if event.get("cat") == "round"]
+    assert [span["args"]["accepted"] for span in spans] == [0, 2, 0, 2]
+
+
+def test_a_stored_reply_is_what_it_was_and_goes_on_from_its_text() -> None:
+    events, _ = asked(shapes.VLLM, shapes.vllm_stream(shapes.VLLM_METRICS))
+    reply, stored = replied(events), Reply()
+    stored.store(reply.text, "length", lambda: [to_json(event) for event in events])
+    assert tokens(stored) == tokens(reply)
+    assert stored.metrics.acceptance == reply.metrics.acceptance
+    fork = token_fork(stored, 2)
+    assert "".join(record.text for record in fork.rounds) == "Hello,"
+    assert fork.alternatives(()) == []
+
+
+def test_ask_prints_what_a_server_says_and_keeps_what_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
+    with Recorded(shapes.LM_STUDIO, {CHAT: shapes.LM_STUDIO_STREAM}) as server:
+        asked = ("ask", "Hello?", "--attach", server.url)
+        assert command(*asked, "--target", "qwen-idle").out == "Hi there!\n"
+        assert server.asked[-1][1]["model"] == "qwen-idle"
+        values = json.loads(command(*asked, "--json").out)
+    names = ("text", "token_ids", "tokens", "prompt_tokens", "rounds", "tested", "accepted", "observed")
+    assert [values[name] for name in names] == ["Hi there!", [], 4, 12, 2, None, 2, "LM Studio"]
+    assert "gamma" not in values
+    with Recorded(
+        shapes.LLAMA_CPP, {CHAT: [*shapes.LLAMA_CPP_STREAM[:6], {"error": {"message": "no memory"}}]}
+    ) as server:
+        broken = command("ask", "Hello?", "--attach", server.url, "--save")
+        assert (broken.code, broken.out, broken.err) == (2, "1. Grapes\n", "specchat: no memory\n")
+    assert "1. Grapes" in command("export").out
+    assert "specchat compare --attach" in command("--side-by-side", "--attach", server.url).sentence

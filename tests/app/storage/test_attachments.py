@@ -1,0 +1,78 @@
+"""What was sent along with a prompt is stored with it, and what is attached to an unsent text with that."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from specchat.app.storage import database
+from specchat.app.storage.attachment import FILE, PASTE, Attachment
+from specchat.app.storage.store import Store
+from tests.app.storage.helpers import Clock, clean
+
+CODE = Attachment(FILE, "a.py", "print(1)\n", 5)
+LOG = Attachment(PASTE, "[pasted 2 lines · 8 B]", "one\ntwo\n")
+
+
+def test_a_message_keeps_its_attachments_and_a_fork_copies_them(path: Path) -> None:
+    with Store(path, Clock()) as store:
+        chat = store.create_chat("Code")
+        prompt = store.add_message(chat.id, "user", f"see @a.py {LOG.name}", attachments=(CODE, LOG))
+        reply = store.add_message(chat.id, "assistant", "fine", parent=prompt)
+        store.attachments.set_tokens(prompt, LOG.name, 4)
+        fork = store.fork_chat([prompt, reply], "Code (fork)")
+    with Store(path) as store:
+        counted = (CODE, Attachment(PASTE, LOG.name, LOG.text, 4))
+        for each in (chat, fork):
+            assert [message.attachments for message in store.messages(each.id)] == [counted, ()]
+        assert store.prompts(10) == []  # without its chat, the sign of the paste would stand for nothing
+
+
+def test_a_prompt_that_is_taken_back_leaves_nothing(store: Store) -> None:
+    chat = store.create_chat("Code")
+    prompt = store.add_message(chat.id, "user", "see @a.py", attachments=(CODE,))
+    assert store.prompts(10) == ["see @a.py"]
+    store.take_back(prompt)
+    assert store.messages(chat.id) == []
+    assert store._db.execute("SELECT count(*) FROM attachments").fetchone() == (0,)
+
+
+def test_what_is_attached_to_an_unsent_text_is_replaced_or_left(store: Store) -> None:
+    store.keep_unsent(0, "see @a.py", (CODE,))
+    store.keep_unsent(7, LOG.name, (LOG,))
+    store.keep_unsent(0, "see @a.py there")
+    assert store.attachments.unsent() == {0: (CODE,), 7: (LOG,)}
+    store.keep_unsent(0, "", ())
+    assert store.attachments.unsent() == {7: (LOG,)}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(clean, clean)
+def test_any_text_comes_back_exactly(store: Store, name: str, text: str) -> None:
+    one = Attachment(PASTE, name, text, path=name)
+    store.keep_unsent(3, name, (one,))
+    assert store.attachments.unsent()[3] == (one,)
+
+
+def test_a_store_without_attachments_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = next(n for n, steps in enumerate(database._MIGRATIONS) if any("attachments" in step for step in steps))
+    columns = tuple(each for each in database._COLUMNS if "FROM attachments" not in each)
+    path.parent.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "_MIGRATIONS", database._MIGRATIONS[:before])
+        patch.setattr(database, "_COLUMNS", columns)
+        db = database.open_database(path)
+        db.execute("INSERT INTO chats (id, title, updated_at) VALUES (1, 'old', 5.0)")
+        db.execute("INSERT INTO messages (chat_id, role, content, created_at) VALUES (1, 'user', 'hello', 5.0)")
+        db.execute("INSERT INTO drafts (id, text) VALUES (2, 'half a question')")
+        db.close()
+    with Store(path) as store:
+        assert store.notice is None
+        assert [(m.content, m.attachments) for m in store.messages(1)] == [("hello", ())]
+        assert store.unsent() == {1: "half a question"}
+        assert store.attachments.unsent() == {}
+    with sqlite3.connect(path) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (len(database._MIGRATIONS),)

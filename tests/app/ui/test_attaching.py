@@ -1,0 +1,263 @@
+"""Files and long pastes in the composer: named, counted, sent, shown, opened, removed, kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.events import Paste
+from textual.pilot import Pilot
+from textual.widgets import OptionList, TextArea
+
+from specchat.app.chat.chat_import import read_chats
+from specchat.app.chat.export import as_json, as_markdown
+from specchat.app.ui.screens.attachments import AttachmentScreen, AttachmentsScreen
+from specchat.app.ui.screens.gauge import COUNT_S
+from specchat.app.ui.widgets.chips import Chips
+from specchat.app.ui.widgets.command_hint import CommandHint
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.transcript import Transcript
+from tests.app.stage import Stage, lines_of, run
+from tests.app.views import screen_of
+
+WIDE, NARROW = (140, 40), (80, 24)
+LONG = "\n".join(f"line {number} of a log" for number in range(10_000)) + "\n"
+SIGN = "[pasted 10,000 lines · 189 kB]"
+CODE = "def tea():\n    return 'hot'\n"
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """The app in a folder with some files."""
+    work = tmp_path / "work"
+    (work / "src").mkdir(parents=True)
+    (work / "src" / "tea.py").write_text(CODE)
+    (work / "notes.txt").write_text("Bring cake.\n")
+    (work / "cat.png").write_bytes(b"\x89PNG\0\0")
+    monkeypatch.chdir(work)
+    return with_room(Stage(tmp_path))
+
+
+def with_room(stage: Stage) -> Stage:
+    """An engine with a long context; it counts a token for each word."""
+    stage.engine._ready = replace(stage.engine._ready, context=100_000)
+    return stage
+
+
+def composer(stage: Stage) -> Composer:
+    return stage.app.chat_screen.query_one(Composer)
+
+
+def said(stage: Stage) -> list[str]:
+    return [notice.message for notice in stage.app._notifications]
+
+
+def asked(stage: Stage) -> str:
+    return stage.engine.submitted[-1].messages[-1].content
+
+
+async def paste(stage: Stage, pilot: Pilot[None], text: str) -> None:
+    composer(stage).post_message(Paste(text))
+    await stage.settle(pilot)
+
+
+async def counted(stage: Stage, pilot: Pilot[None]) -> None:
+    await pilot.pause(2 * COUNT_S)
+    await stage.settle(pilot)
+
+
+async def attached(stage: Stage, pilot: Pilot[None]) -> None:
+    """A prompt with a file and a long paste, one like it sent before."""
+    await stage.ready(pilot)
+    await stage.press(pilot, *"What does @src/tea.py do?", "enter")
+    stage.engine.give()
+    await stage.settle(pilot)
+    await stage.press(pilot, *"And @notes.txt with ")
+    await paste(stage, pilot, LONG)
+    await counted(stage, pilot)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_looks(snap_compare: Callable[..., bool], stage: Stage, size: tuple[int, int]) -> None:
+    keys = ("alt+a",) if size == NARROW else ()
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, attached, *keys))
+
+
+async def test_a_path_is_completed_named_counted_and_sent(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, *"What is in @s")
+        assert "src/" in stage.app.screen.query_one(CommandHint).render().plain
+        await stage.press(pilot, "tab", "tab")
+        assert composer(stage).text == "What is in @src/tea.py"
+        assert not stage.app.screen.query_one(CommandHint).display
+        await counted(stage, pilot)
+        assert "src/tea.py · 7 tokens" in stage.app.screen.query_one(Chips).render().plain
+        await stage.press(pilot, "enter")
+        assert asked(stage) == f"src/tea.py:\n```\n{CODE}```\n\nWhat is in @src/tea.py"
+        stage.engine.give()
+        await stage.settle(pilot)
+        assert "  ▌ ▤ src/tea.py · 7 tokens" in lines_of(stage)
+        transcript = stage.app.screen.query_one(Transcript)
+        transcript.action_attachment(id(screen_of(stage).conversation.turns[0]), 0)
+        await stage.settle(pilot)
+        assert stage.app.screen.query_one(TextArea).text == CODE
+
+
+async def test_choices_are_gone_through_and_names_with_spaces_are_quoted(stage: Stage) -> None:
+    Path("now and then.txt").write_text("x")
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        seen = []
+        await stage.press(pilot, *"@no")
+        for _ in range(3):
+            await stage.press(pilot, "tab")
+            seen.append(composer(stage).text)
+        assert seen == ["@notes.txt", '@"now and then.txt', "@notes.txt"]
+        composer(stage).put('see @"now')
+        await stage.press(pilot, "tab")
+        assert composer(stage).text == 'see @"now and then.txt"'
+
+
+async def test_attach_names_a_file_and_refuses_what_is_none(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, *"/attach no", "tab")
+        assert composer(stage).text == "/attach notes.txt"
+        await stage.press(pilot, "enter", *"read it", "enter")
+        assert asked(stage).startswith("notes.txt:\n```\nBring cake.\n```\n\n@notes.txt read it")
+        for path, sentence in (
+            ("cat.png", "cat.png is no text file: only texts can be given to the model"),
+            ("gone.txt", "gone.txt cannot be read: No such file or directory"),
+            ("src", "src is no file: name a text file"),
+        ):
+            await stage.send(pilot, f"/attach {path}")
+            assert (said(stage)[-1], composer(stage).text) == (sentence, f"/attach {path}")
+
+
+@pytest.mark.parametrize("command", ["", "/candidates 2 "])
+async def test_a_file_that_vanishes_is_said_and_the_prompt_is_kept(stage: Stage, command: str) -> None:
+    stage.settings = type(stage.settings)(temperature=0.7)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        prompt = "What is in @notes.txt and @cat.png?"
+        await stage.send(pilot, command + prompt)
+        assert "cat.png is no text file" in said(stage)[-1]
+        assert composer(stage).text == command + prompt
+        composer(stage).put("What is in @notes.txt")
+        await counted(stage, pilot)
+        composer(stage).put(command + "What is in @notes.txt")
+        Path("notes.txt").unlink()
+        await stage.press(pilot, "enter")
+        assert said(stage)[-1] == "notes.txt is gone: bring it back, or take @notes.txt out of the prompt"
+        assert composer(stage).text == command + "What is in @notes.txt"
+        assert not stage.engine.submitted
+
+
+async def test_a_long_paste_is_a_sign_that_is_sent_in_full(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, *"Sum up ")
+        await paste(stage, pilot, LONG.replace("\n", "\r"))  # as terminals send it
+        assert composer(stage).text == f"Sum up {SIGN}"
+        await stage.press(pilot, *" please", "enter")
+        assert asked(stage) == f"Sum up {LONG} please"
+        stage.engine.give()
+        await stage.settle(pilot)
+        conversation = screen_of(stage).conversation
+        assert LONG in as_markdown(conversation, "").replace(f"Sum up {SIGN} please", "")
+        imported, problems = read_chats(as_json(conversation, ""))
+        assert not problems
+        assert [one.text for one in imported[0].messages[0].attachments] == [LONG]
+        await stage.press(pilot, "up", "enter")
+        assert asked(stage) == f"Sum up {LONG} please"
+
+
+async def test_a_paste_is_opened_expanded_and_removed_by_key(stage: Stage) -> None:
+    text = "\n".join("abc" for _ in range(50))
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "alt+a")
+        assert said(stage)[-1].startswith("nothing is attached")
+        for keys, left in ((("enter", "escape"), "[pasted 50 lines · 199 B]!"), (("x",), f"{text}!"), (("d",), "!")):
+            composer(stage).clear()
+            await paste(stage, pilot, text)
+            await stage.press(pilot, "exclamation_mark", "alt+a")
+            assert isinstance(stage.app.screen, AttachmentsScreen)
+            await stage.press(pilot, keys[0])
+            assert isinstance(stage.app.screen, AttachmentScreen) is (keys[0] == "enter")
+            await stage.press(pilot, *keys[1:])
+            assert composer(stage).text == left
+        composer(stage).clear()
+        await paste(stage, pilot, text)
+        await stage.press(pilot, "backspace")
+        assert composer(stage).text == ""
+
+
+async def test_what_was_sent_can_be_opened_and_stays(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await attached(stage, pilot)
+        await stage.press(pilot, "alt+a")
+        rows = [str(option.prompt) for option in stage.app.screen.query_one(OptionList).options]
+        assert [row.split("  ")[0] for row in rows] == ["this prompt", "this prompt", "message 1"]
+        await stage.press(pilot, "end", "d", "x")
+        assert isinstance(stage.app.screen, AttachmentsScreen)
+        await stage.press(pilot, "enter")
+        assert stage.app.screen.query_one(TextArea).text == CODE
+
+
+async def test_an_edited_prompt_keeps_its_files_as_they_were(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await attached(stage, pilot)
+        unsent = composer(stage).text
+        Path("src/tea.py").write_text("changed")
+        await stage.press(pilot, *"x", "ctrl+e", "e")
+        await stage.press(pilot, "end", *" Shortly.", "enter")
+        assert CODE in asked(stage)
+        assert asked(stage).endswith("What does @src/tea.py do? Shortly.")
+        assert composer(stage).text == unsent + "x"
+        stage.engine.give()
+        await stage.settle(pilot)
+        await stage.press(pilot, "enter")
+        assert "Bring cake." in asked(stage)
+        assert LONG in asked(stage)
+
+
+async def test_unsent_text_comes_back_with_its_attachments(stage: Stage, tmp_path: Path) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await attached(stage, pilot)
+        stage.app.actions.chats.write()
+    Path("notes.txt").write_text("Bring tea.\n")
+    again = with_room(Stage(tmp_path))
+    async with again.app.run_test(size=WIDE) as pilot:
+        await again.ready(pilot)
+        again.app.actions.chats.open(again.store.chats()[0])
+        await again.settle(pilot)
+        assert composer(again).text == f"And @notes.txt with {SIGN}"
+        assert len(composer(again).attached) == 2
+        await again.press(pilot, "enter")
+        assert asked(again) == f"notes.txt:\n```\nBring tea.\n```\n\nAnd @notes.txt with {LONG}"
+
+
+async def test_a_prompt_that_is_taken_back_keeps_what_it_had(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.settle(pilot)
+        await stage.press(pilot, *"What is in @notes.txt", "enter")
+        await paste(stage, pilot, LONG)
+        await stage.press(pilot, "enter", "escape")
+        assert composer(stage).text == f"What is in @notes.txt\n\n{SIGN}"
+        stage.engine.become_ready()
+        await stage.press(pilot, "enter")
+        assert asked(stage) == f"notes.txt:\n```\nBring cake.\n```\n\nWhat is in @notes.txt\n\n{LONG}"
+
+
+async def test_the_palette_and_the_commands_lead_to_the_same(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await attached(stage, pilot)
+        names = {command.title for command in stage.app.get_system_commands(stage.app.screen)}
+        assert {"Editor", "Attach a file", "Attachments", "Context"} <= names
+        composer(stage).clear()
+        await stage.send(pilot, "/attachments")
+        assert isinstance(stage.app.screen, AttachmentsScreen)

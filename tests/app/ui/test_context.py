@@ -1,0 +1,164 @@
+"""How full the context is, what happens when it is full, and what of a chat the model was not told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from specchat.app.chat.export import as_json
+from specchat.app.chat.session import Session
+from specchat.app.settings.settings import Settings, load_settings
+from specchat.app.ui.screens.context import ContextScreen
+from specchat.app.ui.screens.gauge import COUNT_S
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.prompt_frame import PromptFrame
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Admitted
+from tests.app.stage import QUESTION, Stage, lines_of, run
+from tests.app.views import screen_of
+
+WIDE, NARROW = (140, 40), (80, 24)
+
+
+def frame(stage: Stage) -> PromptFrame:
+    return stage.app.chat_screen.query_one(PromptFrame)
+
+
+def said(stage: Stage) -> list[str]:
+    return [notice.message for notice in stage.app._notifications]
+
+
+async def counted(stage: Stage, pilot: Pilot[None]) -> None:
+    await pilot.pause(2 * COUNT_S)
+    await stage.settle(pilot)
+
+
+async def begin(stage: Stage, pilot: Pilot[None], context: int) -> None:
+    """An engine with so much room; it counts a token for each word."""
+    stage.engine._ready = replace(stage.engine._ready, context=context)
+    await stage.ready(pilot)
+
+
+async def answered(stage: Stage, pilot: Pilot[None], text: str, left_out: tuple[int, ...] = ()) -> None:
+    """Ask, and let the engine leave these messages out."""
+    await stage.send(pilot, text)
+    for events in stage.engine._open.values():
+        events[:] = [replace(e, left_out=left_out) if isinstance(e, Admitted) else e for e in events]
+    stage.engine.give()
+    await stage.settle(pilot)
+
+
+async def three_turns(stage: Stage, pilot: Pilot[None]) -> None:
+    """The third reply was written without the first two turns."""
+    await begin(stage, pilot, 150)
+    await answered(stage, pilot, QUESTION)
+    await answered(stage, pilot, "Shorter, please.")
+    await answered(stage, pilot, "And in one word?", (0, 1, 2, 3))
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_looks(snap_compare: Callable[..., bool], tmp_path: Path, size: tuple[int, int]) -> None:
+    stage = Stage(tmp_path, when_full="drop-oldest")
+    keys = ("alt+c",) if size == NARROW else ()
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, three_turns, *keys))
+
+
+async def test_the_bar_has_what_was_said_what_is_typed_and_what_is_attached(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "list.txt").write_text("tea milk sugar")
+    monkeypatch.chdir(tmp_path)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await begin(stage, pilot, 1000)
+        await stage.answer(pilot, text="two words")
+        history = 2 + len(screen_of(stage).conversation.turns[0].reply.text.split())  # type: ignore[union-attr]
+        assert frame(stage).usage is None  # more than half is free, and nothing is typed
+        await stage.press(pilot, *"what is in @list.txt")
+        await counted(stage, pilot)
+        usage = frame(stage).usage
+        assert usage is not None
+        assert (usage.history, usage.prompt, usage.attached) == (history, 4, 6)  # with its name and fences
+        assert usage.room == 1000 - usage.total
+        assert f"▮▯▯▯▯ {usage.total:,} / 1,000" in str(frame(stage).border_subtitle)
+        assert f"history {history} · prompt 4 · attached 6 · room for the reply" in str(frame(stage).tooltip)
+        stage.app.chat_screen.query_one(Composer).clear()
+        await stage.settle(pilot)
+        assert frame(stage).usage is None
+
+
+async def test_stop_keeps_the_prompt_and_says_why(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await begin(stage, pilot, 12)
+        text = " ".join(["word"] * 12)
+        stage.app.chat_screen.query_one(Composer).put(text)
+        await counted(stage, pilot)
+        assert "▮▮▮▮▮ 12 / 12 · no room for a reply" in str(frame(stage).border_subtitle)
+        await stage.press(pilot, "enter")
+        sentence = "not sent: with what was said before it has 12 tokens and the context holds 12"
+        assert said(stage)[-1].startswith(sentence)
+        assert stage.app.chat_screen.typed == text
+        assert not stage.engine.submitted
+        stage.app.chat_screen.query_one(Composer).put("/context drop-oldest")
+        await stage.press(pilot, "enter")
+        stage.app.chat_screen.query_one(Composer).put(text)
+        await counted(stage, pilot)
+        assert "the oldest turns are left out" in str(frame(stage).border_subtitle)
+        await stage.press(pilot, "enter")
+        assert stage.engine.submitted[0].when_full == "drop-oldest"
+
+
+async def test_the_setting_is_chosen_shown_and_stored(stage: Stage, tmp_path: Path) -> None:
+    file = tmp_path / "config" / "settings.toml"
+    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, (), file)
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.ready(pilot)
+        for way in ("alt+c", "/context"):
+            await (stage.send(pilot, way) if way.startswith("/") else stage.press(pilot, way))
+            assert isinstance(stage.app.screen, ContextScreen)
+            await stage.press(pilot, "escape")
+        await stage.press(pilot, "alt+c", "3")
+        assert said(stage)[-1] == "when full keep-ends · from the next reply on"
+        await stage.send(pilot, "/context forget")
+        assert said(stage)[-1] == "when-full 'forget' is not known: choose one of stop, drop-oldest, keep-ends"
+    assert load_settings(file)[0].when_full == "keep-ends"
+
+
+async def test_what_the_model_was_not_told_is_grey_and_stays_so_in_the_store(stage: Stage) -> None:
+    async with stage.app.run_test(size=(100, 60)) as pilot:
+        await three_turns(stage, pilot)
+        conversation = screen_of(stage).conversation
+        assert conversation.left_out == frozenset(conversation.turns[:2])
+        seen = lines_of(stage)
+        mark = next(y for y, line in enumerate(seen) if "the model was not told the 2 messages above" in line)
+        assert "And in one word?" in seen[mark + 1]
+        grey = stage.app.screen.query_one(Transcript)._maker.styles.untold.color
+        strips = [stage.app.screen.query_one(Transcript).render_line(y) for y in (mark - 2, mark + 1)]
+        told = [any(segment.style and segment.style.color == grey for segment in strip) for strip in strips]
+        assert told == [True, False]
+        assert '"left_out"' in as_json(conversation, "")
+        stage.app.actions.chats.open(stage.store.chats()[0])
+        await stage.settle(pilot)
+        again = screen_of(stage).conversation
+        assert again is not conversation
+        assert again.left_out == frozenset(again.turns[:2])
+        assert lines_of(stage) == seen
+        await answered(stage, pilot, "Thanks.")
+        assert not again.left_out
+        assert not any("not told" in line for line in lines_of(stage))
+
+
+async def test_a_place_is_examined_with_what_the_model_was_told(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await three_turns(stage, pilot)
+        await stage.press(pilot, "f6")
+        request, _ = stage.engine.examined[-1]
+        assert [message.content for message in request.messages] == ["And in one word?"]
+
+
+def test_the_settings_refuse_another_word() -> None:
+    with pytest.raises(Exception, match="when-full 'x' is not known"):
+        Settings(when_full="x")

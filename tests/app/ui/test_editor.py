@@ -1,0 +1,118 @@
+"""The prompt in an editor of the user's own: taken back, or kept where anything goes wrong."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from specchat.app.errors import UsageError
+from specchat.app.ui.actions.editor import UNNAMED, editor
+from specchat.app.ui.widgets.composer import Composer
+from tests.app.stage import Stage
+from tests.terminal import Terminal
+
+APPENDS = "import sys, os; f = open(sys.argv[-1], 'a'); f.write(' and tea\\nplease\\n'); f.close()"
+TEXT = "Tell me about cake"
+
+
+def edited_by(folder: Path, program: str) -> str:
+    """A command line that runs this program on the file, with an argument that has a space."""
+    script = folder / "my editor.py"
+    script.write_text(program)
+    return f'"{sys.executable}" "{script}" "an argument"'
+
+
+def composer(stage: Stage) -> Composer:
+    return stage.app.chat_screen.query_one(Composer)
+
+
+@pytest.mark.parametrize("way", ["alt+e", "/editor"])
+async def test_what_the_editor_wrote_stands_in_the_composer(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    private = "import os, sys, stat; assert stat.S_IMODE(os.stat(sys.argv[-1]).st_mode) == 0o600\n"
+    monkeypatch.setenv("VISUAL", edited_by(tmp_path, private + APPENDS))
+    monkeypatch.setenv("EDITOR", "nowhere")
+    monkeypatch.setattr(stage.app, "suspend", nullcontext)
+    async with stage.app.run_test(size=(80, 24)) as pilot:
+        await stage.settle(pilot)
+        if way == "/editor":
+            await stage.send(pilot, way)
+            assert composer(stage).text == " and tea\nplease"
+        else:
+            composer(stage).put(TEXT)
+            await stage.press(pilot, way)
+            assert composer(stage).text == f"{TEXT} and tea\nplease"
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [
+        ("import sys; sys.exit(3)", "ended with status 3 · the prompt is as it was"),
+        ("import sys, os; os.remove(sys.argv[-1])", "left no file · the prompt is as it was"),
+        ("import sys; open(sys.argv[-1], 'wb').write(b'\\0\\1\\2')", "is no text file"),
+        ("pass", "the editor changed nothing"),
+        (None, "no/such/editor cannot be run: No such file or directory · the prompt is as it was"),
+        ("unended", "is no command line"),
+        ("", UNNAMED),
+    ],
+)
+async def test_whatever_goes_wrong_is_one_sentence_and_the_prompt_is_kept(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, sentence: str
+) -> None:
+    line = {None: "no/such/editor -w", "": "  ", "unended": "nano 'x"}.get(program)
+    monkeypatch.setenv("VISUAL", "")
+    monkeypatch.setenv("EDITOR", edited_by(tmp_path, str(program)) if line is None else line)
+    monkeypatch.setattr(stage.app, "suspend", nullcontext)
+    async with stage.app.run_test(size=(80, 24)) as pilot:
+        await stage.settle(pilot)
+        composer(stage).put(TEXT)
+        await stage.press(pilot, "alt+e")
+        said = [notice.message for notice in stage.app._notifications]
+        assert sentence in said[-1]
+        assert "\n" not in said[-1]
+        assert composer(stage).text == TEXT
+
+
+async def test_where_there_is_no_terminal_to_hand_over_it_says_so(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", "true")
+    async with stage.app.run_test(size=(80, 24)) as pilot:
+        await stage.settle(pilot)
+        composer(stage).put(TEXT)
+        await stage.press(pilot, "alt+e")
+        said = [notice.message for notice in stage.app._notifications]
+        assert said == ["an editor cannot take over the screen here: write in the composer"]
+        assert composer(stage).text == TEXT
+
+
+def test_visual_comes_first_with_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VISUAL", 'code -w "a b"')
+    monkeypatch.setenv("EDITOR", "nano")
+    assert editor() == ["code", "-w", "a b"]
+    monkeypatch.delenv("VISUAL")
+    assert editor() == ["nano"]
+    monkeypatch.delenv("EDITOR")
+    with pytest.raises(UsageError, match="set VISUAL or EDITOR"):
+        editor()
+
+
+def test_in_a_terminal_the_editor_has_the_screen_and_gives_it_back(tmp_path: Path) -> None:
+    program = f"import sys; print('THE EDITOR'); sys.stdin.readline(); {APPENDS}"
+    line = edited_by(tmp_path, program)
+    command = (sys.executable, "-m", "specchat", "--target", tmp_path / "none")
+    with Terminal(*command, columns=80, rows=24, SPECCHAT_HOME=str(tmp_path), VISUAL=line) as terminal:
+        terminal.wait_for("Ask anything")
+        terminal.type("Tell me")
+        terminal.wait_for("Tell me")
+        terminal.type("\x1be")
+        terminal.wait_for("THE EDITOR")
+        terminal.type("\n")
+        terminal.wait_for("Tell me and tea please")
+        terminal.type("\x7f" * 6 + "now")
+        terminal.wait_for("Tell me and tea now")
+        assert terminal.leave("\x11") == 0

@@ -1,0 +1,193 @@
+"""Models in the app: choosing, loading, unloading, and which reply came from what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import OptionList
+
+from specchat.app.settings.settings import Settings
+from specchat.app.sources.pull import Pull, PullState
+from specchat.app.ui.actions import models as model_actions
+from specchat.app.ui.screens import models as models_screen
+from specchat.app.ui.screens.models import ModelsScreen
+from specchat.engine.models import KnownModel
+from tests.app.recorded import RecordedEngine, trace
+from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
+from tests.app.views import screen_of
+
+WIDE, NARROW = (140, 40), (80, 24)
+GB = 10**9
+HERE = Path("/models")
+KNOWN = [
+    KnownModel("smollm2-135m", HERE, GB // 4, GB // 4, note="the default: runs anywhere"),
+    KnownModel("smollm2-1.7b", None, None, 34 * GB // 10, draft="smollm2-135m"),
+    KnownModel("qwen3-0.6b", HERE, 12 * GB // 10, 12 * GB // 10),
+    KnownModel("qwen3-8b", None, None, 164 * GB // 10, draft="qwen3-0.6b"),
+    KnownModel("/home/ada/models/gone.gguf", None, None, None, gone=True),
+]
+
+
+class Models:
+    """A stage whose models can be chosen: each choice makes another recorded engine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stage = Stage(folder)
+        self.made: list[tuple[Settings, RecordedEngine]] = []
+        self.first = self.stage.engine
+        self.stage.app.actions.models._make = self.make
+
+    def make(self, settings: Settings) -> RecordedEngine:
+        engine = RecordedEngine(trace("chat"))
+        self.made.append((settings, engine))
+        self.stage.engine = engine
+        return engine
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Models:
+    return Models(tmp_path)
+
+
+def said(stage: Stage) -> list[str]:
+    return [notice.message for notice in stage.app._notifications]
+
+
+async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(models: Models) -> None:
+    stage = models.stage
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        assert not any("smollm2-135m ·" in line for line in lines_of(stage))
+        await stage.send(pilot, "/model qwen3-1.7b qwen3-0.6b")
+        (settings, engine), *_ = models.made
+        assert (settings.target, settings.draft, settings.drafter) == ("qwen3-1.7b", "qwen3-0.6b", "auto")
+        assert models.first.closed
+        await stage.send(pilot, FOLLOW_UP)
+        assert engine.submitted == []
+        engine.become_ready()
+        await stage.settle(pilot)
+        engine.give()
+        await stage.settle(pilot)
+        assert [message.content for message in engine.submitted[0].messages][-1] == FOLLOW_UP
+        assert len(engine.submitted[0].messages) == 3
+        transcript = screen_of(stage)._transcript
+        notes = [strip.text for strip in transcript.all_lines()[0] if "tok/s" in strip.text]
+        assert ["smollm2-135m · " in notes[0], "qwen3-1.7b · " in notes[1]] == [True, True]
+    again = Stage(stage.database.parent)
+    assert [m.model for m in again.store.messages(1) if m.role == "assistant"] == ["smollm2-135m", "qwen3-1.7b"]
+    assert again.store.models() == ["qwen3-1.7b", "smollm2-135m"]
+
+
+async def test_nothing_is_changed_while_a_reply_is_written(models: Models) -> None:
+    stage = models.stage
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 20)
+        await stage.send(pilot, "/model qwen3-0.6b")
+        assert "a reply is being written" in said(stage)[-1]
+        assert not models.made
+
+
+async def test_unloaded_models_are_loaded_by_the_next_prompt(models: Models) -> None:
+    stage = models.stage
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot, "/unload")
+        assert models.first.closed
+        assert said(stage)[-1] == "unloaded · the next prompt loads smollm2-135m again"
+        await stage.send(pilot, QUESTION)
+        await stage.settle(pilot)
+        (settings, engine), *_ = models.made
+        assert settings.target == "smollm2-135m"
+        engine.become_ready()
+        await stage.settle(pilot)
+        assert len(engine.submitted) == 1
+
+
+async def test_a_model_that_cannot_be_loaded_leaves_the_chat_readable_and_another_can_be_chosen(
+    models: Models,
+) -> None:
+    stage = models.stage
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        before = len(screen_of(stage).conversation.turns)
+        await stage.send(pilot, "/model qwen3-0.6b")
+        models.made[0][1].die("there is no file or folder /x: check the path")
+        await stage.settle(pilot)
+        assert "there is no file or folder /x" in said(stage)[-1]
+        assert len(screen_of(stage).conversation.turns) == before
+        await stage.send(pilot, "/model smollm2-135m")
+        models.made[1][1].become_ready()
+        await stage.settle(pilot)
+        await stage.send(pilot, FOLLOW_UP)
+        assert len(models.made[1][1].submitted) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ("qwen3-0.6b", "the last reply came from qwen3-0.6b, /model qwen3-0.6b loads it; smollm2-135m answers now"),
+        ("/gone/old.gguf", "the last reply came from old.gguf, which is not there any more; smollm2-135m answers now"),
+    ],
+)
+async def test_a_chat_of_another_model_says_so_when_it_is_opened(models: Models, model: str, sentence: str) -> None:
+    stage = models.stage
+    chat = stage.store.create_chat("old").id
+    asked = stage.store.add_message(chat, "user", "hello")
+    reply = stage.store.add_message(chat, "assistant", "", parent=asked, model=model)
+    stage.store.append_rounds(reply, "hello there", [])
+    stage.store.finish_message(reply, "eos")
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.press(pilot, "ctrl+b", "home", "enter")
+        assert said(stage)[-1] == sentence
+        assert any("hello there" in line for line in lines_of(stage))
+
+
+async def shown(models: Models, pilot: Pilot[None], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def misfit(_: object, __: KnownModel, draft: KnownModel) -> str:
+        return "the draft's vocabulary is not the target's" if "qwen" in draft.spec else ""
+
+    monkeypatch.setattr(model_actions, "known_models", lambda *_: KNOWN)
+    monkeypatch.setattr(model_actions.ModelActions, "misfit", misfit)
+    monkeypatch.setattr(models_screen, "free_memory", lambda: 8 * GB)
+    pull = Pull("smollm2-1.7b")
+    pull.fraction, pull.text = 0.42, "Fetching HuggingFaceTB/SmolLM2-1.7B-Instruct: 1.4 GB of 3.4 GB"
+    models.stage.app.actions.models.pulls["smollm2-1.7b"] = pull
+    await models.stage.ready(pilot)
+    await models.stage.press(pilot, "ctrl+backslash")
+
+
+async def test_the_list_of_models(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = models.stage
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await shown(models, pilot, monkeypatch)
+        listed = stage.app.screen.query_one(OptionList)
+        lines = [str(listed.get_option_at_index(n).prompt) for n in range(listed.option_count)]
+        for line, word in zip(
+            lines, ("answers", "paused 42 %", "cannot draft", "too large", "not there any more"), strict=True
+        ):
+            assert word in line
+        pull = stage.app.actions.models.pulls["smollm2-1.7b"]
+        monkeypatch.setattr(pull, "start", lambda: setattr(pull, "state", PullState.RUNNING))
+        await stage.press(pilot, "j", "p")
+        assert pull.running
+        await stage.press(pilot, "j", "d")
+        assert isinstance(stage.app.screen, ModelsScreen)
+        assert "vocabulary" in said(stage)[-1]
+        await stage.press(pilot, "enter")
+        assert models.made[0][0].target == "qwen3-0.6b"
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_looks(snap_compare: Any, models: Models, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+    async def before(pilot: Pilot[None]) -> None:
+        await shown(models, pilot, monkeypatch)
+        await models.stage.press(pilot, "down")
+
+    assert snap_compare(models.stage.app, terminal_size=size, run_before=before)

@@ -1,0 +1,85 @@
+"""Replies of other servers on screen: what is observed is coloured, what is not said looks unknown.
+
+The trace comes from a llama.cpp server: specchat ask --attach URL --trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from specchat.app.ui.widgets.panel import AcceptanceCard, SetUpCard, Speed
+from specchat.engine import Admitted, Finished, FinishReason, Message, Ready, Request, Step, Totals
+from tests.app.recorded import RecordedEngine
+from tests.app.stage import Stage, lines_of, run
+from tests.engine.records import observed_round
+
+READY = Ready("m", None, ("observed",), "", "", "", 0, 0, 0, 0, 0.0, observed="vLLM")
+TOKENS = ("One", " two", " three", " four", " five")
+CAME = tuple(observed_round(None, text, number=n, at=1.0 + n / 10) for n, text in enumerate(TOKENS))
+ENDED = Finished("r", FinishReason.EOS, "", "", 2.0)
+
+
+def stage_of(folder: Path, totals: Totals) -> Stage:
+    """The app on a server that tells at the end."""
+    stage = Stage(folder)
+    asked = Request("r", (Message("user", "Count."),))
+    stage.engine = RecordedEngine([READY, asked, Admitted("r", 0, 0, 0.0, 0.9), *CAME, totals, ENDED])
+    return stage
+
+
+def said(stage: Stage, card: type) -> str:
+    return "\n".join(row.plain for row in stage.app.screen.query_one(card).rows())
+
+
+@pytest.mark.parametrize("size", [(140, 40), (80, 24)], ids=["wide", "narrow"])
+def test_llama_cpp(snap_compare: Callable[..., bool], tmp_path: Path, size: tuple[int, int]) -> None:
+    stage = Stage(tmp_path, name="observed")
+
+    async def answered(stage: Stage, pilot: Pilot[None]) -> None:
+        await stage.ready(pilot)
+        await stage.answer(pilot, text="Name three rivers, and say one sentence about each.")
+
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, answered))
+
+
+async def test_tokens_are_told_apart_when_the_server_tells(tmp_path: Path) -> None:
+    stage = stage_of(tmp_path, Totals("r", 2.0, 9, 5, 3, 6, 2, (Step(3, 2), Step(3, 0))))
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot, 1 + len(CAME))
+        assert "the server does not say what was drafted" in " ".join(said(stage, AcceptanceCard).split())
+        await stage.press(pilot, "f6")
+        assert any("unknown" in line for line in _screen(stage))
+        stage.engine.give()
+        await stage.settle(pilot)
+        (reply,) = [turn.reply for turn in stage.app.chat_screen.conversation.turns]
+        assert reply is not None
+        assert [(len(r.drafted), r.accepted) for r in reply.rounds] == [(0, 0), (3, 2), (3, 0)]
+        await stage.press(pilot, "escape")
+        assert "50 % accepted / tested" in said(stage, AcceptanceCard)
+        assert "observed" in said(stage, Speed)
+        assert "vLLM" in said(stage, SetUpCard)
+        assert any("One two three┊ four" in line for line in lines_of(stage))
+
+
+async def test_sums_are_shown_where_only_they_are_told(tmp_path: Path) -> None:
+    stage = stage_of(tmp_path, Totals("r", 2.0, 9, 6, 3, 7, 4))
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        card = said(stage, AcceptanceCard)
+        assert "4 of 7 drafted kept" in card
+        assert "2.0 tokens per big-model step" in card
+        assert "6 tokens in 3 rounds" in card
+        assert "γ  –" in card
+        assert "α   " not in said(stage, Speed)
+        assert any("2.0 tokens a step (τ)" in line for line in lines_of(stage))
+
+
+def _screen(stage: Stage) -> list[str]:
+    size = stage.app.screen.size
+    return ["".join(s.text for s in stage.app.screen._compositor.render_strips()[y]) for y in range(size.height)]

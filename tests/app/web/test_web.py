@@ -1,0 +1,136 @@
+"""`specchat web` in a real browser: ask, see colours, fork, leave; and who is not let in."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from specchat.app.paths import database_file
+from specchat.app.storage.store import Store
+from specchat.app.ui.themes import FATES_ON_DARK
+from tests.app.cli.commands.command import command
+from tests.app.sources.servers import recorded as shapes
+from tests.app.sources.servers.recorded import CHAT, Recorded
+from tests.browser import PATIENCE_S, Browser, needs_browser
+
+ENTER = "\ue007"
+TRANSCRIPT = (270, 55, 600, 420)
+"""Where replies are drawn in the window: left, top, width, height in pixels."""
+
+
+@contextmanager
+def opened(*arguments: object, home: Path, key: str = "") -> Iterator[str]:
+    """The address of a running `specchat web`."""
+    environment = {**os.environ, "SPECCHAT_HOME": str(home), "SPECCHAT_WEB_KEY": key}
+    command = [sys.executable, "-m", "specchat", "web", "--port", "0", *map(str, arguments)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().split(": ", 1)[1].split("/?")[0].strip().rstrip("/")
+    finally:
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, "never true"
+        time.sleep(0.2)
+
+
+def colours(browser: Browser, picture: Path) -> set[tuple[int, int, int]]:
+    """The colours of the part of the window where replies are drawn."""
+    browser.picture(picture)
+    data = base64.b64encode(picture.read_bytes()).decode()
+    browser.run(
+        "window.seen = null; const image = new Image(); image.onload = () => {"
+        "const canvas = document.createElement('canvas'); canvas.width = image.width; canvas.height = image.height;"
+        "const context = canvas.getContext('2d'); context.drawImage(image, 0, 0);"
+        "const data = context.getImageData(...arguments[1]).data; const found = new Set();"
+        "for (let i = 0; i < data.length; i += 4) found.add(data.slice(i, i + 3).join());"
+        "window.seen = [...found].map(each => each.split(',').map(Number)); };"
+        "image.src = 'data:image/png;base64,' + arguments[0]",
+        data,
+        TRANSCRIPT,
+    )
+    return {(r, g, b) for r, g, b in browser.wait_for("window.seen")}
+
+
+def shows(seen: set[tuple[int, int, int]], fate: str) -> bool:
+    wanted = bytes.fromhex(FATES_ON_DARK[f"fate-{fate}"][1:])
+    return any(max(abs(a - b) for a, b in zip(colour, wanted, strict=True)) < 12 for colour in seen)
+
+
+def write(browser: Browser, text: str) -> None:
+    browser.run("document.querySelector('.xterm-helper-textarea').focus()")
+    browser.press(*text, ENTER)
+
+
+@needs_browser
+@pytest.mark.slow
+def test_ask_see_colours_fork_and_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
+    with (
+        Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}) as server,
+        opened("--attach", server.url, home=tmp_path) as url,
+        Browser() as browser,
+    ):
+        browser.open(url)
+        browser.wait_for("document.body.classList.contains('-first-byte')")
+        until(lambda: shows(colours(browser, tmp_path / "begin.png"), "accepted"))  # the wordmark
+        write(browser, "Hi")
+
+        def chats() -> list[str]:
+            store = Store(database_file())
+            replies = [m.content for chat in store.chats() for m in store.messages(chat.id) if m.role == "assistant"]
+            store.close()
+            return replies
+
+        until(lambda: chats() == ["1. Grapes\n2.😀x"])
+        until(lambda: shows(colours(browser, tmp_path / "asked.png"), "correction"))
+        seen = colours(browser, tmp_path / "asked.png")
+        assert all(shows(seen, fate) for fate in ("accepted", "correction", "bonus", "plain"))
+        write(browser, "/fork 1")
+        until(lambda: len(chats()) == 2)
+        browser.picture(tmp_path / "forked.png")
+        browser.press("q", control=True)
+        browser.wait_for("document.body.classList.contains('-closed')")
+
+
+def test_who_is_not_let_in(tmp_path: Path) -> None:
+    with opened(home=tmp_path, key="se cret") as url, httpx2.Client(base_url=url) as visitor:
+        assert visitor.get("/").status_code == 401
+        assert visitor.get("/ws").status_code == 401
+        assert visitor.get("/static/js/textual.js").status_code == 401
+        assert visitor.get("/", params={"key": "wrong"}).status_code == 401
+        entered = visitor.get("/", params={"key": "se cret"})
+        assert entered.status_code == 302
+        assert {"HttpOnly", "SameSite=Strict"} <= set(entered.headers["set-cookie"].split("; "))
+        page = visitor.get("/").text
+        assert "/static/js/textual.js" in page
+        assert "http:" not in page.replace('"https:"', "")
+        assert visitor.get("/ws", headers={"origin": "http://elsewhere.example"}).status_code == 403
+    with opened(home=tmp_path) as url, httpx2.Client(base_url=url) as visitor:
+        assert visitor.get("/").status_code == 200
+        assert visitor.get("/", headers={"host": "rebound.example"}).status_code == 403
+        assert visitor.get("/ws", headers={"origin": "http://elsewhere.example"}).status_code == 403
+
+
+def test_other_machines_need_a_key_and_options_are_checked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
+    open_to_all = command("web", "--host", "0.0.0.0")
+    assert open_to_all.sentence == "--host 0.0.0.0 lets other machines in: give --api-key (or SPECCHAT_WEB_KEY) as well"
+    assert "temperature is -1" in command("web", "--temperature", "-1").sentence
+    assert "--slots contradicts --attach" in command("web", "--slots", "2", "--attach", "x").sentence
