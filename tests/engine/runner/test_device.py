@@ -86,7 +86,9 @@ def test_memory_that_is_held_is_the_processes_own_and_that_of_mapped_weights(tmp
         return after - before
 
     before = held_memory(CPU)
-    own = mmap.mmap(-1, 64_000_000)  # not a tensor: the allocator may have pages left of those before
+    own = mmap.mmap(
+        -1, 64_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    )  # not a tensor: the allocator may have pages left of those before
     own.write(b"1" * 64_000_000)
     after = held_memory(CPU)
     assert before is not None
