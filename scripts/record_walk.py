@@ -22,7 +22,8 @@ from specchat.engine import models_folder
 from tests.terminal import Terminal
 
 FOLDER = Path(__file__).parent.parent / "assets" / "terminal"
-ENTER, ESC, UP, QUIT, MESSAGES, SEARCH, F6 = "\r", "\x1b", "\x1b[A", "\x11", "\x05", "\x0b", "\x1b[17~"
+ENTER, ESC, QUIT, F6 = "\r", "\x1b", "\x11", "\x1b[17~"
+MESSAGES, SEARCH, MODELS = "\x05", "\x0b", "\x1c"  # ctrl with e, k, backslash
 COLOURS = TerminalTheme((18, 18, 18), (224, 224, 224), [(0, 0, 0)] * 8)
 """Of cells that name none; the app's name all but these."""
 QUESTION = "Write a Python class Stack with push, pop and peek."
@@ -58,27 +59,38 @@ def _colour(name: str) -> Color | None:
 
 
 def walk(home: Path, columns: int, rows: int) -> None:
-    """Ask, look at a rejected token, go on from it, edit the prompt, search, compare; a picture of each."""
+    """Ask, inspect a token, go on from another one, edit the prompt, search, look at the models; a picture of each."""
     size = f"{columns}x{rows}"
-    with Terminal(
-        sys.executable,
-        "-m",
-        "specchat",
-        "--seed",
-        1,
-        "--temperature",
-        0.7,
-        columns=columns,
-        rows=rows,
-        SPECCHAT_HOME=str(home),
-    ) as terminal:
+    program = (sys.executable, "-m", "specchat", "--seed", 1, "--temperature", 0.7, "--max-tokens", 160)
+    with Terminal(*program, columns=columns, rows=rows, SPECCHAT_HOME=str(home)) as terminal:
         terminal.wait_for("Ask anything")
         terminal.type(QUESTION + ENTER)
-        terminal.wait_for("complete")
+        terminal.wait_for("tok/s ·", 120)
         picture(terminal, f"chat-{size}")
         terminal.type(F6)
-        terminal.wait_for("target")
+        terminal.wait_for("computed afterwards")
         picture(terminal, f"inspector-{size}")
+        terminal.type(ENTER)
+        terminal.wait_for("fork at a token")
+        picture(terminal, f"fork-{size}")
+        terminal.type("1")
+        terminal.wait_quiet(1.0, 120)
+        terminal.type(ESC + MESSAGES)
+        terminal.wait_for("messages")
+        picture(terminal, f"messages-{size}")
+        terminal.type(ESC)
+        terminal.wait_quiet()
+        terminal.type(SEARCH)
+        terminal.wait_for("search all chats")
+        terminal.type("stack pop")
+        terminal.wait_for("# Write")
+        picture(terminal, f"search-{size}")
+        terminal.type(ESC)
+        terminal.wait_quiet()
+        terminal.type(MODELS)
+        terminal.wait_for("enter loads")
+        picture(terminal, f"models-{size}")
+        terminal.type(ESC)
         terminal.leave(QUIT)
 
 

@@ -15,6 +15,8 @@ from specchat.app.ui.widgets.transcript_styles import TranscriptStyles
 
 TOP = 1
 """Empty lines above the first block."""
+EMPTY = Strip([])
+"""A line where there is no block."""
 
 
 TurnOrReply = Turn | Reply
@@ -90,7 +92,7 @@ class BlockStack:
     def strip(self, line: int, styles: TranscriptStyles) -> Strip:
         """One line as its block draws it; empty where there is no block."""
         number = self.number_at(line)
-        return Strip([]) if number is None else self.blocks[number].strip(line - self.tops[number], styles)
+        return EMPTY if number is None else self.blocks[number].strip(line - self.tops[number], styles)
 
     def unfold(self, line: int, column: int) -> bool:
         """Unfold the stretch whose mark is in this cell, with the next `update`; whether there is one."""

@@ -11,11 +11,11 @@ MOST = 400
 
 
 class DrawnLines:
-    """A cache of finished strips by line number, valid for one state of everything else they depend on."""
+    """A cache of finished strips by the strips they are made of, valid for one state of all else they depend on."""
 
     def __init__(self) -> None:
         self._lines: dict[int, tuple[Strip, Strip]] = {}
-        """Of each line: as its block gave it, and as it was handed out."""
+        """Of each line: as its block gave it, by whose identity it is found, and as it was handed out."""
         self._state: tuple[object, ...] = ()
 
     @property
@@ -27,14 +27,14 @@ class DrawnLines:
         """Forget every line."""
         self._lines = {}
 
-    def use(self, state: tuple[object, ...], *, keep: bool) -> None:
-        """Forget every line if the state they were drawn for has changed, or `keep` is false."""
-        if state != self._state or not keep:
+    def use(self, state: tuple[object, ...]) -> None:
+        """Forget every line if the state they were drawn for has changed."""
+        if state != self._state:
             self._lines, self._state = {}, state
 
-    def get(self, line: int, plain: Strip, draw: Callable[[], Strip]) -> Strip:
-        """The finished line; drawn if its block gives another strip (`plain`) than it did then."""
-        known = self._lines.get(line)
-        if known is None or known[0] is not plain:
-            known = self._lines[line] = plain, draw()
+    def get(self, plain: Strip, draw: Callable[[], Strip]) -> Strip:
+        """The finished line; drawn if its block gives a strip (`plain`) that was not there before."""
+        known = self._lines.get(id(plain))
+        if known is None:
+            known = self._lines[id(plain)] = plain, draw()
         return known[1]

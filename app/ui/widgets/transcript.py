@@ -289,7 +289,8 @@ class Transcript(ScrollView, can_focus=True):
     def render_lines(self, crop: Region) -> list[Strip]:
         """Hand lines out as they were drawn before, and with them what Textual has worked out about them.
 
-        Its own way makes a new strip of each line whenever the view scrolls, which costs more than all else here.
+        Its own way makes a new strip of each line whenever the view scrolls, and marks each segment with its place for
+        the selection of text, which costs more than all else here: Textual reads those marks from `render_line` alone.
         The widget can have no border and no padding for that.
         """
         _base, background = self.background_colors
@@ -299,32 +300,36 @@ class Transcript(ScrollView, can_focus=True):
             self._drawn.clear()
             for block in self._stack.blocks:
                 block.forget()
-        changing = self.text_selection is not None or bool(self._letters)
-        self._drawn.use((styles, self.size.width, background, *filters), keep=not changing)
+        self._drawn.use((styles, self.size.width, background, *filters))
 
-        def draw(y: int) -> Strip:
-            strip = self.render_line(y)
+        def draw(line: int) -> Strip:
+            strip = self._line(line)
             for line_filter in filters:
                 strip = strip.apply_filter(line_filter, background)
             return strip
 
-        strips = [
-            self._drawn.get(y + top, self._stack.strip(y + top, styles), partial(draw, y)) for y in crop.line_range
-        ]
+        lines = [y + top for y in crop.line_range]
+        if self.text_selection is not None or self._letters:  # marks that pass
+            strips = [draw(line) for line in lines]
+        else:
+            strips = [self._drawn.get(self._stack.strip(line, styles), partial(draw, line)) for line in lines]
         first, last = crop.column_span
         return strips if (first, last) == (0, self.size.width) else [strip.crop(first, last) for strip in strips]
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen."""
-        styles = self._maker.styles
+        """One line of the screen, each segment marked with its place."""
         line = y + self.scroll_offset.y
+        return self._line(line).apply_offsets(0, line)
+
+    def _line(self, line: int) -> Strip:
+        styles = self._maker.styles
         strip = self._stack.strip(line, styles).adjust_cell_length(self.size.width, styles.base)
         if letter := self._letters.get(line):
             strip = Strip.join([Strip([Segment(f" {letter} ", styles.cursor)]), strip.crop(3)])
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(line)) is not None:
             strip = highlighted(strip, *span, self.screen.get_component_rich_style("screen--selection"))
-        return strip.apply_offsets(0, line)
+        return strip
 
     def all_lines(self) -> tuple[list[Strip], int]:
         """Every line, on screen or not, with what the colours mean below them; and the width of all of them."""
