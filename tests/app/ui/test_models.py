@@ -14,6 +14,7 @@ from specchat.app.sources.pull import Pull, PullState
 from specchat.app.ui.actions import models as model_actions
 from specchat.app.ui.screens import models as models_screen
 from specchat.app.ui.screens.models import ModelsScreen
+from specchat.engine import Counted
 from specchat.engine.models import KnownModel
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
@@ -80,6 +81,24 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(mod
     again = Stage(stage.database.parent)
     assert [m.model for m in again.store.messages(1) if m.role == "assistant"] == ["smollm2-135m", "qwen3-1.7b"]
     assert again.store.models() == ["qwen3-1.7b", "smollm2-135m"]
+
+
+async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(models: Models) -> None:
+    stage = models.stage
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        await stage.settle(pilot)
+        before = stage.app.chat_screen.writing.gauge.usage
+        await stage.send(pilot, "/model qwen3-1.7b")
+        _, engine = models.made[0]
+        engine.count = lambda _messages, key="": engine._out.append(Counted(77, 0.0, key))  # type: ignore[method-assign]
+        engine.become_ready()
+        await stage.settle(pilot)
+        usage = stage.app.chat_screen.writing.gauge.usage
+        assert before is not None
+        assert usage is not None
+        assert before.history != usage.history == 77
 
 
 async def test_nothing_is_changed_while_a_reply_is_written(models: Models) -> None:
