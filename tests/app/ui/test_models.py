@@ -83,7 +83,9 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(mod
     assert again.store.models() == ["qwen3-1.7b", "smollm2-135m"]
 
 
-async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(models: Models) -> None:
+async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage = models.stage
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.ready(pilot)
@@ -92,7 +94,7 @@ async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(model
         before = stage.app.chat_screen.writing.gauge.usage
         await stage.send(pilot, "/model qwen3-1.7b")
         _, engine = models.made[0]
-        engine.count = lambda _messages, key="": engine._out.append(Counted(77, 0.0, key))  # type: ignore[method-assign]
+        monkeypatch.setattr(engine, "count", lambda _, key: engine._out.append(Counted(77, 0.0, key)))
         engine.become_ready()
         await stage.settle(pilot)
         usage = stage.app.chat_screen.writing.gauge.usage
