@@ -80,24 +80,24 @@ class Decoder:
         return logits, tapped
 
     def run_all(
-        self, tokens: NDArray[np.int64], chains: Chains, threads: int, taps: Sequence[int] = (), *, best: bool
+        self, tokens: NDArray[np.int64], chains: Chains, threads: int, taps: Sequence[int] = (), *, likeliest: int
     ) -> tuple[Tensor, Ints | None, Tensor | None]:
         """One pass with the logits [n, vocabulary] of every token, which hold until the next one; and tapped states.
 
-        With `best`, the likeliest token [n] behind every token as well, -1 where a logit is not a number. Other
-        arguments as for `run`, which says what else there is.
+        With `likeliest`, so many of the likeliest tokens [n, likeliest] behind every token as well, in order, -1 where
+        a logit is not a number. Other arguments as for `run`, which says what else there is.
         """
         count, size = len(tokens), self.shape.vocabulary
         if self._logits.numel() < count * size:
             self._logits = torch.empty(count * size)
         logits = self._logits[: count * size].view(count, size)
         tapped = torch.empty(count, len(taps) * self.shape.hidden) if taps else None
-        likeliest = np.empty(count, dtype=np.int32) if best else None
+        best = np.empty((count, likeliest), dtype=np.int32) if likeliest else None
         depths = np.asarray(taps, dtype=np.int32)
         batch = Batch(tokens, chains, np.arange(count, dtype=np.int32), threads)
-        batch.c.logits, batch.c.best_count = logits.data_ptr(), 1
-        batch.c.best = None if likeliest is None else likeliest.ctypes.data
+        batch.c.logits, batch.c.best_count = logits.data_ptr(), max(1, likeliest)
+        batch.c.best = None if best is None else best.ctypes.data
         batch.c.tap_count, batch.c.taps = len(taps), depths.ctypes.data
         batch.c.tapped = None if tapped is None else tapped.data_ptr()
         self._library.run(self._c, batch.c)
-        return logits, likeliest, tapped
+        return logits, best, tapped

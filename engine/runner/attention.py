@@ -20,6 +20,19 @@ NAME = "slot_cache"
 _runs: ContextVar[Sequence[Run]] = ContextVar("runs", default=())
 """Where the rows of the pass under way lie; nothing where keys and values are those of the rows, one by one."""
 
+_noted: ContextVar[set[int] | None] = ContextVar("noted", default=None)
+
+
+@contextmanager
+def noted() -> Iterator[set[int]]:
+    """The layers, by id, whose attention is `slot_attention`, of passes in here: some networks have only their own."""
+    layers: set[int] = set()
+    token = _noted.set(layers)
+    try:
+        yield layers
+    finally:
+        _noted.reset(token)
+
 
 @contextmanager
 def scattered(runs: Sequence[Run]) -> Iterator[None]:
@@ -32,7 +45,7 @@ def scattered(runs: Sequence[Run]) -> Iterator[None]:
 
 
 def slot_attention(
-    module: torch.nn.Module,  # noqa: ARG001
+    module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -43,7 +56,7 @@ def slot_attention(
     """Scaled dot-product attention in transformers' calling convention.
 
     Args:
-        module: the layer; not used.
+        module: the layer.
         query: [B, H, T, D].
         key: [B, G, S, D] with H a multiple of G; of more slots where rows are `scattered`, and of one, with the columns
             of all slots, where the mask is one of `engine.runner.flex`.
@@ -57,6 +70,8 @@ def slot_attention(
     """
     if isinstance(attention_mask, BlockMask):
         return attend(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
+    if (layers := _noted.get()) is not None:
+        layers.add(id(module))
     batch, heads, length, size = query.shape
     groups = key.shape[1]
     folded = query.reshape(batch, groups, heads // groups * length, size)

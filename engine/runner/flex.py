@@ -15,11 +15,13 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 BLOCK = 128
 """Columns that kernels read together."""
+_SMALLEST = 16
+"""Head size that kernels take (`torch._inductor.kernel.flex.flex_attention`)."""
 
 
-def is_available(device: torch.device) -> bool:
-    """Whether these kernels are made for the device."""
-    return device.type == "cuda"
+def is_available(device: torch.device, head_size: int) -> bool:
+    """Whether these kernels are made for the device and heads of this size."""
+    return device.type == "cuda" and head_size >= _SMALLEST
 
 
 def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: int) -> BlockMask:
@@ -39,11 +41,13 @@ def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: i
     length, seen = mask.shape[2:]
     blocks, tiles = -(-seen // BLOCK), -(-length // BLOCK)
     count = torch.where(ends > seen, 1, (ends + BLOCK - 1) // BLOCK).clamp(1, blocks).to(torch.int32)
-    index = (slots[:, None] * (columns // BLOCK) + torch.arange(blocks, device=mask.device)).to(torch.int32)
+    own = slots[:, None] * (columns // BLOCK) + torch.arange(blocks, device=mask.device)
+    # Kernels want as many entries as the whole cache has blocks; those behind `count` are not looked at.
+    index = torch.nn.functional.pad(own, (0, total * columns // BLOCK - blocks)).to(torch.int32)
 
     def allowed(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Tensor:  # noqa: ARG001
-        own = column - slots[row] * columns
-        return mask[row, 0, query, own.clamp(0, seen - 1)] & (own >= 0) & (own < seen)
+        place = column - slots[row] * columns
+        return mask[row, 0, query, place.clamp(0, seen - 1)] & (place >= 0) & (place < seen)
 
     return BlockMask.from_kv_blocks(
         count[:, None, None].expand(-1, 1, tiles).contiguous(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -56,12 +57,15 @@ class ModelRunner:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
         self.context = context
         self._limit = context - 1
+        self.judges_all = True
         self.short_context = fix_longrope(model, context, self)
         """Context of the short set of rotary factors, where the model has two and runs with the long one."""
         self._fold = self._use_slot_attention()
-        self.flex = self._fold > 0 and not exact and flex.is_available(self.device)
+        self.flex = self._fold > 0 and not exact and flex.is_available(self.device, self._head_size)
         """Whether passes of fixed shape attend by `engine.runner.flex`."""
         self._not_flex: str | None = None
+        self._gathers = True
+        """Whether attention takes keys and values by row; known once the cache's shapes are."""
         # The last column never holds a token: padding rows of a CUDA graph write there.
         columns = context + overhang + 1
         self.cache = self._allocate(slots, -(-columns // flex.BLOCK) * flex.BLOCK if self.flex else columns)
@@ -70,8 +74,8 @@ class ModelRunner:
         on_gpu = self.device.type == "cuda"
         pool = GraphPool(self.device, capture=on_gpu)
         if on_gpu:
-            compiled = not exact and compile_layers(model)
-            self.graph_runner = GraphRunner(self.cache, self._step, pool, compiled=compiled, trees=bool(taps))
+            self._compiled = not exact and compile_layers(model)
+            self.graph_runner = GraphRunner(self.cache, self._step, pool, compiled=self._compiled, trees=bool(taps))
         self._static = BatchInvariantRunner(self.cache, self._step, pool) if exact else self.graph_runner
 
     @torch.inference_mode()
@@ -127,6 +131,21 @@ class ModelRunner:
         finally:
             self._static = exact
 
+    def first_layers(self, count: int) -> ModelRunner:
+        """Cut off behind its first layers, on the same cache; its own graphs are for draft steps alone.
+
+        Raises:
+            EngineError: its modelling code keeps layers elsewhere than others do.
+        """
+        part = copy(self)
+        part.model, part.taps = _cut_off(self.model, count), ()
+        part._static = None
+        if self.graph_runner is not None:
+            part.graph_runner = GraphRunner(
+                self.cache, part._step, self.graph_runner.pool, compiled=self._compiled, trees=False
+            )
+        return part
+
     def capture(self) -> None:
         """On a GPU, capture the passes that rounds can meet, so that no reply waits for one."""
         if isinstance(self._static, BatchInvariantRunner) and self.graph_runner is not None:
@@ -148,6 +167,11 @@ class ModelRunner:
             return self.embedding_rows(tokens)
         weight: Tensor = self.model.get_output_embeddings().weight
         return weight[tokens]
+
+    @property
+    def _head_size(self) -> int:
+        heads = max(getattr(self.config, "num_attention_heads", 1), 1)
+        return int(getattr(self.config, "head_dim", None) or getattr(self.config, "hidden_size", 0) // heads)
 
     @property
     def hindrances(self) -> list[str]:
@@ -174,7 +198,7 @@ class ModelRunner:
         tokens = functional.pad(tokens, (0, min(width, room) - tokens.shape[1]))
         first = to_device(starts, self.device)
         columns = first[:, None] + torch.arange(tokens.shape[1], device=self.device)
-        view = CacheView(self.cache, slots, starts, columns, gathers=self._fold == 0)
+        view = CacheView(self.cache, slots, starts, columns, gathers=self._gathers)
         with attention.scattered(view.runs):
             return self._call(model, tokens, columns, view, tree_mask)
 
@@ -275,23 +299,41 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _shapes(self) -> list[tuple[int, int, int, int]]:
-        """KV cache shape of each layer (see `KVCache`), observed by feeding one token."""
+        """KV cache shape of each layer (see `KVCache`), observed by feeding one token; and what attention reads."""
         probe = _Probe()
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         try:
-            self.model.base_model(
-                input_ids=token,
-                position_ids=torch.zeros_like(token),
-                attention_mask=self._mask(torch.zeros_like(token), probe),
-                past_key_values=probe,
-                use_cache=True,
-            )
+            with attention.noted() as layers:
+                self.model.base_model(
+                    input_ids=token,
+                    position_ids=torch.zeros_like(token),
+                    attention_mask=self._mask(torch.zeros_like(token), probe),
+                    past_key_values=probe,
+                    use_cache=True,
+                )
         except Exception as error:  # any modelling code may be behind this call
             kind = getattr(self.config, "model_type", type(self.model).__name__)
             raise EngineError(
                 f"models of type {kind} cannot be run with a slot cache ({error}): choose another"
             ) from error
+        self._gathers = len(layers) < len(probe.shapes)
+        self.flex = self.flex and not self._gathers
         return [probe.shapes[i] for i in sorted(probe.shapes)]
+
+
+def _cut_off(model: Any, count: int) -> Any:
+    """A causal language model of the same modules with fewer layers."""
+    whole, name = copy(model), model.base_model_prefix
+    base = copy(getattr(model, name))
+    layers = getattr(base, "layers", None)
+    if not isinstance(layers, torch.nn.ModuleList):
+        kind = getattr(model.config, "model_type", type(model).__name__)
+        raise EngineError(f"models of type {kind} cannot draft by early exit: choose another drafter")
+    # A copied module shares its table of submodules with the original.
+    whole._modules, base._modules = dict(model._modules), dict(base._modules)
+    base._modules["layers"] = layers[:count]
+    whole._modules[name] = base
+    return whole
 
 
 class _Probe:

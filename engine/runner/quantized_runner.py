@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -49,8 +50,9 @@ class PackedWeights(Protocol):
     def short_context(self, context: int) -> int | None:
         """Context of the short set of rotary factors, where a decoder for texts of `context` tokens has the long."""
 
-    def decoder(self, context: int, positions: int) -> Decoder:
-        """A decoder on these weights for texts of up to `context` tokens, with room for so many positions."""
+    def decoder(self, context: int, positions: int, layers: int | None = None) -> Decoder:
+        """A decoder on the first layers (all if not given) for texts of up to `context` tokens, with room for so many
+        positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,8 @@ class Seen:
 
     logits: list[Tensor]
     """[T, V] each, float32; valid until the next pass."""
-    best: list[list[int]]
-    """The likeliest token behind every token, -1 where the logits are not numbers; empty where it was not wanted."""
+    best: list[list[list[int]]]
+    """The likeliest tokens behind every token, -1 where logits are not numbers; empty where they were not wanted."""
     tapped: list[Tensor] | None
     """Hidden states [T, taps x hidden] each."""
 
@@ -84,10 +86,12 @@ class QuantizedRunner:
 
     device = CPU
     branches = True
+    judges_all = True
     graph_runner = None
 
     def __init__(self, model: PackedWeights, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
         columns = context + overhang + 1
+        self._model = model
         self.cache = _allocate(model, slots, columns)
         self._decoder = model.decoder(context, columns)
         self.embedding, self._output = model.embedding, model.output
@@ -127,6 +131,13 @@ class QuantizedRunner:
         logits, tapped = self._run(_flat(tokens, counts), _chains(trees, slots, starts), every=True)
         return _by_row(logits, counts, width), None if tapped is None else _by_row(tapped, counts, width)
 
+    def first_layers(self, count: int) -> QuantizedRunner:
+        """Cut off behind its first layers, on the same cache."""
+        part = copy(self)
+        part.taps, part._decoder = (), self._model.decoder(self.context, self.cache.columns, count)
+        part._decoder.attach(self.cache.keys[:count], self.cache.values[:count])
+        return part
+
     def capture(self) -> None:
         """There are no graphs on a CPU."""
 
@@ -137,7 +148,7 @@ class QuantizedRunner:
         starts: Sequence[int],
         trees: Sequence[Tree],
         *,
-        best: bool,
+        likeliest: int,
     ) -> Seen:
         """One pass over rows of their own lengths.
 
@@ -146,18 +157,18 @@ class QuantizedRunner:
             slots: the slot of each row.
             starts: the position of each row's first token.
             trees: how the drafted tokens follow each other.
-            best: whether the likeliest tokens are wanted.
+            likeliest: how many of the likeliest tokens behind each one are wanted.
         """
         flat = np.array([token for row in tokens for token in row])
         threads = torch.get_num_threads()
-        logits, found, tapped = self._decoder.run_all(
-            flat, _chains(trees, slots, starts), threads, self.taps, best=best
+        logits, best, tapped = self._decoder.run_all(
+            flat, _chains(trees, slots, starts), threads, self.taps, likeliest=likeliest
         )
         rows = list(pairwise([0, *accumulate(map(len, tokens))]))
-        likeliest = [] if found is None else found.tolist()
+        found = [] if best is None else best.tolist()
         return Seen(
             [logits[first:end] for first, end in rows],
-            [likeliest[first:end] for first, end in rows],
+            [found[first:end] for first, end in rows],
             None if tapped is None else [tapped[first:end] for first, end in rows],
         )
 

@@ -64,6 +64,19 @@ class Planner:
         self._controller = GammaController(self._latency)
         self._acceptances: dict[str, AcceptanceModel] = {}
 
+    def learn_costs(self, passes: Sequence[tuple[int, float]]) -> None:
+        """What things cost before the first round.
+
+        Args:
+            passes: widths of passes over one row, and their seconds.
+        """
+        for width, seconds in passes:
+            self._latency.observe_pass(1, width, seconds)
+        for name, drafter in self.drafters.items():
+            step = drafter.time_step()
+            if step is not None:
+                self._latency.observe_step(name, 1, step)
+
     def named(self, name: str, gamma: int | None) -> str:
         """The drafter that a request gets: the best one for auto, none where γ is 0.
 
@@ -222,6 +235,41 @@ class Planner:
             mine = [i for i, row in enumerate(rows) if row.drafter == name]
             part = tapped if len(mine) == len(rows) else tapped[to_device(mine, tapped.device)]
             self.drafters[name].absorb([rows[i] for i in mine], part, lengths and [lengths[i] for i in mine])
+
+    def successors(self, rows: Sequence[SequenceState]) -> int:
+        """How many of the likeliest tokens behind each one that the target reads some drafter wants to know."""
+        return max(self.drafters[row.drafter].successors for row in rows)
+
+    def witness(
+        self,
+        rows: Sequence[SequenceState],
+        lengths: Sequence[int],
+        outcomes: Sequence[Outcome],
+        ranked: Sequence[Sequence[Sequence[int]]],
+        *,
+        everywhere: bool,
+    ) -> None:
+        """Tell drafters that want to know it what the target found likeliest behind the tokens of a round's pass.
+
+        Args:
+            rows: B.
+            lengths: how many tokens were drafted for each.
+            outcomes: what became of them.
+            ranked: per row and token of the pass, the token and the likeliest behind it; may be empty where nobody
+                wants it.
+            everywhere: whether it means something behind rejected tokens too.
+        """
+        for i, row in enumerate(rows):
+            drafter = self.drafters[row.drafter]
+            if not drafter.successors:
+                continue
+            outcome = outcomes[i]
+            nodes = range(lengths[i] + 1) if everywhere else (0, *(outcome.path or range(1, outcome.accepted + 1)))
+            seen = [ranked[i][node] for node in nodes]
+            try:
+                drafter.witness(row, [each[0] for each in seen], [each[1:] for each in seen])
+            except Exception as error:
+                self._on_fault(row, error)
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """A round has added `emitted` to `row.tokens`."""

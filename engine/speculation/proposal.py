@@ -48,7 +48,7 @@ class Draft:
     buckets: list[list[int]] | None = None
     """Confidence bucket of each token, one of `Drafter.buckets`; None if the drafter has none."""
     trees: Sequence[Tree | None] | None = None
-    """Tree per row, None for a chain; None if all are chains."""
+    """Tree per row, None for a chain; None if all are chains. Without `support`, all of their tokens are certain."""
     tree_q: Tensor | None = None
     """[B, I, V'], float32: draft distribution behind each of the first I nodes of trees; 0 for greedy rows, None if all
     are greedy."""
@@ -84,12 +84,15 @@ class Proposal:
     """[B, I, V'], float32, of trees; 0 for greedy rows, None if all are greedy."""
     support: Support | None = None
     """The V' tokens that trees are drawn from."""
+    certain: frozenset[int] = frozenset()
+    """Rows (by index) whose trees were not drawn: the q of each of their tokens is one-hot."""
 
     def only(self, mine: Sequence[int]) -> Proposal:
         """The proposal restricted to some rows."""
         lengths = [self.lengths[i] for i in mine]
         longest = max(lengths)
         index = to_device(mine, self.tokens.device)
+        certain = frozenset(k for k, i in enumerate(mine) if i in self.certain)
         return Proposal(
             self.tokens[index, :longest],
             lengths,
@@ -97,6 +100,7 @@ class Proposal:
             None if self.trees is None else [self.trees[i] for i in mine],
             None if self.tree_q is None else self.tree_q[index],
             self.support,
+            certain,
         )
 
     @property
@@ -119,7 +123,7 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
         draft = drafts[0][1]
         tokens = _tensor(draft, device)
         q = None if draft.q is None else draft.q[:, : tokens.shape[1]]
-        return Proposal(tokens, draft.lengths, q, _trees(drafts, rows), draft.tree_q, draft.support)
+        return Proposal(tokens, draft.lengths, q, _trees(drafts, rows), draft.tree_q, draft.support, _certain(drafts))
     lengths = [0] * rows
     tokens = torch.zeros(rows, max((max(d.lengths) for _, d in drafts), default=0), dtype=torch.long, device=device)
     q = _room([draft.q for _, draft in drafts], rows, tokens.shape[1], device)
@@ -136,7 +140,7 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
         for i, length in zip(mine, draft.lengths, strict=True):
             lengths[i] = length
     support = next((draft.support for _, draft in drafts if draft.support), None)
-    return Proposal(tokens, lengths, q, _trees(drafts, rows), tree_q, support)
+    return Proposal(tokens, lengths, q, _trees(drafts, rows), tree_q, support, _certain(drafts))
 
 
 def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.device) -> Draft:
@@ -147,6 +151,17 @@ def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.dev
         for i, each in zip(mine, draft.buckets or (), strict=True):
             buckets[i] = each
     return Draft(whole.tokens, whole.lengths, whole.q, buckets, whole.trees, whole.tree_q, whole.support)
+
+
+def _certain(drafts: Sequence[tuple[list[int], Draft]]) -> frozenset[int]:
+    """Rows whose trees were not drawn."""
+    return frozenset(
+        i
+        for mine, draft in drafts
+        if draft.support is None
+        for i, tree in zip(mine, draft.trees or (), strict=False)
+        if tree
+    )
 
 
 def _trees(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> list[Tree | None] | None:

@@ -55,9 +55,11 @@ def run_round(
     watch.mark()
     proposal = plan.proposal
     slots, starts = [row.slot for row in rows], [row.cached for row in rows]
+    wanted = planner.successors(rows)
     if isinstance(target, QuantizedRunner):
-        outcomes, states = verify_on_host(target, rows, proposal, plan.gammas, verifier)
+        outcomes, states, ranked = verify_on_host(target, rows, proposal, plan.gammas, verifier, wanted)
         watch.mark()
+        planner.witness(rows, proposal.lengths, outcomes, ranked, everywhere=True)
         if states is not None:
             planner.absorb(rows, torch.nn.utils.rnn.pad_sequence(states, batch_first=True), list(map(len, states)))
         draft_s, verify_s = watch.seconds()
@@ -68,8 +70,12 @@ def run_round(
     tree_mask = None if trees is None else TreeMask.of(trees, target.width(fed.shape[1]), target.device)
     logits, tapped = target.forward_tapped(fed, slots, starts, tree_mask, [1 + length for length in proposal.lengths])
     judged = verifier.judge(rows, logits, proposal, plan.gammas)
-    outcomes = to_host(judged, len(rows))
+    ranking = None
+    if wanted:
+        ranking = torch.cat([fed[..., None], logits[: len(rows), : fed.shape[1]].topk(wanted).indices], dim=-1).int()
+    outcomes, ranked = to_host(judged, len(rows), ranking)
     watch.mark()
+    planner.witness(rows, proposal.lengths, outcomes, ranked, everywhere=target.judges_all)
     kept = [1 + outcome.accepted for outcome in outcomes]
     planner.absorb(rows, None if tapped is None else along(judged, tapped), kept)
     draft_s, verify_s = watch.seconds()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import pick_device
+from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.vocabulary import check_vocabularies
 from specchat.engine.progress import Progress
@@ -25,12 +27,14 @@ from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.combined import CombinedDrafter
 from specchat.engine.speculation.drafters.draft_model import ModelDrafter
+from specchat.engine.speculation.drafters.early_exit import SAMPLE, EarlyExitDrafter
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
 from specchat.engine.speculation.drafters.ngram import NGramDrafter
 from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.speculation.drafters.published.find import find_published
 from specchat.engine.speculation.drafters.published.load import load_published
+from specchat.engine.speculation.drafters.recycling import RecyclingDrafter
 from specchat.engine.speculation.drafters.suffix import SuffixDrafter
 from specchat.engine.speculation.verify.verifier import Draws, Verifier
 from specchat.engine.worker.obtain import Model, make_runner, obtain_model
@@ -177,7 +181,8 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
     suffix = SuffixDrafter(model.eos_ids, never)
     of_text: list[Drafter] = [suffix, NGramDrafter(model.eos_ids, never)]
-    drafters = [*of_text, NoDrafter()]
+    recycling = RecyclingDrafter(model.eos_ids, branches=target.branches)
+    drafters = [*of_text, recycling, *_early_exit(model, target, penalties), NoDrafter()]
     cache_bytes = target.cache.bytes + (cached.cache.bytes if cached else 0)
     score_bytes = 0
     if head is not None:
@@ -209,6 +214,24 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         ),
         exact=exact,
     )
+
+
+def _early_exit(model: Model, target: Runner, penalties: Penalties) -> list[Drafter]:
+    """The target as its own draft; nothing where its layers cannot be told apart."""
+    sample = model.tokenizer.encode(SAMPLE, add_special_tokens=False)
+    with suppress(EngineError):
+        return [EarlyExitDrafter(target, penalties, model.layers, _scoring(model), sample)]
+    return []
+
+
+def _scoring(model: Model) -> float:
+    """What the output layer weighs, in layers."""
+    if isinstance(model, PackedModel):
+        output, tied = model.output.data.nbytes, model.described.tied
+    else:
+        config = model.model.config.get_text_config()
+        output, tied = model.vocab_size * config.hidden_size * model.dtype.itemsize, config.tie_word_embeddings
+    return output * model.layers / max(model.weight_bytes - output * (1 if tied else 2), 1)
 
 
 def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:

@@ -55,7 +55,8 @@ def obtain_model(
             except (OtherFamilyError, KernelError) as error:
                 hindrance = str(error)
                 with suppress(EngineError):
-                    return Obtained(_quantized_network(spec, config.quantize, store, progress, stage), ())
+                    network = _quantized_network(spec, config.quantize, store, progress, stage)
+                    return Obtained(network, (f"{network.name} runs slower than it could: {hindrance}",))
             except EngineError as error:
                 hindrance = str(error)
     folder = resolve(spec, store, progress)

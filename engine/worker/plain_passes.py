@@ -14,6 +14,7 @@ from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.stopwatch import Stopwatch
 from specchat.engine.runner.to_device import to_device
+from specchat.engine.runner.tree import chain
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import merge
 from specchat.engine.speculation.verify.on_host import verify_on_host
@@ -21,6 +22,9 @@ from specchat.engine.speculation.verify.outcome import to_host
 from specchat.engine.speculation.verify.verifier import Verifier
 
 WARM_UP_PASSES = 5
+TIMED_WIDTHS = (1, 2, 5, 9, 17)
+_TIMED = 2
+"""Passes of each of those widths that are timed: what is known of costs before the first reply."""
 FIRST = 8
 """Passes of a batch size that are timed early: so many that their median is good to a few hundredths."""
 _EARLY_PRICE = 20
@@ -39,6 +43,17 @@ def time_warm_passes(target: Runner) -> tuple[float, ...]:
         target.forward(token, [0], [0]).amax().item()
         times.append(time.perf_counter() - started)
     return tuple(times)
+
+
+def time_wider_passes(target: QuantizedRunner) -> list[tuple[int, float]]:
+    """Widths and seconds of passes over one row, of a target that is warm and has no row."""
+    found = []
+    for width in (width for width in TIMED_WIDTHS if width <= target.context):
+        for _ in range(_TIMED):
+            started = time.perf_counter()
+            target.score([[0] * width], [0], [0], [chain(width - 1)], likeliest=1)
+            found.append((width, time.perf_counter() - started))
+    return found
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from specchat.engine.errors import EngineError
 from specchat.engine.events import Counted, FinishReason, Loading, Notice, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
@@ -28,7 +29,7 @@ from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, f
 from specchat.engine.worker.faults import Faults
 from specchat.engine.worker.notices import Notices
 from specchat.engine.worker.open_requests import OpenRequests
-from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes
+from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes, time_wider_passes
 from specchat.engine.worker.prefill import Prefill
 from specchat.engine.worker.rounds import Rounds
 
@@ -134,6 +135,8 @@ class Worker:
         self._made, self._target = made, made.target
         self._notices = Notices(made, self._outbox, clock)
         self._planner = Planner(made.drafters, made.target, self._drop_drafter)
+        if isinstance(made.target, QuantizedRunner):
+            self._planner.learn_costs(time_wider_passes(made.target))
         self._scheduler = self._make_scheduler(made)
         self._requests = OpenRequests(self._scheduler, self._planner, self._config.queue, clock, self._on_end)
         self._admission = Admission(made, self._scheduler, self._planner, self._requests, self._notices, clock)

@@ -249,7 +249,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
         monkeypatch.setattr(torch.cuda, name, value)
     gpu = PretendedGpu()
     monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
-    monkeypatch.setattr(flex, "is_available", lambda _: False)
+    monkeypatch.setattr(flex, "is_available", lambda *_: False)
     if not capture:
         monkeypatch.setattr(assembly, "_capture", lambda _: None)
     monkeypatch.setattr(GraphPool, "_warm", lambda _, run: None)  # noqa: ARG005

@@ -25,6 +25,8 @@ class Drafter:
     """Default γ for requests that may not adapt it (seeded ones)."""
     expected: Mapping[int, float] = MappingProxyType({})
     """The acceptance rate that tokens of a bucket are first thought to have, where there is one."""
+    successors = 0
+    """How many of the likeliest tokens behind each that the target reads in a round it wants to know."""
     always = False
     """Whether it is asked even for a draft of no length: what it then drafts costs nothing."""
 
@@ -35,6 +37,10 @@ class Drafter:
 
     def capture(self) -> None:
         """On a GPU, capture the draft steps that rows can meet, so that no reply waits for one."""
+
+    def time_step(self) -> float | None:
+        """Seconds of a draft step for one row, tried out while nothing runs; None where only rounds can tell."""
+        return None
 
     def admit(self, row: SequenceState) -> None:
         """A row starts; its tokens are in `row.tokens`. To see the target read more of them, lower `row.cached`."""
@@ -57,6 +63,15 @@ class Drafter:
             rows: the drafter's own.
             tapped: the hidden states [B, T, taps x hidden size] that the target was asked to hand out.
             lengths: how many of each row's T tokens stay, where some do not; None where all do.
+        """
+
+    def witness(self, row: SequenceState, tokens: Sequence[int], likeliest: Sequence[Sequence[int]]) -> None:
+        """The target has read the row's last token and drafted ones in a round; `observe` follows.
+
+        Args:
+            row: one of the drafter's own.
+            tokens: [n], that were read.
+            likeliest: [n][successors], what is likeliest behind each, the likeliest first.
         """
 
     def offers(self, row: SequenceState) -> Offers | None:  # noqa: ARG002

@@ -45,6 +45,10 @@ class CombinedDrafter(Drafter):
         self.expected = {_HEAD + bucket: rate for bucket, rate in head.expected.items()}
         self._device = device
 
+    def time_step(self) -> float | None:
+        """As the head's."""
+        return self._head.time_step()
+
     def admit(self, row: SequenceState) -> None:
         """A row starts with both."""
         self._head.admit(row)

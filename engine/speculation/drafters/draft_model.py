@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, standardise
 from specchat.engine.sequence.scheduler import common_prefix
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
-from specchat.engine.speculation.drafters.static_steps import StaticSteps
+from specchat.engine.speculation.drafters.model_steps import ModelSteps
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft
 
@@ -41,12 +37,8 @@ class ModelDrafter(Drafter):
 
     def __init__(self, model: Runner, penalties: Penalties, vocabulary: int, chunk: int) -> None:
         self._model = model
-        self._penalties = penalties
-        self._vocabulary = vocabulary
+        self._steps = ModelSteps(model, penalties, vocabulary, _LEAD)
         self._chunk = chunk
-        self._static: StaticSteps | None = None
-        if model.graph_runner is not None:
-            self._static = StaticSteps(model.graph_runner, self._fit, vocabulary, _LEAD)
         self._content: list[list[int]] = [[] for _ in range(model.cache.slots)]
         self._cached: dict[str, int] = {}
         self._asked: dict[str, int] = {}
@@ -54,12 +46,11 @@ class ModelDrafter(Drafter):
     @property
     def graph_bytes(self) -> int:
         """Memory of distributions."""
-        return self._static.bytes if self._static else 0
+        return self._steps.graph_bytes
 
     def capture(self) -> None:
         """The steps in all shapes, and plain passes, which rows with penalties take."""
-        if self._static:
-            self._static.capture()
+        self._steps.capture()
         if self._model.graph_runner is not None:
             self._model.graph_runner.capture(range(1, _LEAD + 1))
 
@@ -97,11 +88,7 @@ class ModelDrafter(Drafter):
         self._catch_up(rows, lead)
         steps = max(gammas)
         u = uniforms([r.seed for r in rows], [r.rounds for r in rows], Stream.DRAFT, steps)
-        plain = not any(row.request.sampling.adjusts for row in rows)
-        if self._static is not None and plain and lead == _LEAD:
-            tokens, q = self._static.draft(rows, steps, u)
-        else:
-            tokens, q = self._draft(rows, lead, steps, to_device(u, self._model.device))
+        tokens, q = self._steps.draft(rows, lead, steps, u)
         for row, gamma in zip(rows, gammas, strict=True):
             self._asked[row.request.request_id] = gamma
         return Draft(tokens, list(gammas), q)
@@ -135,35 +122,3 @@ class ModelDrafter(Drafter):
         self._model.prefill(fed, [row.slot for row in rows], starts)
         for row, end in zip(rows, ends, strict=True):
             self._cached[row.request.request_id] = end
-
-    @torch.inference_mode()
-    def _draft(self, rows: Sequence[SequenceState], lead: int, steps: int, u: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Tokens [B, steps] and, unless all rows are greedy, their distributions [B, steps, V]."""
-        settings = SamplingRows.of([row.request.sampling for row in rows], self._model.device)
-        slots = [row.slot for row in rows]
-        starts = [len(row.tokens) - lead for row in rows]
-        fed = to_device([row.tokens[-lead:] for row in rows], self._model.device)
-        adjustment = self._penalties.of(rows)
-        tokens = torch.empty(len(rows), 0, dtype=torch.long, device=self._model.device)
-        distributions: list[Tensor] = []
-        for step in range(steps):
-            logits = self._fit(self._model.forward(fed, slots, starts)[:, -1:])
-            if adjustment is not None:
-                logits = adjustment.apply(logits, tokens, first=step)
-            if settings.flags.all_greedy:
-                token = most_likely(logits)[:, 0]
-            else:
-                q = standardise(logits, settings)[:, 0]
-                distributions.append(q)
-                token = draw(q, u[:, step])
-            starts = [start + fed.shape[1] for start in starts]
-            fed = token[:, None]
-            tokens = torch.cat([tokens, fed], dim=1)
-        return tokens, torch.stack(distributions, 1) if distributions else None
-
-    def _fit(self, logits: Tensor) -> Tensor:
-        """Logits over the target's vocabulary: padding tails differ between models of one family."""
-        missing = self._vocabulary - logits.shape[-1]
-        if missing <= 0:
-            return logits[..., : self._vocabulary]
-        return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)

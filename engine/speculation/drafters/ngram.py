@@ -11,14 +11,12 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.base import Drafter
+from specchat.engine.speculation.drafters.text_drafter import TextDrafter
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft
 
 MAX_ORDER = 4
 """Longest n-gram: a context of three tokens and the one that followed."""
-SEEDED = 2048
-"""Tokens of a prompt that are counted at once: some 25 ms."""
 MAX_HISTORY = 512
 """Tokens that contexts are taken from; the tables keep the counts of everything seen."""
 
@@ -37,10 +35,10 @@ class NGramPredictor:
         self._history: deque[int] = deque(maxlen=MAX_HISTORY)
         self._counts: dict[tuple[int, ...], dict[int, int]] = {}
         self._best: dict[tuple[int, ...], int] = {}
-        self.counted = 0
+        self.tokens = 0
         """Tokens so far."""
 
-    def update(self, tokens: Iterable[int]) -> None:
+    def extend(self, tokens: Iterable[int]) -> None:
         """Count each token as the continuation of the contexts before it."""
         for token in tokens:
             recent = self._recent()
@@ -52,7 +50,7 @@ class NGramPredictor:
                 if best is None or counts[token] >= counts[best]:
                     self._best[context] = token
             self._history.append(token)
-            self.counted += 1
+            self.tokens += 1
 
     def predict(self, count: int) -> tuple[list[int], list[int]]:
         """Up to `count` tokens, each predicted from the history and the ones predicted before it.
@@ -82,32 +80,17 @@ class NGramPredictor:
         return tuple(history[i] for i in range(-min(MAX_ORDER - 1, len(history)), 0))
 
 
-class NGramDrafter(Drafter):
+class NGramDrafter(TextDrafter[NGramPredictor]):
     """One predictor per row; the arguments are those of `NGramPredictor`."""
 
     name = "ngram"
     buckets = tuple(range(2, MAX_ORDER + 1))
     """The order of the n-gram: the longer the context, the surer."""
+    at_once = 2048
+    """Some 25 ms."""
 
     def __init__(self, ends: Collection[int] = (), never: Collection[int] = ()) -> None:
-        self._ends = ends
-        self._never = never
-        self._predictors: dict[str, NGramPredictor] = {}
-
-    def admit(self, row: SequenceState) -> None:
-        """Seed the tables with the beginning of the prompt."""
-        self._predictors[row.request.request_id] = NGramPredictor(self._ends, self._never)
-        self.read([row])
-
-    def unread(self, row: SequenceState) -> int:
-        """What the tables have not counted yet."""
-        return len(row.tokens) - self._predictors[row.request.request_id].counted
-
-    def read(self, rows: Sequence[SequenceState]) -> None:
-        """Count `SEEDED` tokens more of the first."""
-        row = rows[0]
-        predictor = self._predictors[row.request.request_id]
-        predictor.update(row.tokens[predictor.counted : predictor.counted + SEEDED])
+        super().__init__(lambda: NGramPredictor(ends, never))
 
     def propose(
         self,
@@ -116,16 +99,6 @@ class NGramDrafter(Drafter):
         budgets: Sequence[Budget | None] = (),  # noqa: ARG002
     ) -> Draft:
         """The chained predictions of each row."""
-        predictions = [
-            self._predictors[row.request.request_id].predict(gamma) for row, gamma in zip(rows, gammas, strict=True)
-        ]
+        predictions = [self.text(row).predict(gamma) for row, gamma in zip(rows, gammas, strict=True)]
         tokens = [tokens for tokens, _ in predictions]
         return Draft(tokens, [len(t) for t in tokens], buckets=[orders for _, orders in predictions])
-
-    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
-        """Count the new tokens."""
-        self._predictors[row.request.request_id].update(emitted)
-
-    def release(self, row: SequenceState) -> None:
-        """Drop the row's tables."""
-        del self._predictors[row.request.request_id]

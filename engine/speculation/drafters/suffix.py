@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.suffix_automaton import SuffixAutomaton
+from specchat.engine.speculation.drafters.text_drafter import TextDrafter
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft
 
-SEEDED = 4096
-"""Tokens of a prompt that are read at once: some 15 ms."""
 _LENGTHS = (2, 3, 5, 9)
 """Matches from each of these lengths on are in a bucket of their own."""
 SURE = 3
@@ -24,7 +22,7 @@ _CONTESTED = 0.5
 """Share at which the most frequent continuation is no surer than all others."""
 
 
-class SuffixDrafter(Drafter):
+class SuffixDrafter(TextDrafter[SuffixAutomaton]):
     """One automaton per row.
 
     Args:
@@ -36,25 +34,13 @@ class SuffixDrafter(Drafter):
     buckets = tuple(range(len(_LENGTHS) + 2))
     """0 where other continuations are as frequent; else by the length of the match."""
 
+    at_once = 4096
+    """Some 15 ms."""
+
     def __init__(self, ends: Collection[int] = (), never: Collection[int] = ()) -> None:
+        super().__init__(SuffixAutomaton)
         self._ends = ends
         self._never = never
-        self._texts: dict[str, SuffixAutomaton] = {}
-
-    def admit(self, row: SequenceState) -> None:
-        """Read the beginning of the prompt."""
-        self._texts[row.request.request_id] = SuffixAutomaton()
-        self.read([row])
-
-    def unread(self, row: SequenceState) -> int:
-        """What the automaton has not read yet."""
-        return len(row.tokens) - self._texts[row.request.request_id].tokens
-
-    def read(self, rows: Sequence[SequenceState]) -> None:
-        """Read `SEEDED` tokens more of the first."""
-        row = rows[0]
-        text = self._texts[row.request.request_id]
-        text.extend(row.tokens[text.tokens : text.tokens + SEEDED])
 
     def propose(
         self,
@@ -63,20 +49,9 @@ class SuffixDrafter(Drafter):
         budgets: Sequence[Budget | None] = (),  # noqa: ARG002
     ) -> Draft:
         """The continuation of each row's longest match."""
-        drafts = [
-            self._continuation(self._texts[row.request.request_id], gamma)
-            for row, gamma in zip(rows, gammas, strict=True)
-        ]
+        drafts = [self._continuation(self.text(row), gamma) for row, gamma in zip(rows, gammas, strict=True)]
         tokens = [tokens for tokens, _ in drafts]
         return Draft(tokens, [len(each) for each in tokens], buckets=[buckets for _, buckets in drafts])
-
-    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
-        """Read the new tokens."""
-        self._texts[row.request.request_id].extend(emitted)
-
-    def release(self, row: SequenceState) -> None:
-        """Drop the row's automaton."""
-        del self._texts[row.request.request_id]
 
     def _continuation(self, text: SuffixAutomaton, count: int) -> tuple[list[int], list[int]]:
         """Up to `count` tokens, and the bucket of each."""

@@ -42,7 +42,7 @@ _PROBE = 0.01
 """Share of the time that may be lost on rounds that are run to learn something."""
 _MOST_SAVED = 2.0
 """Plain rounds that may be lost at once, at the start or after a long time without a loss."""
-_CURIOSITY = 0.2
+_CURIOSITY = 0.1
 """What a row's growing drafts are thought to be worth at first, beyond what those of other rows have been."""
 _TRIAL = 1.5
 """How much of a draft that has not paid must have been saved for it to be tried again, in its price."""
@@ -69,6 +69,8 @@ class GammaController:
         """Plain rounds that may be lost on learning something."""
         self._round = 1.0
         """Cost of the round under way."""
+        self._drafted = False
+        """Whether a draft was verified since the last plain round."""
 
     def acceptance(
         self,
@@ -133,7 +135,8 @@ class GammaController:
     def _pays_to_grow(self, acceptances: Sequence[AcceptanceModel], rows: int) -> bool:
         """Whether growing drafts have paid of late; now and then one is tried where they have not."""
         if sum(acceptance.worth for acceptance in acceptances) > 0:
-            return not self._compare(rows, 1, self._speedup)
+            # Where nothing has been drafted since the last plain round there is nothing new to compare.
+            return not (self._drafted and self._compare(rows, 1, self._speedup))
         step = self._draft_step(acceptances[0].drafter, rows)
         # One measurement that was held up must not keep it from ever being made again.
         price = min(step, 1.0)
@@ -223,6 +226,7 @@ class GammaController:
             if acceptance.growing:
                 known = self._worths.get(acceptance.drafter, 0.0)
                 self._worths[acceptance.drafter] = known + _MEMORY / 4 * (acceptance.worth - known)
+        self._drafted = any(each.buckets for each in judged)
         tokens = 1 + sum(each.accepted for each in judged) / len(judged)
         self._speedup += _MEMORY * (tokens / self._round - self._speedup)
         # A probe that succeeds earns the next one: only what is lost in the end counts as lost.

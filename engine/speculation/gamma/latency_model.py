@@ -50,19 +50,27 @@ class LatencyModel:
             verify_s: time of the pass and of the acceptance.
             rest_s: everything else.
         """
-        self._known.clear()
-        if rows not in self._passes:
-            self._passes[rows] = PassCurve(_nearest(self._passes, rows))
-        self._passes[rows].observe(self._padded(width), verify_s)
+        self.observe_pass(rows, width, verify_s)
         self._rest.setdefault(rows, _Median()).add(rest_s)
         if drafter is not None and steps > 0:
-            self._steps.setdefault(drafter, {}).setdefault(rows, _Median()).add(draft_s / steps)
+            self.observe_step(drafter, rows, draft_s / steps)
             first = self._first.setdefault(drafter, {}).setdefault(rows, _Median())
             if steps == 1:
                 first.add(draft_s)
             elif first.value:
                 more = max(0.0, draft_s - first.value) / (steps - 1)
                 self._further.setdefault(drafter, {}).setdefault(rows, _Median()).add(more)
+
+    def observe_pass(self, rows: int, width: int, seconds: float) -> None:
+        """Learn from one pass over `width` tokens of each row."""
+        self._known.clear()
+        if rows not in self._passes:
+            self._passes[rows] = PassCurve(_nearest(self._passes, rows))
+        self._passes[rows].observe(self._padded(width), seconds)
+
+    def observe_step(self, drafter: str, rows: int, seconds: float) -> None:
+        """Learn from one draft step."""
+        self._steps.setdefault(drafter, {}).setdefault(rows, _Median()).add(seconds)
 
     def verify(self, rows: int, width: int) -> float:
         """One pass over `width` tokens for each of `rows` rows."""

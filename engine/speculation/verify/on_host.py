@@ -29,7 +29,8 @@ def verify_on_host(
     proposal: Proposal,
     gammas: Sequence[int],
     verifier: Verifier,
-) -> tuple[list[Outcome], list[Tensor] | None]:
+    successors: int = 0,
+) -> tuple[list[Outcome], list[Tensor] | None, list[list[list[int]]]]:
     """Run the target over the drafts of a batch and judge them; accepted branches are kept in the cache.
 
     Args:
@@ -38,9 +39,11 @@ def verify_on_host(
         proposal: their drafts.
         gammas: [B], draft lengths asked for.
         verifier: of the rows that are judged on tensors.
+        successors: how many of the likeliest tokens behind each one are wanted.
 
     Returns:
-        The outcomes, and the tapped states [1 + accepted, taps x hidden] of each row.
+        The outcomes, the tapped states [1 + accepted, taps x hidden] of each row, and each of its tokens with the
+        `successors` likeliest behind it, if any are wanted.
     """
     slots, starts = [row.slot for row in rows], [row.cached for row in rows]
     drafted = [tokens[:n] for tokens, n in zip(proposal.tokens.tolist(), proposal.lengths, strict=True)]
@@ -49,10 +52,11 @@ def verify_on_host(
     shapes = [tree or chain(n) for tree, n in zip(trees, proposal.lengths, strict=True)]
     plain = [_is_plain(row) for row in rows]
     greedy = [own and row.request.sampling.greedy for row, own in zip(rows, plain, strict=True)]
-    seen = target.score(fed, slots, starts, shapes, best=any(greedy))
+    seen = target.score(fed, slots, starts, shapes, likeliest=max(successors, int(any(greedy))))
     outcomes: dict[int, Outcome] = {}
     for i in compress(range(len(rows)), greedy):
-        outcomes[i] = compare(rows[i], drafted[i], trees[i], seen.best[i], gammas[i])
+        likeliest = [each[0] for each in seen.best[i]]
+        outcomes[i] = compare(rows[i], drafted[i], trees[i], likeliest, gammas[i])
     sampled = [i for i, own in enumerate(plain) if own and not greedy[i]]
     outcomes |= zip(sampled, judge_sampled(sampled, rows, proposal, seen.logits, gammas), strict=True)
     for i, outcome in outcomes.items():
@@ -63,11 +67,16 @@ def verify_on_host(
         part = proposal.only(special)
         logits = torch.nn.utils.rnn.pad_sequence([seen.logits[i] for i in special], batch_first=True)
         judged = verifier.judge([rows[i] for i in special], logits, part, [gammas[i] for i in special])
-        outcomes |= zip(special, to_host(judged, len(special)), strict=True)
+        outcomes |= zip(special, to_host(judged, len(special))[0], strict=True)
     in_order = [outcomes[i] for i in range(len(rows))]
-    if seen.tapped is None:
-        return in_order, None
-    return in_order, [_along(states, outcome) for states, outcome in zip(seen.tapped, in_order, strict=True)]
+    states = seen.tapped and [_along(each, outcome) for each, outcome in zip(seen.tapped, in_order, strict=True)]
+    return in_order, states, _ranked(fed, seen.best) if successors else []
+
+
+def _ranked(fed: Sequence[Sequence[int]], best: Sequence[Sequence[Sequence[int]]]) -> list[list[list[int]]]:
+    """Each token of each row with the likeliest behind it."""
+    rows = (zip(tokens, behind, strict=True) for tokens, behind in zip(fed, best, strict=True))
+    return [[[token, *likeliest] for token, likeliest in row] for row in rows]
 
 
 def _is_plain(row: SequenceState) -> bool:
@@ -93,9 +102,10 @@ def judge_sampled(
     u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0].tolist()
     verdicts: dict[int, SampledVerdict] = {}
     found: dict[int, SampledRow] = {}
+    drawn = {i for i in mine if trees[i] is not None and i not in proposal.certain}
     for k, i in enumerate(mine):
         tree, length = trees[i], proposal.lengths[i]
-        source = proposal.q if tree is None else proposal.tree_q
+        source = proposal.tree_q if i in drawn else proposal.q if tree is None else None
         found[i] = SampledRow(
             logits=logits[i],
             sampling=rows[i].request.sampling,
@@ -107,10 +117,10 @@ def judge_sampled(
             u_last=u_last[k],
         )
     size, threads, support = logits[mine[0]].shape[-1], torch.get_num_threads(), proposal.support
-    for in_tree in (False, True):
-        part = [i for i in mine if (trees[i] is not None) is in_tree]
+    for from_support in (False, True):
+        part = [i for i in mine if (i in drawn) is from_support]
         if part:
-            drawn_from = (support.tokens, support.places) if in_tree and support else None
+            drawn_from = (support.tokens, support.places) if from_support and support else None
             verdicts |= zip(part, judge([found[i] for i in part], size, drawn_from, threads), strict=True)
     return [_outcome(gammas[i], found[i], trees[i], verdicts[i]) for i in mine]
 

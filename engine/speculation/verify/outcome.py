@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
 
 
@@ -130,13 +131,30 @@ def packed(integers: Sequence[Tensor], reals: Sequence[Tensor], details: Tensor 
     return torch.cat(parts if details is None else [*parts, details.flatten(1)], dim=1)
 
 
-def to_host(parts: Sequence[Verified], rows: int) -> list[Outcome]:
-    """Outcomes of all rows of a batch, by the round's one copy from the device."""
+def to_host(
+    parts: Sequence[Verified], rows: int, ranked: Tensor | None = None
+) -> tuple[list[Outcome], list[list[list[int]]]]:
+    """What all rows of a batch came to, by the round's one copy from the device.
+
+    Args:
+        parts: of the batch.
+        rows: B.
+        ranked: [B, T, 1 + k], int32: each token of the pass and the likeliest behind it, where somebody wants them.
+
+    Returns:
+        The outcomes, and `ranked` as lists; empty without it.
+    """
     width = max(part.packed.shape[1] for part in parts)
     wide = [torch.nn.functional.pad(part.packed, (0, width - part.packed.shape[1])) for part in parts]
-    host = torch.cat(wide).cpu()
+    whole = torch.cat(wide)
+    if ranked is not None:
+        order = to_device([i for part in parts for i in part.mine], whole.device)
+        whole = torch.cat([whole, ranked[order].flatten(1)], dim=1)
+    host = whole.cpu()
     outcomes: dict[int, Outcome] = {}
     sizes = [len(part.mine) for part in parts]
     for part, values in zip(parts, torch.split(host, sizes), strict=True):
         outcomes.update(zip(part.mine, part.outcomes(values), strict=True))
-    return [outcomes[i] for i in range(rows)]
+    places = {i: place for place, i in enumerate(i for part in parts for i in part.mine)}
+    lists = [] if ranked is None else host[:, width:].reshape(-1, *ranked.shape[1:]).tolist()
+    return [outcomes[i] for i in range(rows)], [lists[places[i]] for i in range(rows)] if lists else []

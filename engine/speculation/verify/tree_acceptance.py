@@ -48,8 +48,8 @@ def accept_tree(
     greedy: Tensor,
     u: Tensor,
     u_last: Tensor,
-    q: Tensor,
-    support: Support,
+    q: Tensor | None,
+    support: Support | None,
 ) -> TreeVerdict:
     """Accept or reject the drafted tokens of a batch of trees, position by position.
 
@@ -60,8 +60,9 @@ def accept_tree(
         greedy: [B], bool: rows whose p and q are one-hot.
         u: uniform draws [B, γ, `BRANCHES`], float64, one per token offered for a position.
         u_last: uniform draws [B], float64, for each row's last token.
-        q: [B, I, V'], float32: draft distribution behind each of the first I nodes; 0 for greedy rows.
-        support: the V' tokens.
+        q: [B, I, V'], float32: draft distribution behind each of the first I nodes; 0 for greedy rows; None where no
+            token was drawn.
+        support: the V' tokens; None where no token was drawn.
     """
     rows = torch.arange(len(drafted), device=drafted.device)
     end, going = torch.zeros_like(rows), torch.ones_like(greedy)
@@ -69,8 +70,13 @@ def accept_tree(
     judged: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     for depth, width in enumerate(tree_mask.widths):
         children = tree_mask.children[rows, end, :width]
-        tokens = support.places[drafted.gather(1, (children - 1).clamp(min=0))]
-        position = _Position(whole, q[rows, end.clamp(max=q.shape[1] - 1)], greedy, support)
+        tokens = drafted.gather(1, (children - 1).clamp(min=0))
+        position: _Position | _CertainPosition
+        if q is None or support is None:
+            position = _CertainPosition(whole)
+        else:
+            tokens = support.places[tokens]
+            position = _Position(whole, q[rows, end.clamp(max=q.shape[1] - 1)], greedy, support)
         chosen = torch.zeros_like(end)
         for rank in range(width):
             offered = going & (children[:, rank] > 0)
@@ -106,6 +112,42 @@ def accept_tree_greedy(best: Tensor, drafted: Tensor, tree_mask: TreeMask) -> Tr
     p, path = (torch.stack(column, 1) for column in zip(*judged, strict=True))
     last = best.gather(1, end[:, None]).squeeze(1)
     return TreeVerdict(end, path, last, None, p, torch.ones_like(p), p.amax(-1))
+
+
+class _CertainPosition:
+    """Residual p of one position while tokens that were not drawn are tested one after the other.
+
+    The q of each is one-hot, q₁, q₂, … of iterative speculative sampling (Stratos, "Speculative Decoding", section 2):
+    it is accepted with probability p(x), and what is left of p is p without x.
+
+    Args:
+        p: [B, V].
+    """
+
+    def __init__(self, p: Tensor) -> None:
+        self._p = p
+        self._rank = 0
+        self.p = p.new_zeros(len(p), BRANCHES)
+        self.q = p.new_zeros(len(p), BRANCHES)
+        self.missed = p.new_ones(len(p))
+        """[B]: probability that none so far is accepted."""
+
+    def judge(self, token: Tensor, u: Tensor, offered: Tensor) -> Tensor:
+        """Test a token [B]; returns which rows [B] accept it."""
+        column = token[:, None]
+        p_x = self._p.gather(1, column).squeeze(1)
+        self.p[:, self._rank], self.q[:, self._rank] = p_x, 1.0
+        self._rank += 1
+        self.missed = torch.where(offered, self.missed * (1 - p_x), self.missed)
+        rest = self._p.scatter(1, column, 0.0)
+        mass = rest.sum(-1, keepdim=True)
+        # Where rounding leaves a residual of 0, p stays unchanged.
+        self._p = torch.where(offered[:, None] & (mass > 0), rest / mass, self._p)
+        return offered & (u < p_x.double())
+
+    def left(self) -> Tensor:
+        """Residual p [B, V] after the rejections so far."""
+        return self._p
 
 
 class _Position:

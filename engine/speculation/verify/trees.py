@@ -229,8 +229,6 @@ def _verdict(
     if draws is None:
         verdict = accept_tree_greedy(most_likely(logits), proposal.tokens, tree_mask)
     else:
-        assert proposal.tree_q is not None
-        assert proposal.support is not None
         index = torch.arange(len(logits), device=logits.device)
         verdict = accept_tree(
             lambda end: standardise(logits[index, end][:, None], settings)[:, 0],
@@ -253,7 +251,7 @@ def drafted_widths() -> set[tuple[int, ...]]:
 
 
 def tree_region(regions: Regions, shape: TreeShape, support: Support | None, cache: KVCache) -> Region:
-    """`_verdict` of a fixed shape, for trees that are drawn from `support`."""
+    """`_verdict` of a fixed shape, for trees that are drawn from `support`; None where they are not drawn."""
     return regions.of((shape, id(support)), lambda: _region(regions, shape, support, cache))
 
 
@@ -272,8 +270,7 @@ def _region(regions: Regions, shape: TreeShape, support: Support | None, cache: 
         "drafted": torch.zeros(rows, _WIDTH - 1, dtype=torch.long, device=device),
         "children": torch.zeros(rows, _WIDTH, BRANCHES, dtype=torch.long, device=device),
     }
-    if not shape.flags.all_greedy:
-        assert support is not None
+    if not shape.flags.all_greedy and support is not None:
         size = len(support.tokens)
         inputs["q"] = regions.shared("tree q", (rows, _WIDTH, size), most * size, torch.float32)
 
@@ -299,9 +296,9 @@ def _details(
     first = tree_mask.children[index, places[:, :-1], 0]
     shown = torch.where(verdict.path > 0, verdict.path, first)
     drafted = proposal.tokens.gather(1, (shown - 1).clamp(min=0))
-    p = q = None
-    if verdict.left is not None and proposal.tree_q is not None and proposal.support is not None:
-        p = standardise(judged, settings)
+    p = None if verdict.left is None else standardise(judged, settings)
+    q = None
+    if p is not None and proposal.tree_q is not None and proposal.support is not None:
         q = p.new_zeros(*drafted.shape, logits.shape[-1])
         q[..., proposal.support.tokens] = proposal.tree_q[index, places[:, :-1].clamp(max=proposal.tree_q.shape[1] - 1)]
     return detail.pack(judged, p, settings.greedy, q, drafted, verdict.last, k, verdict.left)

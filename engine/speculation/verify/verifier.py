@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
@@ -22,6 +22,8 @@ from specchat.engine.speculation.verify.outcome import Verified
 from specchat.engine.speculation.verify.top_logprobs import MOST
 from specchat.engine.speculation.verify.trees import TreeShape, VerifiedTrees, drafted_widths, tree_region
 
+_CHAIN, _DRAWN, _CERTAIN = range(3)
+"""What is verified together."""
 _MOST = 1024
 """Shapes of verdicts that are kept as graphs."""
 
@@ -83,7 +85,7 @@ class Verifier:
     def judge(
         self, rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal, gammas: Sequence[int]
     ) -> list[Verified]:
-        """Verify all chains of the batch together, and all trees together.
+        """Verify all chains of the batch together, all trees that were drawn, and all that were not.
 
         Args:
             rows: B.
@@ -95,16 +97,18 @@ class Verifier:
         if adjustment is not None:
             logits = adjustment.apply(logits, proposal.tokens)
         trees = proposal.trees or [None] * len(rows)
+        of_trees = [_CERTAIN if i in proposal.certain else _DRAWN for i in range(len(rows))]
+        kinds = [_CHAIN if tree is None else kind for tree, kind in zip(trees, of_trees, strict=True)]
         judged: list[Verified] = []
-        for are_chains in (True, False):
-            mine = [i for i, tree in enumerate(trees) if (tree is None) is are_chains]
-            if not mine:
-                continue
+        for kind in dict.fromkeys(kinds):
+            mine = [i for i, each in enumerate(kinds) if each == kind]
             whole = len(mine) == len(rows)
             part = proposal if whole else proposal.only(mine)
             seen = logits if whole else logits[to_device(mine, logits.device), : part.tokens.shape[1] + 1]
             own, asked = [rows[i] for i in mine], [gammas[i] for i in mine]
-            if are_chains:
+            if kind == _CERTAIN:
+                part = replace(part, tree_q=None, support=None)
+            if kind == _CHAIN:
                 judged.append(VerifiedChains(mine, own, seen, part, asked, self._regions))
             else:
                 judged.append(VerifiedTrees(mine, own, seen, part, asked, self._cache, self._regions))
@@ -114,13 +118,14 @@ class Verifier:
 @torch.inference_mode()
 def along(judged: Sequence[Verified], tapped: Tensor) -> Tensor:
     """Gather hidden states [B, γ+1, n] of each row's last token and what was accepted from states [B, T, n]."""
-    trees = next((part for part in judged if isinstance(part, VerifiedTrees)), None)
-    if trees is None:
+    trees, device = [part for part in judged if isinstance(part, VerifiedTrees)], tapped.device
+    if not trees:
         return tapped
-    path, device = trees.path[:, : tapped.shape[1] - 1], tapped.device
+    path = trees[0].path[:, : tapped.shape[1] - 1]
     if len(path) < len(tapped):
-        whole = torch.arange(1, tapped.shape[1], device=device).repeat(len(tapped), 1)  # of chains
-        whole[to_device(trees.mine, device), : path.shape[1]] = path
-        path = whole
+        path = torch.arange(1, tapped.shape[1], device=device).repeat(len(tapped), 1)  # of chains
+        for part in trees:
+            mine = part.path[:, : tapped.shape[1] - 1]
+            path[to_device(part.mine, device), : mine.shape[1]] = mine
     places = torch.nn.functional.pad(path, (1, 0))
     return tapped[torch.arange(len(path), device=device)[:, None], places]

@@ -77,7 +77,7 @@ class LlamaCppPeer:
         (ids,) = prompts
         self._prefill(prompts)
         tables = NGramPredictor(self._ends)
-        tables.update(ids)
+        tables.extend(ids)
         last, length, emitted = ids[-1], len(ids) - 1, 0
         started, first = 0.0, 0
         while emitted < max_tokens:
@@ -86,7 +86,7 @@ class LlamaCppPeer:
             self._decoder.decode(chain, [0] * len(chain), range(length, length + len(chain)), len(chain))
             kept = self._accepted(draft, sampler)
             self._decoder.forget(0, length + len(kept))
-            tables.update(kept)
+            tables.extend(kept)
             last, length, emitted = kept[-1], length + len(kept), emitted + len(kept)
             if not first:
                 started, first = time.perf_counter(), emitted

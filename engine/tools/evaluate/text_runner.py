@@ -15,6 +15,7 @@ from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
+from specchat.engine.runner.tree import BRANCHES
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.tools.evaluate.texts import Text
 
@@ -32,8 +33,8 @@ class Reading:
     """[L], int64: the token behind each; the last one's is itself."""
     states: Tensor | None
     """[L - 1, taps x hidden]: the tapped hidden states; None where no drafter asks for them."""
-    choices: tuple[int, ...]
-    """The token that the target would have taken, for each of the reply's."""
+    likeliest: Tensor
+    """[tokens of the reply, `BRANCHES`], int64: what the target found likeliest in the place of each, in order."""
     seconds: float
     """Time of the reading."""
     pass_s: float
@@ -42,7 +43,7 @@ class Reading:
     @property
     def agreed(self) -> int:
         """Tokens of the reply that are the target's own greedy choice."""
-        return sum(map(int.__eq__, self.choices, self.text.reply))
+        return sum(map(int.__eq__, self.likeliest[:, 0].tolist(), self.text.reply))
 
 
 @torch.inference_mode()
@@ -51,7 +52,7 @@ def read(target: Runner, text: Text, chunk: int) -> Reading:
     tokens = [*text.prompt, *text.reply]
     started = time.perf_counter()
     states: list[Tensor] = []
-    choices: list[int] = []
+    likeliest: list[Tensor] = []
     place, first = 0, len(text.prompt) - 1
     while place < len(tokens) - 1:
         end = min(place + chunk, first if place < first else len(tokens) - 1)
@@ -60,15 +61,14 @@ def read(target: Runner, text: Text, chunk: int) -> Reading:
             tapped = target.prefill(fed, [_SLOT], [place])
         else:
             logits, tapped = target.forward_tapped(fed, [_SLOT], [place])
-            choices += logits[0].argmax(-1).tolist()
+            likeliest.append(logits[0].topk(BRANCHES).indices)
         if tapped is not None:
             states.append(tapped[0].clone())
         place = end
     seconds = time.perf_counter() - started
     following = to_device([*tokens[1:], tokens[-1]], target.device)
-    return Reading(
-        text, following, torch.cat(states) if states else None, tuple(choices), seconds, _plain_pass(target, tokens)
-    )
+    tapped_states = torch.cat(states) if states else None
+    return Reading(text, following, tapped_states, torch.cat(likeliest), seconds, _plain_pass(target, tokens))
 
 
 def _plain_pass(target: Runner, tokens: Sequence[int]) -> float:
@@ -106,6 +106,7 @@ class TextRunner:
     """
 
     branches = True
+    judges_all = False
     graph_runner = None
     hindrances: list[str] = []  # noqa: RUF012 never written to
 
@@ -118,16 +119,18 @@ class TextRunner:
         """Of the text that is being drafted along."""
         self._logits = torch.zeros(1, MAX_GAMMA + 1, target.vocabulary, device=target.device)
         """All 0 between passes: a fresh tensor of this size would cost more than all else of a round."""
-        self._said: tuple[Tensor, ...] = ()
-        """Places in it that the last pass has set."""
+        self._said: Tensor | None = None
+        """[T, 1 + `BRANCHES`], the tokens that the last pass has set, by place."""
+        self._shares = 0.5 / torch.arange(1, BRANCHES + 1, device=target.device)
+        """Logits of the likeliest tokens beside the text's own."""
 
     def width(self, length: int) -> int:
         """Nothing is padded."""
         return length
 
     def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Logits [1, T, V], float32, T up to `MAX_GAMMA` + 1: 1 for the text's next token, 0 for all others. They are
-        good until the next pass."""
+        """Logits [1, T, V], float32, T up to `MAX_GAMMA` + 1: 1 for the text's next token, less for others that the
+        target found likely, 0 for all else. They are good until the next pass."""
         return self.forward_tapped(tokens, slots, starts)[0]
 
     forward_as_it_comes = forward
@@ -146,15 +149,18 @@ class TextRunner:
         depths = torch.arange(tokens.shape[1], device=self.device)[None] if tree_mask is None else tree_mask.depths
         following, states = self.reading.following, self.reading.states
         places = (to_device(starts, self.device)[:, None] + depths).clamp(max=len(following) - 1)
-        if self._said:
-            self._logits[self._said] = 0.0
-        self._said = (
-            torch.zeros_like(places),
-            torch.arange(places.shape[1], device=self.device)[None],
-            following[places],
-        )
-        self._logits[self._said] = 1.0
+        if self._said is not None:
+            self._logits[0, : len(self._said)].scatter_(1, self._said, 0.0)
+        next_ones, first = following[places[0]][:, None], len(self.reading.text.prompt) - 1
+        likeliest = self.reading.likeliest[(places[0] - first).clamp(0, len(self.reading.likeliest) - 1)]
+        self._said = torch.cat([likeliest, next_ones], dim=1)
+        logits = self._logits[0, : len(likeliest)]
+        logits.scatter_(1, likeliest, self._shares.expand_as(likeliest)).scatter_(1, next_ones, 1.0)
         return self._logits[:, : places.shape[1]], None if states is None else states[places.clamp(max=len(states) - 1)]
+
+    def first_layers(self, count: int) -> Runner:
+        """Not asked for: drafters know the target itself."""
+        raise NotImplementedError
 
     def capture(self) -> None:
         """There is nothing to capture."""

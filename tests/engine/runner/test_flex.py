@@ -16,18 +16,18 @@ from tests.engine.tiny import tiny_model
 
 SIZES = {
     "vocab_size": 260,
-    "hidden_size": 32,
+    "hidden_size": 64,
     "intermediate_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 8,
+    "head_dim": 16,
     "sliding_window": 12,
 }
 
 
 def full() -> PreTrainedModel:
-    return tiny_model().model
+    return tiny_model(hidden=64).model
 
 
 def windowed() -> PreTrainedModel:
@@ -46,7 +46,7 @@ def mixed() -> PreTrainedModel:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @torch.inference_mode()
 def test_blocks_give_what_a_mask_gives(network: object, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flex, "is_available", lambda _: True)
+    monkeypatch.setattr(flex, "is_available", lambda *_: True)
     place, generator = torch.device(device), torch.Generator().manual_seed(1)
     runner = ModelRunner(network().to(place), slots=4, context=400, overhang=17)  # type: ignore[operator]
     runner._static = GraphRunner(runner.cache, runner._step, GraphPool(place, capture=False))
@@ -75,7 +75,7 @@ def test_where_it_fails_a_mask_does(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(flex, "is_available", lambda _: True)
+    monkeypatch.setattr(flex, "is_available", lambda *_: True)
     runner = ModelRunner(full(), slots=1, context=300, overhang=17)
     runner._static = runner.graph_runner = GraphRunner(
         runner.cache, runner._step, GraphPool(runner.device, capture=False)

@@ -36,7 +36,7 @@ class Logged(Outbox):
 @pytest.mark.parametrize("drafter", ["none", "ngram", "suffix", "model"])
 def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
-    prefill, update, extend = ModelRunner.prefill, ngram.NGramPredictor.update, SuffixAutomaton.extend
+    prefill, update, extend = ModelRunner.prefill, ngram.NGramPredictor.extend, SuffixAutomaton.extend
 
     def passes(runner: ModelRunner, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
         assert tokens.numel() <= CHUNK
@@ -65,10 +65,10 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest
     engine.wait_ready(60)
     monkeypatch.setattr(ModelRunner, "prefill", passes)
     if drafter == "ngram":
-        monkeypatch.setattr(ngram, "SEEDED", CHUNK)
-        monkeypatch.setattr(ngram.NGramPredictor, "update", counts)
+        monkeypatch.setattr(ngram.NGramDrafter, "at_once", CHUNK)
+        monkeypatch.setattr(ngram.NGramPredictor, "extend", counts)
     if drafter == "suffix":
-        monkeypatch.setattr(suffix, "SEEDED", CHUNK)
+        monkeypatch.setattr(suffix.SuffixDrafter, "at_once", CHUNK)
         monkeypatch.setattr(SuffixAutomaton, "extend", reads)
     first, second = Logged(log), Outbox()
     engine.submit(Request("short", prompt_ids=(1, 2, 3), drafter="none", max_tokens=200), first)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -13,12 +12,13 @@ from torch import Tensor
 from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
-from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, chain, tree_of
+from specchat.engine.runner.tree import LONGEST, Tree, chain, tree_of
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
+from specchat.engine.speculation.drafters.fixed_trees import BUCKETS, LATER, may_branch, offer
 from specchat.engine.speculation.drafters.head.drawer import Drawer
 from specchat.engine.speculation.drafters.head.growth import EXPECTED, GRADES, Growth, Node, going_on, nominal_rate
 from specchat.engine.speculation.drafters.head.layers import Head, layer_of
@@ -53,9 +53,8 @@ class HeadDrafter(Drafter):
     name = "head"
     support: Support
     """The tokens that trees are drawn from."""
-    buckets: Sequence[int] = range(2 * BRANCHES)
-    """Of trees of fixed shape: first choice to last for the first position, then for any later one."""
-    later: Sequence[int] = tuple(bucket for bucket in buckets if bucket % BRANCHES)
+    buckets: Sequence[int] = BUCKETS
+    later: Sequence[int] = LATER
 
     def __init__(
         self,
@@ -99,6 +98,10 @@ class HeadDrafter(Drafter):
         if self._static:
             self._static.capture([tree_of(gamma) for gamma in range(1, LONGEST + 1)] if self._branches else [])
 
+    def time_step(self) -> float | None:
+        """Of a packed head."""
+        return self._layer.time_step() if isinstance(self._layer, PackedLayer) else None
+
     def admit(self, row: SequenceState) -> None:
         """Find what is known of the prompt; the target reads again what is not."""
         row.cached = min(row.cached, self._memory.admit(row))
@@ -120,7 +123,7 @@ class HeadDrafter(Drafter):
         if self.grows(row):
             return None
         deepest = self._layer.deepest
-        return lambda gamma: _offer(self._tree_for(row, min(gamma, deepest)) or chain(min(gamma, deepest)))
+        return lambda gamma: offer(self._tree_for(row, min(gamma, deepest)) or chain(min(gamma, deepest)))
 
     def grows(self, row: SequenceState) -> bool:
         """On the quantised kernels, where every verified token costs; not where logits or acceptance are special."""
@@ -150,8 +153,7 @@ class HeadDrafter(Drafter):
         return parts[0][1] if len(parts) == 1 else join(parts, len(rows), self._device)
 
     def _may_branch(self, row: SequenceState) -> bool:
-        sampling = row.request.sampling
-        return self._branches and sampling.lossless and not sampling.adjusts
+        return self._branches and may_branch(row)
 
     def _tree_for(self, row: SequenceState, gamma: int) -> Tree | None:
         """What a row is offered; None for a chain: where it is long, or the row's logits or acceptance are special."""
@@ -223,7 +225,7 @@ class HeadDrafter(Drafter):
             levels = levels_of(tree, self._device)
             scores = self._memory.read(rows)
             tokens, q = self._steps.tree(tree, levels, scores, self._extend(rows, tree), settings, draws)
-        buckets, count = list(_offer(tree)[0]), len(rows)
+        buckets, count = list(offer(tree)[0]), len(rows)
         return Draft(tokens, [len(tree)] * count, None, [buckets] * count, [tree] * count, q, self.support)
 
     def _chain(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
@@ -235,7 +237,7 @@ class HeadDrafter(Drafter):
             settings, draws = self._settings(rows), to_device(u, self._device)
             scores = self._memory.read(rows)
             tokens, q = self._steps.chain(steps, scores, self._extend(rows, chain(steps)), settings, draws, adjustment)
-        return Draft(tokens, list(gammas), q, [list(_offer(chain(gamma))[0]) for gamma in gammas])
+        return Draft(tokens, list(gammas), q, [list(offer(chain(gamma))[0]) for gamma in gammas])
 
     def _settings(self, rows: Sequence[SequenceState]) -> SamplingRows:
         return SamplingRows.of([row.request.sampling for row in rows], self._device)
@@ -249,10 +251,3 @@ class HeadDrafter(Drafter):
 def _uniforms(rows: Sequence[SequenceState], count: int) -> NDArray[np.float64]:
     """[B, count], float64, for this round's draws."""
     return uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, count)
-
-
-@lru_cache
-def _offer(tree: Tree) -> tuple[Sequence[int], Tree]:
-    """A tree with its buckets: a token's rank among those offered for its position, apart for the first position."""
-    ranks = [tree.children[parent].index(child) for child, parent in enumerate(tree.parents, 1)]
-    return [rank + BRANCHES * (tree.depths[i] > 1) for i, rank in enumerate(ranks, 1)], tree

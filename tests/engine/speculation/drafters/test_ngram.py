@@ -7,7 +7,7 @@ from specchat.engine.speculation.drafters.ngram import MAX_HISTORY, NGramPredict
 
 def predictor(*tokens: int) -> NGramPredictor:
     made = NGramPredictor()
-    made.update(tokens)
+    made.extend(tokens)
     return made
 
 
@@ -51,14 +51,14 @@ def test_updates_as_tokens_come_equal_one_update() -> None:
     tokens = [1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 2]
     piecemeal = NGramPredictor()
     for token in tokens:
-        piecemeal.update([token])
+        piecemeal.extend([token])
     assert drafted(piecemeal, 6) == drafted(predictor(*tokens), 6)
 
 
 def test_counts_outlive_the_window_of_contexts() -> None:
     made = predictor(1, 2, 3)
-    made.update([9] * (MAX_HISTORY + 10))
-    made.update([1, 2])
+    made.extend([9] * (MAX_HISTORY + 10))
+    made.extend([1, 2])
     assert drafted(made, 1) == [3]
     assert len(made._history) == MAX_HISTORY
 
@@ -69,7 +69,7 @@ def test_each_token_comes_with_the_order_of_its_ngram() -> None:
 
 def test_nothing_is_drafted_behind_an_end_and_turn_marks_never() -> None:
     made = NGramPredictor(ends={3}, never={4})
-    made.update([1, 2, 3, 5, 6, 4, 7, 1])
+    made.extend([1, 2, 3, 5, 6, 4, 7, 1])
     assert drafted(made, 8) == [2, 3]
-    made.update([5])
+    made.extend([5])
     assert drafted(made, 8) == [6]

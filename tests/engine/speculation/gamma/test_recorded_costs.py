@@ -17,6 +17,7 @@ from specchat.engine.runner.tree import LONGEST, Tree, chain, tree_of
 from specchat.engine.speculation.drafters.head.growth import EXPECTED, Growth, Node
 from specchat.engine.speculation.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.speculation.gamma.controller import LIMIT
+from specchat.engine.worker.plain_passes import TIMED_WIDTHS
 from tests.engine.speculation.gamma.test_controller import Pass, World, offers
 
 COLD = 60
@@ -110,11 +111,11 @@ def trees(world: World, rates: Sequence[float]) -> list[float]:
     return [tokens / seconds]
 
 
-def growing(world: World) -> list[float]:
-    """The same of a drafter whose trees grow by confidence: its shares are the chances of its tokens."""
+def growing(world: World, first: int = COLD, last: int = 2 * ROUNDS) -> list[float]:
+    """Speed from round `first` on of a drafter whose trees grow by confidence: its shares are its tokens' chances."""
     acceptance = world.gamma.acceptance("head", tuple(EXPECTED), (), None, EXPECTED, growing=True)
     tokens = seconds = 0.0
-    for number in range(2 * ROUNDS):
+    for number in range(last):
         asked = world.gamma.choose([acceptance], [LIMIT], 1)[0]
         steps, buckets, tree, accepted = 0, list[int](), chain(0), list[int]()
         if asked:
@@ -138,7 +139,7 @@ def growing(world: World) -> list[float]:
         assert kept == len(tree)
         world.gamma.observe([acceptance], [VerifiedDraft(buckets, len(accepted), tree, accepted)])
         _time(world, "head", steps, kept)
-        if number >= COLD:
+        if number >= first:
             tokens += 1 + len(accepted)
             seconds += world.verify(kept + 1) + steps * STEP * world.verify(1) + REST
     return [tokens / seconds]
@@ -183,3 +184,17 @@ def test_trees_reach_95_percent_of_the_best_fixed_tree(verify: Pass, rates: tupl
 def test_growing_trees_are_no_slower_than_the_best_fixed_chain(verify: Pass) -> None:
     best = max(speed_of(verify, n, n, chain_tokens((0.93 + 0.25) / 2, n)) for n in range(LONGEST + 1))
     assert reached(growing, verify, best) > 1.0
+
+
+@MACHINES
+def test_the_first_reply_of_a_start_gains_by_drafts(verify: Pass) -> None:
+    """Costs are known from the warm-up, acceptance is what the head shows: nothing has to be found out first."""
+
+    def first_reply(world: World) -> list[float]:
+        for width in TIMED_WIDTHS:
+            for _ in range(2):
+                world.latency.observe_pass(1, width, world.noisy(verify(width)))
+        world.latency.observe_step("head", 1, world.noisy(STEP * verify(1)))
+        return growing(world, 0, 20)
+
+    assert reached(first_reply, verify, speed_of(verify, 0, 0, 1.0)) > 1.3

@@ -29,9 +29,9 @@ def by_tensors(drafted: list[int], tree: Tree | None, best: list[int]) -> Outcom
     logits[0, range(len(best)), best] = 9.0
     proposal = Proposal(torch.tensor([drafted], dtype=torch.long), [len(drafted)], None, tree and [tree])
     if tree is None:
-        return to_host([VerifiedChains([0], [row()], logits, proposal, [3])], 1)[0]
+        return to_host([VerifiedChains([0], [row()], logits, proposal, [3])], 1)[0][0]
     cache = KVCache([(1, 2, 1, 2)], 1, 32, torch.device("cpu"), torch.float32)
-    return to_host([VerifiedTrees([0], [row()], logits, proposal, [3], cache)], 1)[0]
+    return to_host([VerifiedTrees([0], [row()], logits, proposal, [3], cache)], 1)[0][0]
 
 
 @pytest.mark.parametrize("tree", [None, chain(4), tree_of(2), tree_of(4), Tree((0, 0, 2, 2, 4, 0))], ids=str)

@@ -47,7 +47,7 @@ def drafted(kind: str, tree: Tree | None, count: int, words: int) -> tuple[Propo
     for b in range(count):
         for node, children in enumerate(shape.children):
             if kind == "certain" and children:
-                tokens[b, children[0] - 1] = int(logits[b][node].argmax())
+                tokens[b, [child - 1 for child in children]] = logits[b][node].topk(len(children)).indices
             elif children:
                 theirs = logits[b][node, known] + torch.randn(len(known), generator=make)
                 u = torch.rand(len(children), generator=make, dtype=torch.float64).tolist()
@@ -55,16 +55,16 @@ def drafted(kind: str, tree: Tree | None, count: int, words: int) -> tuple[Propo
                 tokens[b, [child - 1 for child in children]] = known[places]
     lengths, trees = [length] * count, tree and [tree] * count
     if kind == "certain":
-        return Proposal(tokens, lengths, None), logits
+        return Proposal(tokens, lengths, None, trees, certain=frozenset(range(count) if tree else ())), logits
     return Proposal(tokens, lengths, None if tree else q, trees, q if tree else None, support), logits
 
 
 def by_tensors(rows: list[SequenceState], proposal: Proposal, logits: list[Tensor]) -> list[Outcome]:
     everyone, gammas = range(len(rows)), [3] * len(rows)
     if proposal.trees is None:
-        return to_host([VerifiedChains(everyone, rows, torch.stack(logits), proposal, gammas)], len(rows))
+        return to_host([VerifiedChains(everyone, rows, torch.stack(logits), proposal, gammas)], len(rows))[0]
     cache = KVCache([(1, 2, 1, 2)], len(rows), 32, CPU, torch.float32)
-    return to_host([VerifiedTrees(everyone, rows, torch.stack(logits), proposal, gammas, cache)], len(rows))
+    return to_host([VerifiedTrees(everyone, rows, torch.stack(logits), proposal, gammas, cache)], len(rows))[0]
 
 
 @pytest.mark.parametrize("words", [64, 1037])
@@ -72,6 +72,7 @@ def by_tensors(rows: list[SequenceState], proposal: Proposal, logits: list[Tenso
     ("kind", "tree"),
     [
         ("certain", None),
+        ("certain", tree_of(3)),
         ("drawn", None),
         ("drawn", tree_of(2)),
         ("drawn", tree_of(4)),

@@ -24,8 +24,13 @@ FIVE_SIGMA = 5.0
 BY_KERNELS = pytest.param(True, marks=pytest.mark.skipif(missing() is not None, reason=missing() or ""))
 
 
-def judged(tree: Tree, p: Tensor, q: Tensor, support: Support, rows: int, seed: int = 0) -> tuple[TreeVerdict, Tensor]:
-    """Draft and judge the same tree many times, behind token 0; p [V, V] and q [V, V'] are of what follows each."""
+def judged(
+    tree: Tree, p: Tensor, q: Tensor, support: Support, rows: int, seed: int = 0, *, certain: bool = False
+) -> tuple[TreeVerdict, Tensor]:
+    """Draft and judge the same tree many times, behind token 0; p [V, V] and q [V, V'] are of what follows each.
+
+    With `certain` the likeliest of q are offered, not drawn ones.
+    """
     random = torch.Generator().manual_seed(seed)
     tokens = torch.zeros(rows, len(tree) + 1, dtype=torch.long)
     drawn_from = torch.zeros(rows, tree.inner, q.shape[1])
@@ -33,7 +38,10 @@ def judged(tree: Tree, p: Tensor, q: Tensor, support: Support, rows: int, seed: 
         if children:
             drawn_from[:, token] = q[tokens[:, token]]
             u = torch.rand(rows, 1, len(children), generator=random, dtype=torch.float64)
-            tokens[:, list(children)] = support.tokens[_draw_different(drawn_from[:, token : token + 1], u)[:, 0]]
+            places = _draw_different(drawn_from[:, token : token + 1], u)[:, 0]
+            if certain:
+                places = drawn_from[:, token].topk(len(children)).indices
+            tokens[:, list(children)] = support.tokens[places]
     row = torch.arange(rows)
     tree_mask = TreeMask.of((tree,), len(tree) + 1, CPU)
     many = TreeMask(
@@ -50,8 +58,8 @@ def judged(tree: Tree, p: Tensor, q: Tensor, support: Support, rows: int, seed: 
         torch.zeros(rows, dtype=torch.bool),
         torch.rand(rows, tree.depth, BRANCHES, generator=random, dtype=torch.float64),
         torch.rand(rows, generator=random, dtype=torch.float64),
-        drawn_from,
-        support,
+        None if certain else drawn_from,
+        None if certain else support,
     )
     return verdict, tokens
 
@@ -64,7 +72,7 @@ def emitted(verdict: TreeVerdict, tokens: Tensor) -> Tensor:
 
 
 def emitted_by_kernels(
-    tree: Tree, logits: tuple[Tensor, Tensor], support: Support, sampling: Sampling, rows: int
+    tree: Tree, logits: tuple[Tensor, Tensor], support: Support, sampling: Sampling, rows: int, *, certain: bool = False
 ) -> Tensor:
     """`judged` and `emitted` by the kernels, from logits [V, V] and [V, V'] of what follows each token."""
     u_draft, u, u_last = (
@@ -78,13 +86,16 @@ def emitted_by_kernels(
             if children:
                 mine = u_draft[row, [child - 1 for child in children]].tolist()
                 wanted = Wanted(logits[1][tokens[node]], sampling, mine, q[node])
-                for child, place in zip(children, draw([wanted], 1)[0], strict=False):
+                drawn = draw([wanted], 1)[0]
+                places = logits[1][tokens[node]].topk(len(children)).indices.tolist() if certain else drawn
+                for child, place in zip(children, places, strict=False):
                     tokens[child] = known[place]
         uniforms = u[row].reshape(-1, 4)
         seen = logits[0][tokens]
-        made.append(SampledRow(seen, sampling, tokens[1:], tree.parents, q, False, uniforms, u_last[row, 0]))
-    places = support.tokens, support.places
-    verdicts = judge(made, logits[0].shape[1], places, 1)
+        drawn_from = None if certain else q
+        made.append(SampledRow(seen, sampling, tokens[1:], tree.parents, drawn_from, False, uniforms, u_last[row, 0]))
+    drafted = None if certain else (support.tokens, support.places)
+    verdicts = judge(made, logits[0].shape[1], drafted, 1)
     kept = [[*(row.drafted[n - 1] for n in each.path), each.last] for row, each in zip(made, verdicts, strict=True)]
     return torch.tensor([each + [-1] * (tree.depth + 1 - len(each)) for each in kept])
 
@@ -109,16 +120,18 @@ def random_logits(vocabulary: int, drafted: int, adversarial: bool) -> tuple[Ten
 @pytest.mark.parametrize("sampling", [Sampling(temperature=1.0), Sampling(temperature=0.8, top_k=6, top_p=0.9)])
 @pytest.mark.parametrize("drafted", [16, 9])
 @pytest.mark.parametrize("adversarial", [True, False])
+@pytest.mark.parametrize("certain", [False, True], ids=["drawn", "certain"])
 @pytest.mark.parametrize("by_kernels", [False, BY_KERNELS], ids=["tensors", "kernels"])
 def test_what_comes_out_is_distributed_as_the_target(
-    adversarial: bool, drafted: int, sampling: Sampling, by_kernels: bool
+    by_kernels: bool, certain: bool, adversarial: bool, drafted: int, sampling: Sampling
 ) -> None:
     p, q, support = distributions(16, drafted, adversarial, sampling)
     if by_kernels:
         logits = random_logits(16, drafted, adversarial)[:2]
-        tokens = emitted_by_kernels(tree_of(3), logits, support, sampling, 5_000)
+        tokens = emitted_by_kernels(tree_of(3), logits, support, sampling, 5_000, certain=certain)
     else:
-        tokens = torch.cat([emitted(*judged(tree_of(3), p, q, support, 50_000, seed)) for seed in range(4)])
+        rounds = (judged(tree_of(3), p, q, support, 50_000, seed, certain=certain) for seed in range(4))
+        tokens = torch.cat([emitted(*each) for each in rounds])
     assert z_score(tokens[:, 0], p[0]) < FIVE_SIGMA
     for first in range(16):
         second = tokens[(tokens[:, 0] == first) & (tokens[:, 1] >= 0), 1]

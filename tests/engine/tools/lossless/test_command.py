@@ -32,9 +32,9 @@ def test_a_correct_engine_passes(pair: dict[str, str]) -> None:
     found = verified(pair)
     report = found.report
     assert report.passed
-    assert [check.drafter for check in report.greedy] == ["none", "model", "suffix", "ngram"]
+    assert [check.drafter for check in report.greedy] == ["none", "model", "suffix", "ngram", "recycling", "early-exit"]
     assert all(not check.divergences for check in report.greedy)
-    assert {check.drafter for check in report.sampled} == {"model", "suffix", "ngram"}
+    assert {check.drafter for check in report.sampled} == {"model", "suffix", "ngram", "recycling", "early-exit"}
     text = found.text()
     assert "PASSED" in text
     assert "2 of 2 replies the same" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -184,6 +185,12 @@ def test_a_seeded_reply_is_the_same_alone_and_in_any_batch(engine: Engine) -> No
             zip(kinds, (1.0, 1.0, 0.7, 1.0, 0.5), (0, 0, 0, 3, 0), strict=True)
         )
     ]
+    special = (
+        Sampling(temperature=1.0, seed=8, repetition_penalty=1.2),
+        Sampling(temperature=1.0, seed=9, lenience=0.5),
+    )
+    requests += [asked(8 + i, "head", 4, sampling) for i, sampling in enumerate(special)]
+    requests.append(replace(asked(10, "combined", None, Sampling(temperature=1.0, seed=10)), detail=3))
     assert_the_same_in_a_batch(engine, [*requests, asked(6, "head", 2, Sampling()), asked(7, "none", 0, Sampling())])
 
 

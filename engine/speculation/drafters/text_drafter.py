@@ -1,0 +1,64 @@
+"""What drafters of the text itself share: a predictor per row, which reads the row's tokens as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.drafters.base import Drafter
+
+
+class Predictor(Protocol):
+    """Something that knows a text so far."""
+
+    tokens: int
+    """How many it has read."""
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Read the tokens that follow."""
+
+
+Known = TypeVar("Known", bound=Predictor)
+
+
+class TextDrafter(Drafter, Generic[Known]):
+    """A drafter that knows nothing but the text.
+
+    Args:
+        make: gives a predictor that has read nothing.
+    """
+
+    at_once: int
+    """Tokens of a prompt that are read in one go."""
+
+    def __init__(self, make: Callable[[], Known]) -> None:
+        self._make = make
+        self._texts: dict[str, Known] = {}
+
+    def text(self, row: SequenceState) -> Known:
+        """What is known of a row's text."""
+        return self._texts[row.request.request_id]
+
+    def admit(self, row: SequenceState) -> None:
+        """Read the beginning of the prompt."""
+        self._texts[row.request.request_id] = self._make()
+        self.read([row])
+
+    def unread(self, row: SequenceState) -> int:
+        """What has not been read yet."""
+        return len(row.tokens) - self.text(row).tokens
+
+    def read(self, rows: Sequence[SequenceState]) -> None:
+        """Read `at_once` tokens more of the first."""
+        row = rows[0]
+        text = self.text(row)
+        text.extend(row.tokens[text.tokens : text.tokens + self.at_once])
+
+    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
+        """Read the new tokens."""
+        self.text(row).extend(emitted)
+
+    def release(self, row: SequenceState) -> None:
+        """Drop what is known."""
+        del self._texts[row.request.request_id]

@@ -1,0 +1,131 @@
+"""The default model on the quantised kernels: its own greedy tokens with every drafter, batch and thread count.
+
+And bit by bit on logits: a token's do not depend on what is read with it, on its place, or on threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from specchat.engine import Engine, EngineConfig, Message, Request
+from specchat.engine.kernels.library import missing
+from specchat.engine.runner.quantized_runner import QuantizedRunner
+from specchat.engine.runner.tree import chain, tree_of
+from specchat.engine.worker.assembly import assemble
+from tests.engine.tiny import ids_of, run_together
+
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.slow,
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+]
+PROMPTS = (
+    "What is the capital of France?",
+    "Write a Python function that reverses a string.",
+    "Repeat three times: the quick brown fox jumps over the lazy dog.",
+    "List five fruits as a JSON array.",
+    "Explain why the sky is blue to a child.",
+    "Translate to Spanish: I would like a cup of coffee.",
+    "Summarise: The meeting is on Monday at nine. Bring the report. The report is due on Monday.",
+    "Count from 1 to 20.",
+    "Write a haiku about the sea.",
+    "Was ist 12 mal 12? 你好!",
+    "Say the alphabet backwards.",
+    "Write three rhyming lines about a cat.",
+    "def add(a, b):\n    return a + b\n\nWrite the same for subtract, multiply and divide.",
+    "Name the planets of the solar system in order.",
+    "Hi!",
+    "Give me a recipe for pancakes as a numbered list.",
+    "Who wrote Hamlet, and when?",
+    "Correct the spelling: teh qick borwn fx.",
+    "🙂🙃 What do these mean?",
+    "Continue: 1, 1, 2, 3, 5, 8,",
+)
+LENGTH = 24
+
+
+@pytest.fixture(scope="module")
+def engine(default_model: Path) -> Iterator[Engine]:
+    running = Engine(EngineConfig("smollm2-135m", default_model.parent, context=512, slots=4))
+    running.start()
+    running.wait_ready(120)
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def plain(engine: Engine) -> list[list[int]]:
+    """What the target says by itself, one at a time."""
+    return [replies for start in range(len(PROMPTS)) for replies in said(engine, "none", start, 1)]
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def said(engine: Engine, drafter: str, start: int, batch: int) -> list[list[int]]:
+    asked = [
+        Request(f"{drafter}{i}", (Message("user", PROMPTS[i]),), drafter=drafter, max_tokens=LENGTH)
+        for i in range(start, start + batch)
+    ]
+    return [ids_of(events) for events in run_together(engine, asked)]
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("drafter", ["none", "ngram", "suffix", "head", "combined"])
+def test_greedy_tokens_are_the_targets_own(engine: Engine, plain: list[list[int]], drafter: str, batch: int) -> None:
+    together = [reply for start in range(0, len(PROMPTS), batch) for reply in said(engine, drafter, start, batch)]
+    assert together == plain
+
+
+def test_every_drafter_is_tested(engine: Engine) -> None:
+    assert set(engine.wait_ready().drafters) == {"none", "ngram", "suffix", "head", "combined"}
+
+
+def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) -> None:
+    """In a chain, alone, as a leaf of a tree, in any slot, beside other rows, with one thread or two."""
+    made = assemble(EngineConfig("smollm2-135m", default_model.parent, context=256, slots=4), lambda *_: None)
+    target, before = made.target, torch.get_num_threads()
+    assert isinstance(target, QuantizedRunner)
+    texts = [made.model.tokenizer.encode(f"Question: {text}")[:40] for text in PROMPTS]
+    try:
+        for texts_of_four in zip(*[iter(texts)] * 4, strict=True):
+            wanted = [one_by_one(target, tokens) for tokens in texts_of_four]
+            for count in (1, 2):
+                torch.set_num_threads(count)
+                shapes = [chain(len(tokens) - 1) for tokens in texts_of_four]
+                seen = target.score(texts_of_four, range(4), [0] * 4, shapes, best=False)
+                for logits, expected in zip(seen.logits, wanted, strict=True):
+                    assert torch.equal(logits.view(torch.int32), expected.view(torch.int32))
+                for slot, (tokens, expected) in enumerate(zip(texts_of_four, wanted, strict=True)):
+                    tree = tree_of(2)
+                    # The text's own tokens along the first branch, others beside them.
+                    start, line = len(tokens) - 3, tree.line(1)
+                    fed = [tokens[start], *[7] * len(tree)]
+                    for node, token in zip(line, tokens[start + 1 :], strict=True):
+                        fed[node] = token
+                    (logits,) = target.score([fed], [slot], [start], [tree], best=False).logits
+                    judged = logits[[0, *line]]
+                    assert torch.equal(judged.view(torch.int32), expected[start:].view(torch.int32))
+                    target.score([tokens], [slot], [0], [chain(len(tokens) - 1)], best=False)
+    finally:
+        torch.set_num_threads(before)
+
+
+def one_by_one(target: QuantizedRunner, tokens: list[int]) -> Tensor:
+    """Logits [T, V] of a text read token by token in the first slot."""
+    torch.set_num_threads(1)
+    found = torch.empty(len(tokens), target.vocabulary)
+    for place, token in enumerate(tokens):
+        found[place] = target.score([[token]], [0], [place], [chain(0)], best=False).logits[0][0]
+    return found
