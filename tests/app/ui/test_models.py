@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
+from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.pull import Pull, PullState
 from specchat.app.ui.actions import models as model_actions
@@ -101,6 +103,18 @@ async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(
         assert before is not None
         assert usage is not None
         assert before.history != usage.history == 77
+
+
+async def test_a_reply_of_a_server_keeps_the_name_that_the_server_gives(models: Models) -> None:
+    stage = models.stage
+    settings = replace(stage.settings, target="qwen3-8b")
+    stage.app._prepare = lambda: Session(stage.engine, settings, stage.store, attached=True)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        await stage.settle(pilot)
+    again = Stage(stage.database.parent)
+    assert again.store.models() == [stage.engine._ready.target] != [settings.target]
 
 
 async def test_nothing_is_changed_while_a_reply_is_written(models: Models) -> None:
