@@ -65,6 +65,8 @@ class RequestManager:
         self._session: Session | None = None
         self._archive: Archive | None = None
         self._ready = False
+        self._target = ""
+        """The model that answers, as the source names it."""
         self._failure = ""
         self._questions = Questions()
         self._queue = RecordQueue()
@@ -268,7 +270,7 @@ class RequestManager:
         if turn is None or self._session is None or self.settings is None or asked or known or reply.metrics.observed:
             return
         examination, messages = Examination(reply, token, detail), conversation.messages(turn)
-        if reply.model and reply.model != self.settings.target:
+        if reply.model and reply.model != self._model:
             examination.fail(f"the reply came from {reply.model}, which is not loaded")
             return
         told = tuple(message for place, message in enumerate(messages) if place not in reply.left_out)
@@ -296,9 +298,9 @@ class RequestManager:
         for record in self._queue.due():
             yield from self._hand_over(record)
 
-    def ready(self) -> None:
-        """The models are loaded: send what has been waiting."""
-        self._ready = True
+    def ready(self, target: str = "") -> None:
+        """The models are loaded, and the source names this target: send what has been waiting."""
+        self._ready, self._target = True, target
         for conversation in self.active:
             self._next(conversation)
 
@@ -411,11 +413,18 @@ class RequestManager:
         conversation.begin_reply(turn, replies[0])
         self._begin(conversation, turn, requests, replies)
 
+    @property
+    def _model(self) -> str:
+        """What answers, as the settings name it; at a server, as that does."""
+        if self._session is not None and self._session.attached:
+            return self._target
+        return self.settings.target if self.settings is not None else ""
+
     def _begin(
         self, conversation: Conversation, turn: Turn, requests: Sequence[Request], replies: Sequence[Reply]
     ) -> None:
         for reply in replies:
-            reply.model = self.settings.target if self.settings is not None else ""
+            reply.model = self._model
         conversation.tell_models()
         if self._archive is not None:
             self._archive.begin(conversation, turn, replies)

@@ -26,3 +26,5 @@ class Session:
     """Sentences to show at the start."""
     settings_file: Path | None = None
     """Stores the settings that are changed in the app; None if they are not stored."""
+    attached: bool = False
+    """Whether the source is a server, which has models that the settings do not name."""

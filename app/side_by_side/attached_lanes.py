@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from specchat.app.sources.attached import AttachedEngine
 from specchat.app.sources.observed import retold
 from specchat.engine import (
     Died,
@@ -19,6 +19,9 @@ from specchat.engine import (
     Ready,
     Request,
 )
+
+if TYPE_CHECKING:
+    from specchat.app.sources.attached import AttachedEngine
 
 _WAIT_S = 0.05
 

@@ -64,8 +64,8 @@ def prepare(
     from specchat.app.chat.session import Session
 
     store, notices = open_store(notice, database)
-    engine = engine or _engine(settings)
-    return Session(engine, settings, store, notices, settings_file())
+    source = engine or _engine(settings)
+    return Session(source, settings, store, notices, settings_file(), attached=engine is not None)
 
 
 def _engine(settings: Settings) -> Source:

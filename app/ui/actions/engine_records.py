@@ -79,5 +79,5 @@ class EngineRecords:
         self._screen.status.show_ready(ready)
         if self._probe is not None and ready.device == "cuda":
             self._probe.find_gpu(ready.device_name)
-        self._requests.ready()
+        self._requests.ready(ready.target)
         self._screen.writing.gauge.begin(ready.context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
+from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.pull import Pull, PullState
 from specchat.app.ui.actions import models as model_actions
 from specchat.app.ui.screens import models as models_screen
 from specchat.app.ui.screens.models import ModelsScreen
+from specchat.engine import Counted
 from specchat.engine.models import KnownModel
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
@@ -80,6 +83,38 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(mod
     again = Stage(stage.database.parent)
     assert [m.model for m in again.store.messages(1) if m.role == "assistant"] == ["smollm2-135m", "qwen3-1.7b"]
     assert again.store.models() == ["qwen3-1.7b", "smollm2-135m"]
+
+
+async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = models.stage
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        await stage.settle(pilot)
+        before = stage.app.chat_screen.writing.gauge.usage
+        await stage.send(pilot, "/model qwen3-1.7b")
+        _, engine = models.made[0]
+        monkeypatch.setattr(engine, "count", lambda _, key: engine._out.append(Counted(77, 0.0, key)))
+        engine.become_ready()
+        await stage.settle(pilot)
+        usage = stage.app.chat_screen.writing.gauge.usage
+        assert before is not None
+        assert usage is not None
+        assert before.history != usage.history == 77
+
+
+async def test_a_reply_of_a_server_keeps_the_name_that_the_server_gives(models: Models) -> None:
+    stage = models.stage
+    settings = replace(stage.settings, target="qwen3-8b")
+    stage.app._prepare = lambda: Session(stage.engine, settings, stage.store, attached=True)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.answer(pilot)
+        await stage.settle(pilot)
+    again = Stage(stage.database.parent)
+    assert again.store.models() == [stage.engine._ready.target] != [settings.target]
 
 
 async def test_nothing_is_changed_while_a_reply_is_written(models: Models) -> None:
