@@ -68,6 +68,7 @@ def test_every_fate_is_drawn_by_some_round() -> None:
         make_round(drafted=4, accepted=1, rejected=True),
         make_round(drafted=1, accepted=1),
         make_round(drafted=0),
+        replace(make_round(drafted=0), judged=0, last_fate=Fate.UNKNOWN),
     ]
     assert {fate for record in rounds for fate in fates(record)} == {fate.value for fate in Fate}
 

@@ -32,8 +32,13 @@ def turns(lane: LaneWorker, box: Outbox, gpu: PretendedGpu) -> Iterator[tuple[li
         yield list(gpu.launches), box.drain()
 
 
-@pytest.mark.parametrize("sampling", ["greedy", "sampled", "filtered", "lenient"])
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize(
+    ("drafter", "sampling"),
+    [
+        pytest.param(*each, marks=() if each[1] == "sampled" else pytest.mark.slow)
+        for each in product(DRAFTERS, ("greedy", "sampled", "filtered", "lenient"))
+    ],
+)
 def test_a_round_launches_little(drafter: str, sampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = parts(drafter)
     with pretended_gpu(monkeypatch) as gpu:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -149,12 +150,17 @@ def mixed(drafter: str, sampling: Sampling) -> list[Request]:
     ]
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize(
+    ("drafter", "kind"),
+    [
+        pytest.param(*each, marks=() if each[1] == "greedy" or each == ("combined", "filtered") else pytest.mark.slow)
+        for each in product(DRAFTERS, SAMPLINGS)
+    ],
+)
 def test_a_gpu_gives_what_the_cpu_gives_and_is_waited_for_once_a_round(
-    drafter: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+    drafter: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests = mixed(drafter, sampling)
+    requests = mixed(drafter, SAMPLINGS[kind])
     expected = replies(requests, drafter)
     with pretended_gpu(monkeypatch) as gpu:
         assert replies(requests, drafter, gpu) == expected

@@ -118,8 +118,8 @@ def random_logits(vocabulary: int, drafted: int, adversarial: bool) -> tuple[Ten
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=1.0), Sampling(temperature=0.8, top_k=6, top_p=0.9)])
-@pytest.mark.parametrize("drafted", [16, 9])
-@pytest.mark.parametrize("adversarial", [True, False])
+@pytest.mark.parametrize("drafted", [pytest.param(16, marks=pytest.mark.slow), 9])
+@pytest.mark.parametrize("adversarial", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("certain", [False, True], ids=["drawn", "certain"])
 @pytest.mark.parametrize("by_kernels", [False, BY_KERNELS], ids=["tensors", "kernels"])
 def test_what_comes_out_is_distributed_as_the_target(

@@ -61,7 +61,7 @@ def test_what_is_finished_is_kept_when_it_is_stopped(pair: dict[str, str]) -> No
 
     report = run(LosslessOptions(**{**QUICK, "samples": 40, "dtype": "float32", **pair}), say).report  # type: ignore[arg-type]
     assert report.stopped
-    assert len(report.greedy) == 4
+    assert len(report.greedy) == 6
     assert [check.drafter for check in report.sampled] == ["model"]
     assert "STOPPED" in report.text(str)
     with pytest.raises(KeyboardInterrupt):
