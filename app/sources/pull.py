@@ -49,7 +49,7 @@ class Pull:
         if self.state is PullState.RUNNING:
             return
         command = [sys.executable, "-m", "specchat", "models", "pull", "--json", "--", self.name]
-        self.state = PullState.RUNNING
+        self._process, self.state = None, PullState.RUNNING  # the end of one that was paused is not this one's
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -79,6 +79,7 @@ async def attached(stage: Stage, pilot: Pilot[None]) -> None:
     await counted(stage, pilot)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_looks(snap_compare: Callable[..., bool], stage: Stage, size: tuple[int, int]) -> None:
     keys = ("alt+a",) if size == NARROW else ()
@@ -106,6 +107,7 @@ async def test_a_path_is_completed_named_counted_and_sent(stage: Stage) -> None:
         assert stage.app.screen.query_one(TextArea).text == CODE
 
 
+@pytest.mark.slow
 async def test_choices_are_gone_through_and_names_with_spaces_are_quoted(stage: Stage) -> None:
     Path("now and then.txt").write_text("x")
     async with stage.app.run_test(size=WIDE) as pilot:
@@ -137,6 +139,7 @@ async def test_attach_names_a_file_and_refuses_what_is_none(stage: Stage) -> Non
             assert (said(stage)[-1], composer(stage).text) == (sentence, f"/attach {path}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["", "/candidates 2 "])
 async def test_a_file_that_vanishes_is_said_and_the_prompt_is_kept(stage: Stage, command: str) -> None:
     stage.settings = type(stage.settings)(temperature=0.7)
@@ -175,6 +178,7 @@ async def test_a_long_paste_is_a_sign_that_is_sent_in_full(stage: Stage) -> None
         assert asked(stage) == f"Sum up {LONG} please"
 
 
+@pytest.mark.slow
 async def test_a_paste_is_opened_expanded_and_removed_by_key(stage: Stage) -> None:
     text = "\n".join("abc" for _ in range(50))
     async with stage.app.run_test(size=WIDE) as pilot:
@@ -196,6 +200,7 @@ async def test_a_paste_is_opened_expanded_and_removed_by_key(stage: Stage) -> No
         assert composer(stage).text == ""
 
 
+@pytest.mark.slow
 async def test_what_was_sent_can_be_opened_and_stays(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await attached(stage, pilot)
@@ -208,6 +213,7 @@ async def test_what_was_sent_can_be_opened_and_stays(stage: Stage) -> None:
         assert stage.app.screen.query_one(TextArea).text == CODE
 
 
+@pytest.mark.slow
 async def test_an_edited_prompt_keeps_its_files_as_they_were(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await attached(stage, pilot)
@@ -225,6 +231,7 @@ async def test_an_edited_prompt_keeps_its_files_as_they_were(stage: Stage) -> No
         assert LONG in asked(stage)
 
 
+@pytest.mark.slow
 async def test_unsent_text_comes_back_with_its_attachments(stage: Stage, tmp_path: Path) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await attached(stage, pilot)
@@ -241,6 +248,7 @@ async def test_unsent_text_comes_back_with_its_attachments(stage: Stage, tmp_pat
         assert asked(again) == f"notes.txt:\n```\nBring tea.\n```\n\nAnd @notes.txt with {LONG}"
 
 
+@pytest.mark.slow
 async def test_a_prompt_that_is_taken_back_keeps_what_it_had(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.settle(pilot)
@@ -253,6 +261,7 @@ async def test_a_prompt_that_is_taken_back_keeps_what_it_had(stage: Stage) -> No
         assert asked(stage) == f"notes.txt:\n```\nBring cake.\n```\n\nWhat is in @notes.txt\n\n{LONG}"
 
 
+@pytest.mark.slow
 async def test_the_palette_and_the_commands_lead_to_the_same(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await attached(stage, pilot)

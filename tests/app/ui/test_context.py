@@ -21,6 +21,8 @@ from specchat.engine import Admitted
 from tests.app.stage import QUESTION, Stage, lines_of, run
 from tests.app.views import screen_of
 
+pytestmark = pytest.mark.slow
+
 WIDE, NARROW = (140, 40), (80, 24)
 
 

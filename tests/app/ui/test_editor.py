@@ -14,6 +14,8 @@ from specchat.app.ui.widgets.composer import Composer
 from tests.app.stage import Stage
 from tests.terminal import Terminal
 
+pytestmark = pytest.mark.slow
+
 APPENDS = "import sys, os; f = open(sys.argv[-1], 'a'); f.write(' and tea\\nplease\\n'); f.close()"
 TEXT = "Tell me about cake"
 

@@ -43,7 +43,7 @@ async def test_line_and_panel_agree_in_every_frame(tmp_path: Path) -> None:
             if line is not None:
                 assert line == panel_figures(stage)
                 seen.add(line)
-        assert len(seen) > 2
+        assert len(seen) > 1
 
 
 async def test_the_speed_of_now_is_empty_when_nothing_runs(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from textual.pilot import Pilot
 
 from specchat.app.chat.export import as_json
@@ -12,6 +13,8 @@ from specchat.engine import Admitted, Finished, Round, to_json
 from tests.app.recorded import trace
 from tests.app.stage import Stage, lines_of
 from tests.app.views import screen_of
+
+pytestmark = pytest.mark.slow
 
 SIZE, TURNS = (100, 30), 40
 

@@ -22,6 +22,8 @@ from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
 from tests.app.views import screen_of
 
+pytestmark = pytest.mark.slow
+
 WIDE, NARROW = (140, 40), (80, 24)
 GB = 10**9
 HERE = Path("/models")

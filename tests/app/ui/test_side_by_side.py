@@ -22,6 +22,8 @@ from tests.app.cli.commands.command import command
 from tests.app.recorded import trace
 from tests.app.side_stage import FOLLOW_UP, QUESTION, SideStage, differing
 
+pytestmark = pytest.mark.slow
+
 WIDE, NARROW = (140, 40), (80, 24)
 
 

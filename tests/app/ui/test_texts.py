@@ -20,6 +20,8 @@ from specchat.engine import Message
 from tests.app.stage import QUESTION, Stage
 from tests.app.views import screen_of
 
+pytestmark = pytest.mark.slow
+
 WIDE, NARROW = (140, 40), (80, 24)
 
 

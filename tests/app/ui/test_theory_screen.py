@@ -13,6 +13,8 @@ from specchat.app.ui.screens.theory import TheoryScreen
 from specchat.engine import MAX_GAMMA, optimal_gamma
 from tests.app.stage import Stage, run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:

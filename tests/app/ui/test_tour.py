@@ -17,6 +17,8 @@ from specchat.app.ui.widgets.welcome import Welcome
 from specchat.engine import Fate, read_trace
 from tests.app.stage import Stage, run
 
+pytestmark = pytest.mark.slow
+
 WIDE, NARROW = (140, 40), (80, 24)
 NAMES = ["draft", "verify", "accept", "reject", "correct", "bonus"]
 

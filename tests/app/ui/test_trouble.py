@@ -15,6 +15,8 @@ from specchat.engine import FinishReason, Round, to_json
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage, lines_of
 
+pytestmark = pytest.mark.slow
+
 SIZE = (140, 40)
 
 

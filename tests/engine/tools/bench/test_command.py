@@ -62,7 +62,7 @@ def test_a_synthetic_pair_over_drafters_gammas_batches_and_temperatures() -> Non
     assert "synthetic, batch 2, temperature 0.7" in text
     found = json.loads(report.json())
     assert found["specchat_bench"] == 1
-    assert len(found["cells"]) == 28
+    assert len(found["cells"]) == 44
     assert found["setting"]["device"] == "cpu"
     assert {"python", "torch", "transformers"} <= found["versions"].keys()
     assert found["plan"]["gammas"] == [2, 3]
