@@ -60,10 +60,11 @@ REPLAY_KEYS: tuple[Row, ...] = (
     ("+ −", "faster, slower"),
     (KeyOf("chat.again"), "play again from the start"),
 )
+FORK: Row = (KeyOf("transcript.fork-here"), "there: put another token in its place, and go on from it")
 LOOKING_KEYS: tuple[Row, ...] = (
     (KeyOf("chat.inspect"), "look at tokens, as a click on one does; again: stop"),
     ("← → ↑ ↓", "there: token by token, line by line; ^← ^→ round by round"),
-    (KeyOf("transcript.fork-here"), "there: put another token in its place, and go on from it"),
+    FORK,
     (KeyOf("chat.rounds"), "rounds on a line of time; there: ← → ↑ ↓, z zooms"),
     (KeyOf("chat.pause"), "pause between rounds, and go on"),
     (KeyOf("chat.step"), "the next part of a round: drafted, judged, complete"),
@@ -108,7 +109,8 @@ def chat_help() -> HelpPage:
 
 def replay_help() -> HelpPage:
     """The help of a replay."""
-    return HelpPage(REPLAY_KEYS + KEYS, ("looking closely", LOOKING_KEYS))
+    looking = tuple(line for line in LOOKING_KEYS if line is not FORK)
+    return HelpPage(REPLAY_KEYS + KEYS, ("looking closely", looking))
 
 
 class HelpScreen(ModalScreen[None]):

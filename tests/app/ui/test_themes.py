@@ -28,7 +28,8 @@ def test_every_fate_can_be_read(theme: Theme) -> None:
     colours = themes.colours(theme, variables)
     for tone in TONES:
         assert themes.contrast(Color.parse(colours[tone]), Color.parse(variables["background"])) >= 4.4, tone
-    assert len({colours[f"fate-{fate.value}"] for fate in Fate}) == len(Fate)
+    known = [fate for fate in Fate if fate is not Fate.UNKNOWN]  # that one is in italics, in the colour of plain
+    assert len({colours[f"fate-{fate.value}"] for fate in known}) == len(known)
 
 
 def test_contrast_is_that_of_wcag() -> None:
