@@ -20,6 +20,8 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.engine import Engine, EngineConfig, Finished, Outbox, Round
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage
 
+pytestmark = pytest.mark.slow
+
 SIZE = (140, 40)
 
 

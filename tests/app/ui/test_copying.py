@@ -18,6 +18,8 @@ from specchat.engine import Fate, Finished, FinishReason, Round
 from tests.app.stage import Stage, lines_of
 from tests.app.ui.test_transcript import round_of
 
+pytestmark = pytest.mark.slow
+
 SIZE = (140, 40)
 CODE = "Two ways:\n\n```python\nprint(1)\n```\n\nor\n\n```sh\necho 1\n```\n"
 

@@ -17,6 +17,8 @@ from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.app.ui.widgets.too_small import TooSmall
 from tests.app.stage import Stage, lines_of
 
+pytestmark = pytest.mark.slow
+
 NARROW = (80, 24)
 
 

@@ -16,6 +16,8 @@ from specchat.app.ui.widgets.composer import Composer
 from tests.app.stage import QUESTION, Stage, lines_of
 from tests.app.views import screen_of
 
+pytestmark = pytest.mark.slow
+
 WIDE, NARROW = (140, 40), (80, 24)
 
 

@@ -37,6 +37,8 @@ from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
 from tests.app.sources.test_attached import first, to_the_end
 
+pytestmark = pytest.mark.slow
+
 ASKED = (Message("user", "Hello?"),)
 A, R, D, C, B, P, U = (
     Fate.ACCEPTED,
