@@ -47,6 +47,7 @@ PROMPTS = (
     "Continue: 1, 1, 2, 3, 5, 8,",
 )
 LENGTH = 24
+DRAFTERS = ("none", "ngram", "suffix", "recycling", "early-exit", "head", "combined")
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +83,14 @@ def said(engine: Engine, drafter: str, start: int, batch: int) -> list[list[int]
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("drafter", ["none", "ngram", "suffix", "head", "combined"])
+@pytest.mark.parametrize("drafter", DRAFTERS)
 def test_greedy_tokens_are_the_targets_own(engine: Engine, plain: list[list[int]], drafter: str, batch: int) -> None:
     together = [reply for start in range(0, len(PROMPTS), batch) for reply in said(engine, drafter, start, batch)]
     assert together == plain
 
 
 def test_every_drafter_is_tested(engine: Engine) -> None:
-    assert set(engine.wait_ready().drafters) == {"none", "ngram", "suffix", "head", "combined"}
+    assert set(engine.wait_ready().drafters) == set(DRAFTERS)
 
 
 def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) -> None:
@@ -104,7 +105,7 @@ def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) 
             for count in (1, 2):
                 torch.set_num_threads(count)
                 shapes = [chain(len(tokens) - 1) for tokens in texts_of_four]
-                seen = target.score(texts_of_four, range(4), [0] * 4, shapes, best=False)
+                seen = target.score(texts_of_four, range(4), [0] * 4, shapes, likeliest=0)
                 for logits, expected in zip(seen.logits, wanted, strict=True):
                     assert torch.equal(logits.view(torch.int32), expected.view(torch.int32))
                 for slot, (tokens, expected) in enumerate(zip(texts_of_four, wanted, strict=True)):
@@ -114,10 +115,10 @@ def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) 
                     fed = [tokens[start], *[7] * len(tree)]
                     for node, token in zip(line, tokens[start + 1 :], strict=True):
                         fed[node] = token
-                    (logits,) = target.score([fed], [slot], [start], [tree], best=False).logits
+                    (logits,) = target.score([fed], [slot], [start], [tree], likeliest=0).logits
                     judged = logits[[0, *line]]
                     assert torch.equal(judged.view(torch.int32), expected[start:].view(torch.int32))
-                    target.score([tokens], [slot], [0], [chain(len(tokens) - 1)], best=False)
+                    target.score([tokens], [slot], [0], [chain(len(tokens) - 1)], likeliest=0)
     finally:
         torch.set_num_threads(before)
 
@@ -127,5 +128,5 @@ def one_by_one(target: QuantizedRunner, tokens: list[int]) -> Tensor:
     torch.set_num_threads(1)
     found = torch.empty(len(tokens), target.vocabulary)
     for place, token in enumerate(tokens):
-        found[place] = target.score([[token]], [0], [place], [chain(0)], best=False).logits[0][0]
+        found[place] = target.score([[token]], [0], [place], [chain(0)], likeliest=0).logits[0][0]
     return found
