@@ -70,13 +70,15 @@ def slot_attention(
     """
     if isinstance(attention_mask, BlockMask):
         return attend(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
-    if (layers := _noted.get()) is not None:
+    # Compiled layers are static ones, whose rows lie together; the compiler knows no context variables.
+    layers, runs = (None, []) if torch.compiler.is_compiling() else (_noted.get(), _runs.get())
+    if layers is not None:
         layers.add(id(module))
     batch, heads, length, size = query.shape
     groups = key.shape[1]
     folded = query.reshape(batch, groups, heads // groups * length, size)
     attend_to = partial(torch.nn.functional.scaled_dot_product_attention, scale=scaling)
-    if runs := _runs.get():  # a call for each run costs less than a copy of what it reads
+    if runs:  # a call for each run costs less than a copy of what it reads
         masks = [None if attention_mask is None else attention_mask[run.rows] for run in runs]
         parts = zip(runs, masks, strict=True)
         out = torch.cat([attend_to(folded[r.rows], key[r.slots], value[r.slots], mask) for r, mask in parts])
