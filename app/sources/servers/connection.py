@@ -20,6 +20,8 @@ from specchat.app.sources.servers.specchat import Specchat
 from specchat.app.sources.servers.vllm import VLLM
 from specchat.engine import EngineError
 
+KEEP_S = 1.0
+"""How long an idle connection is used again: servers close theirs after a few seconds, at times just then."""
 CONNECT_S = 10.0
 SILENCE_S = 600.0
 """Seconds without a byte of a reply until it counts as lost: a request may wait for a slot."""
@@ -45,7 +47,7 @@ class Connection:
         self.url = _base(url)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
-        limits = httpx2.Limits(max_connections=None)
+        limits = httpx2.Limits(max_connections=None, keepalive_expiry=KEEP_S)
         self.http = httpx2.Client(base_url=self.url, headers=headers, timeout=timeout, limits=limits)
 
     def meet(self, model: str | None) -> Server:
