@@ -26,9 +26,6 @@ from specchat.engine.runner.static_view import StaticView
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
 
-_ROUNDING = 0.02
-"""Difference, relative to the largest number, that the shape of an operation may make."""
-
 
 class ModelRunner:
     """Runs one model over its own KV cache: tokens at given positions in, logits out.
@@ -72,7 +69,6 @@ class ModelRunner:
         # The last column never holds a token: padding rows of a CUDA graph write there.
         columns = context + overhang + 1
         self.cache = self._allocate(slots, -(-columns // flex.BLOCK) * flex.BLOCK if self.flex else columns)
-        self._gathers = self._gathers or not self._can_be_scattered()
         self.graph_runner: GraphRunner | None = None
         """Passes of fixed shape, on a GPU."""
         on_gpu = self.device.type == "cuda"
@@ -288,27 +284,6 @@ class ModelRunner:
             return 0
         self.model.set_attn_implementation(attention.NAME)
         return int(heads // groups)
-
-    @torch.inference_mode()
-    def _can_be_scattered(self) -> bool:
-        """Whether rows whose slots are no neighbours get from a pass what they get with keys and values by row: some
-        networks look at these before attention does."""
-        slots, found = [min(self.cache.slots - 1, 2), 0], []
-        if self.cache.slots == 1:
-            return True
-        tokens = to_device([[1], [2]], self.device)
-        try:
-            for self._gathers in (True, False):
-                found.append(self._run(self.model.base_model, tokens, slots, [0, 1])[0].float())
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # any modelling code may be behind this call
-            return False
-        by_row, scattered = found
-        if not bool(by_row.isfinite().all()):
-            for slot in slots:
-                self.cache.clear(slot)
-        return bool((by_row - scattered).abs().max() <= _ROUNDING * by_row.abs().max())
 
     def _allocate(self, slots: int, columns: int) -> KVCache:
         shapes = self._shapes()
