@@ -111,7 +111,8 @@ class KVCache:
         """
         end = target + len(sources)
         for block in self._blocks:
-            columns = block.numpy()[:, slot]
+            # numpy knows no bfloat16: what is moved is two bytes to it.
+            columns = (block.view(torch.int16) if block.dtype is torch.bfloat16 else block).numpy()[:, slot]
             columns[:, :, target:end] = columns[:, :, list(sources)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from typing import Any
@@ -24,7 +25,8 @@ from specchat.engine.runner.longrope import fix_longrope
 from specchat.engine.runner.padding import CAPTURED, captured_width, padded_width
 from specchat.engine.runner.static_view import StaticView
 from specchat.engine.runner.to_device import to_device
-from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
+from specchat.engine.runner.tree_mask import TreeMask
+from specchat.engine.runner.tree_part import TreePart, TreePlace
 
 
 class ModelRunner:
@@ -123,6 +125,23 @@ class ModelRunner:
         """Write keys and values of tokens [B, T]; returns their tapped hidden states [B, T, taps x hidden size]."""
         return self._tapped(self._run(self.model.base_model, tokens, slots, starts), tokens.shape[1])
 
+    @torch.inference_mode()
+    def extend(self, places: Sequence[TreePlace]) -> Tensor:
+        """Feed drafted tokens behind those of their trees that the cache holds: logits [n, V] of n places.
+
+        Those of a row are next to each other, in consecutive columns.
+        """
+        counts, starts = Counter(place.slot for place in places), dict[int, int]()
+        for place in places:
+            starts.setdefault(place.slot, place.first + place.column)
+        room = self.cache.columns - max(starts.values())
+        part = TreePart.of(places, min(padded_width(max(counts.values())), room), self.device)
+        fed = to_device(part.tokens, self.device)
+        logits: Tensor = self._run(self.model, fed, part.slots, part.starts, part).logits
+        if len(part.counts) == 1:
+            return logits[0, : len(places)]
+        return torch.cat([row[:count] for row, count in zip(logits, part.counts, strict=True)])
+
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """As `forward`, in the fastest shape, without batch invariance."""
         exact, self._static = self._static, self.graph_runner
@@ -191,9 +210,14 @@ class ModelRunner:
         return padded_width(length) if self._static is None else captured_width(length)
 
     def _run(
-        self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
+        self,
+        model: Any,
+        tokens: Tensor,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        tree_mask: TreeMask | TreePart | None = None,
     ) -> Any:
-        width = padded_width(tokens.shape[1]) if tree_mask is None else tree_mask.depths.shape[1]
+        width = padded_width(tokens.shape[1]) if tree_mask is None else tree_mask.width
         room = self.cache.columns - max(starts)  # the end of a prompt may be near that of the cache
         tokens = functional.pad(tokens, (0, min(width, room) - tokens.shape[1]))
         first = to_device(starts, self.device)
@@ -227,10 +251,10 @@ class ModelRunner:
         tokens: Tensor,
         columns: Tensor,
         view: CacheView | StaticView,
-        tree_mask: TreeMask | None = None,
+        tree_mask: TreeMask | TreePart | None = None,
     ) -> Any:
         """Run the model on tokens [B, T], written to columns [B, T]; for chains these are the positions."""
-        positions = columns if tree_mask is None else columns[:, :1] + tree_mask.depths
+        positions = columns if tree_mask is None else tree_mask.positions(columns)
         return model(
             input_ids=tokens,
             position_ids=positions.clamp(max=self._limit),
@@ -241,7 +265,7 @@ class ModelRunner:
         )
 
     def _mask(
-        self, written: Tensor, view: CacheView | StaticView | _Probe, tree_mask: TreeMask | None = None
+        self, written: Tensor, view: CacheView | StaticView | _Probe, tree_mask: TreeMask | TreePart | None = None
     ) -> Tensor | BlockMask | dict[str, Tensor | BlockMask]:
         """Attention mask for the S columns of a view, in the form that the model's attention takes (per layer type if
         it mixes full and sliding windows)."""
@@ -249,9 +273,7 @@ class ModelRunner:
 
         def seen(window: int | None) -> Tensor:
             if tree_mask is not None:
-                return tree_visibility(
-                    tree_mask.inside, tree_mask.depths, tree_mask.depths, written[:, 0], columns, window
-                )
+                return tree_mask.visibility(written, columns, window)
             before = columns <= written[:, None, :, None]
             return before if window is None else before & (columns > written[:, None, :, None] - window)
 

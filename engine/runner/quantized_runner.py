@@ -23,6 +23,7 @@ from specchat.engine.runner.device import require_memory
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.tree import Tree, chain
 from specchat.engine.runner.tree_mask import TreeMask
+from specchat.engine.runner.tree_part import TreePlace
 
 Ints = NDArray[np.int32]
 CPU = torch.device("cpu")
@@ -130,6 +131,12 @@ class QuantizedRunner:
         trees = [chain(count - 1) for count in counts] if tree_mask is None else tree_mask.trees
         logits, tapped = self._run(_flat(tokens, counts), _chains(trees, slots, starts), every=True)
         return _by_row(logits, counts, width), None if tapped is None else _by_row(tapped, counts, width)
+
+    def extend(self, places: Sequence[TreePlace]) -> Tensor:
+        """Feed drafted tokens behind those of their trees that the cache holds: logits [n, V], float32, of n places."""
+        ids = np.array([place.token for place in places])
+        logits, _, _ = self._decoder.run_all(ids, _behind(places), torch.get_num_threads(), likeliest=0)
+        return logits
 
     def first_layers(self, count: int) -> QuantizedRunner:
         """Cut off behind its first layers, on the same cache."""
@@ -259,6 +266,23 @@ def _chains(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) 
         prefixes=prefixes,
         ancestor_offsets=offsets,
         ancestors=np.concatenate(ancestors).astype(np.int32),
+    )
+
+
+def _behind(places: Sequence[TreePlace]) -> Chains:
+    """Where tokens stand that are fed after those before them in their trees."""
+    first, column, depth, slot = (
+        np.array(part, dtype=np.int32)
+        for part in zip(*((place.first, place.column, len(place.path), place.slot) for place in places), strict=True)
+    )
+    ancestors = [place.first + before for place in places for before in place.path]
+    return Chains(
+        slots=slot,
+        positions=first + depth + 1,
+        columns=first + column,
+        prefixes=first + 1,
+        ancestor_offsets=np.cumsum(np.concatenate([[0], depth]), dtype=np.int32),
+        ancestors=np.array(ancestors, dtype=np.int32),
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.tree_mask import TreeMask
+from specchat.engine.runner.tree_part import TreePlace
 
 
 class Runner(Protocol):
@@ -65,6 +66,13 @@ class Runner(Protocol):
             starts: the position of each row's first token.
             tree_mask: of rows that are trees; None where all are chains.
             lengths: how many of each row's tokens count; what comes out behind them means nothing, and is a number.
+        """
+
+    def extend(self, places: Sequence[TreePlace]) -> Tensor:
+        """Feed drafted tokens behind those of their trees that the cache holds: logits [n, V] of n places, which hold
+        until the next pass.
+
+        Those of a row are next to each other, in consecutive columns.
         """
 
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:

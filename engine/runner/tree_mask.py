@@ -50,6 +50,19 @@ class TreeMask:
         widths = zip_longest(*(table.widths for table in tables.values()), fillvalue=0)
         return cls(depths, inside, children, tuple(map(max, widths)), tuple(trees))
 
+    @property
+    def width(self) -> int:
+        """T."""
+        return self.depths.shape[1]
+
+    def positions(self, columns: Tensor) -> Tensor:
+        """[B, T], int64, of the tokens of trees that are written to `columns` [B, T]."""
+        return columns[:, :1] + self.depths
+
+    def visibility(self, written: Tensor, columns: Tensor, window: int | None) -> Tensor:
+        """`tree_visibility` [B, 1, T, S] of trees that are written to `written` [B, T]."""
+        return tree_visibility(self.inside, self.depths, self.depths, written[:, 0], columns, window)
+
 
 @lru_cache(maxsize=1024)
 def _table(tree: Tree, width: int) -> TreeMask:

@@ -26,16 +26,20 @@ from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.combined import CombinedDrafter
+from specchat.engine.speculation.drafters.draft_cache import LEAD, DraftCache
 from specchat.engine.speculation.drafters.draft_model import ModelDrafter
 from specchat.engine.speculation.drafters.early_exit import SAMPLE, EarlyExitDrafter
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
+from specchat.engine.speculation.drafters.model_steps import ModelSteps
+from specchat.engine.speculation.drafters.model_tree import ModelTreeDrafter
 from specchat.engine.speculation.drafters.ngram import NGramDrafter
 from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.speculation.drafters.published.find import find_published
 from specchat.engine.speculation.drafters.published.load import load_published
 from specchat.engine.speculation.drafters.recycling import RecyclingDrafter
 from specchat.engine.speculation.drafters.suffix import SuffixDrafter
+from specchat.engine.speculation.proposal import Support
 from specchat.engine.speculation.verify.verifier import Draws, Verifier
 from specchat.engine.worker.obtain import Model, make_runner, obtain_model
 
@@ -192,7 +196,7 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         cache_bytes += drafter.bytes
         score_bytes = drafter.score_bytes
     if cached is not None:
-        drafters.insert(0, ModelDrafter(cached, penalties, model.vocab_size, config.prefill_chunk))
+        drafters = [*_of_model(cached, target, penalties, config.prefill_chunk), *drafters]
     return Assembly(
         model=model,
         target=target,
@@ -214,6 +218,16 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         ),
         exact=exact,
     )
+
+
+def _of_model(draft: Runner, target: Runner, penalties: Penalties, chunk: int) -> list[Drafter]:
+    """All ways of drafting with a draft model, on one cache."""
+    cache, steps = DraftCache(draft, chunk), ModelSteps(draft, penalties, target.vocabulary, LEAD)
+    drafters: list[Drafter] = [ModelDrafter(draft, cache, steps)]
+    if target.branches and draft.device.type == "cpu":
+        support = Support.of(torch.arange(target.vocabulary), target.vocabulary)
+        drafters.append(ModelTreeDrafter(draft, cache, steps, support))
+    return drafters
 
 
 def _early_exit(model: Model, target: Runner, penalties: Penalties) -> list[Drafter]:

@@ -35,7 +35,7 @@ class ModelSteps:
         self._lead = lead
         self._static: StaticSteps | None = None
         if network.graph_runner is not None:
-            self._static = StaticSteps(network.graph_runner, self._fit, vocabulary, lead)
+            self._static = StaticSteps(network.graph_runner, self.fit, vocabulary, lead)
 
     @property
     def graph_bytes(self) -> int:
@@ -64,6 +64,13 @@ class ModelSteps:
         return self._draft(rows, lead, steps, to_device(u, self._device))
 
     @torch.inference_mode()
+    def behind_last(self, rows: Sequence[SequenceState], lead: int) -> Tensor:
+        """Logits [B, V] of what follows each row's last token, of which all but the last `lead` tokens are cached."""
+        fed = to_device([row.tokens[-lead:] for row in rows], self._device)
+        starts = [len(row.tokens) - lead for row in rows]
+        return self.fit(self._network.forward(fed, [row.slot for row in rows], starts)[:, -1])
+
+    @torch.inference_mode()
     def _draft(self, rows: Sequence[SequenceState], lead: int, steps: int, u: Tensor) -> tuple[Tensor, Tensor | None]:
         settings = SamplingRows.of([row.request.sampling for row in rows], self._device)
         slots = [row.slot for row in rows]
@@ -73,7 +80,7 @@ class ModelSteps:
         tokens = torch.empty(len(rows), 0, dtype=torch.long, device=self._device)
         distributions: list[Tensor] = []
         for step in range(steps):
-            logits = self._fit(self._network.forward(fed, slots, starts)[:, -1:])
+            logits = self.fit(self._network.forward(fed, slots, starts)[:, -1:])
             if adjustment is not None:
                 logits = adjustment.apply(logits, tokens, first=step)
             if settings.flags.all_greedy:
@@ -87,7 +94,7 @@ class ModelSteps:
             tokens = torch.cat([tokens, fed], dim=1)
         return tokens, torch.stack(distributions, 1) if distributions else None
 
-    def _fit(self, logits: Tensor) -> Tensor:
+    def fit(self, logits: Tensor) -> Tensor:
         """Logits over the target's vocabulary: padding tails differ between models of one family."""
         missing = self._vocabulary - logits.shape[-1]
         if missing <= 0:

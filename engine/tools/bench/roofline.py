@@ -53,7 +53,7 @@ class Traffic:
         if not counted.tokens:
             return None
         read = counted.rounds * self.weights + counted.positions * self.cache
-        if drafter in ("model", "head", "combined"):
+        if drafter in ("model", "model-tree", "head", "combined"):
             read += counted.steps * self.draft_weights + counted.draft_positions * self.draft_cache
         return read / counted.tokens
 

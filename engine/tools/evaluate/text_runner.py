@@ -17,6 +17,7 @@ from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES
 from specchat.engine.runner.tree_mask import TreeMask
+from specchat.engine.runner.tree_part import TreePlace
 from specchat.engine.tools.evaluate.texts import Text
 
 _SLOT = 0
@@ -157,6 +158,10 @@ class TextRunner:
         logits = self._logits[0, : len(likeliest)]
         logits.scatter_(1, likeliest, self._shares.expand_as(likeliest)).scatter_(1, next_ones, 1.0)
         return self._logits[:, : places.shape[1]], None if states is None else states[places.clamp(max=len(states) - 1)]
+
+    def extend(self, places: Sequence[TreePlace]) -> Tensor:
+        """Not asked for: drafters know the target itself."""
+        raise NotImplementedError
 
     def first_layers(self, count: int) -> Runner:
         """Not asked for: drafters know the target itself."""

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA
+from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import LONGEST, Tree, chain, tree_of
@@ -19,15 +19,15 @@ from specchat.engine.sampling.sampler import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.fixed_trees import BUCKETS, LATER, may_branch, offer
-from specchat.engine.speculation.drafters.head.drawer import Drawer
-from specchat.engine.speculation.drafters.head.growth import EXPECTED, GRADES, Growth, Node, going_on, nominal_rate
+from specchat.engine.speculation.drafters.growing.grow import Asked, grow
+from specchat.engine.speculation.drafters.growing.growth import EXPECTED, GRADES
 from specchat.engine.speculation.drafters.head.layers import Head, layer_of
 from specchat.engine.speculation.drafters.head.memory import HeadMemory
-from specchat.engine.speculation.drafters.head.packed_layer import PackedLayer, Place
+from specchat.engine.speculation.drafters.head.packed_layer import PackedLayer
 from specchat.engine.speculation.drafters.head.static_steps import StaticSteps
 from specchat.engine.speculation.drafters.head.steps import DraftSteps, Extend, levels_of
 from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
-from specchat.engine.speculation.gamma.budget import Budget, repeatable
+from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft, Offers, Support, join
 
 _STEADY = tree_of(2).first(4)
@@ -163,57 +163,12 @@ class HeadDrafter(Drafter):
         return _STEADY if free and gamma == self.steady == _STEADY.depth else tree_of(gamma)
 
     def _grow(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]) -> Draft:
-        """Trees that grow step by step, as long as that pays (`engine.speculation.drafters.head.growth`)."""
+        """Trees that grow step by step, as long as that pays."""
         layer = self._layer
         assert isinstance(layer, PackedLayer)
-        q = torch.empty(len(rows), MAX_GAMMA, len(self._known))
-        drawers = [None if row.request.sampling.greedy else Drawer(row, of) for row, of in zip(rows, q, strict=True)]
-        growths = [
-            Growth(
-                budget or repeatable(nominal_rate, line=0 if row.request.gamma is None else gamma),
-                min(gamma, LONGEST),
-                drawn=drawer is not None,
-            )
-            for row, gamma, budget, drawer in zip(rows, gammas, budgets, drawers, strict=True)
-        ]
-        scores, steps = self._memory.read(rows), 0
-        nodes = [[Node(0, 1.0, i)] for i in range(len(rows))]
-        while any(nodes):
-            steps += 1
-            assert scores.best is not None
-            assert scores.shares is not None
-            best, shares = scores.best.tolist(), scores.shares.tolist()
-            promises = []
-            for growth, drawer, mine in zip(growths, drawers, nodes, strict=True):
-                added = growth.offers(mine, shares)
-                if drawer is None:
-                    for each in added:
-                        growth.add(each, self._known[best[each.node.source][each.rank]])
-                else:
-                    added = drawer.draw(growth, added, scores.logits, self._known)
-                promises.append(growth.promising(added))
-            nodes = [[] for _ in rows]
-            places: list[Place] = []
-            for i in going_on(growths, [gain for _, gain in promises]):
-                for place, each in promises[i][0]:
-                    path, token, column = each.node.path, growths[i].tokens[place - 1], growths[i].next_column()
-                    nodes[i].append(Node(place, each.chance, len(places), (*path, column)))
-                    places.append(Place(rows[i], token, column, path, each.node.source))
-            if places:
-                scores = layer.go_on(places)
-        whole = [growth.tree() for growth in growths]
-        if any(drawers):
-            q[[drawer is None for drawer in drawers]] = 0
-        tokens = [each for each, _, _ in whole]
-        return Draft(
-            tokens,
-            [len(each) for each in tokens],
-            buckets=[buckets for _, buckets, _ in whole],
-            trees=[tree for _, _, tree in whole],
-            tree_q=q[:, : max(tree.inner for _, _, tree in whole)] if any(drawers) else None,
-            support=self.support,
-            steps=steps,
-        )
+        asked = [Asked(*each) for each in zip(rows, gammas, budgets, strict=True)]
+        draft, _ = grow(asked, self._memory.read(rows), layer.go_on, self._known, self.support)
+        return draft
 
     def _tree(self, rows: Sequence[SequenceState], tree: Tree) -> Draft:
         """The same tree for rows that are all greedy, or all not."""

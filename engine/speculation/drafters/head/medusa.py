@@ -12,7 +12,7 @@ from torch.nn import functional
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.layer import Scores
+from specchat.engine.speculation.drafters.growing.scores import Scores
 
 
 @dataclass(frozen=True, slots=True)

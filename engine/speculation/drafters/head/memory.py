@@ -10,7 +10,8 @@ from torch import Tensor
 
 from specchat.engine.sequence.scheduler import common_prefix
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.layer import HeadLayer, Scores
+from specchat.engine.speculation.drafters.growing.scores import Scores
+from specchat.engine.speculation.drafters.head.layer import HeadLayer
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,8 @@ from specchat.engine.kernels.quantized_linear import QuantizedLinear
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.tree import BRANCHES, Tree
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.layer import WINDOW, Scores
+from specchat.engine.speculation.drafters.growing.scores import Place, Scores
+from specchat.engine.speculation.drafters.head.layer import WINDOW
 from specchat.engine.speculation.drafters.head.network import DraftHead
 
 _MOST_UNFUSED = 64
@@ -29,20 +29,6 @@ _MOST_UNFUSED = 64
 
 _TIMED = 3
 """Steps that are timed to know what one takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A drafted token that is to be gone on from."""
-
-    row: SequenceState
-    token: int
-    column: int
-    """Where its key and value go: so many columns behind the last place that was read."""
-    path: Sequence[int]
-    """Such columns of the drafted tokens before it."""
-    source: int
-    """Which of the places scored in the step before it follows."""
 
 
 class PackedLayer:

@@ -18,7 +18,7 @@ from specchat.engine.runner.tree import Tree, chain
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sampling.sampler import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.layer import Scores
+from specchat.engine.speculation.drafters.growing.scores import Scores
 from specchat.engine.speculation.drafters.head.memory import HeadMemory
 from specchat.engine.speculation.drafters.head.steps import DraftSteps, levels_of
 from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer

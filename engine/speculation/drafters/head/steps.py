@@ -13,7 +13,8 @@ from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
 from specchat.engine.sampling.penalties import Adjustment
 from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, standardise
-from specchat.engine.speculation.drafters.head.layer import Scores
+from specchat.engine.sampling.without_replacement import draw_different
+from specchat.engine.speculation.drafters.growing.scores import Scores
 
 Extend = Callable[[int, Tensor], Scores]
 """`HeadLayer.extend` at a depth, behind drafted tokens [B, P]."""
@@ -59,7 +60,7 @@ class DraftSteps:
                 places = scores.likeliest(level.draws.shape[1])
             else:
                 q[:, level.tokens] = drawn_from = standardise(scores.logits, settings)
-                places = _draw_different(drawn_from, u[:, level.draws])
+                places = draw_different(drawn_from, u[:, level.draws])
             tokens[:, level.children - 1] = self.vocabulary[places.flatten(1)[:, level.offered]]
         return tokens, q
 
@@ -158,14 +159,3 @@ def levels_of(tree: Tree, device: torch.device) -> list[Level]:
         levels.append(Level(tokens, parents, *others))
         before = level
     return levels
-
-
-def _draw_different(weights: Tensor, u: Tensor) -> Tensor:
-    """From distributions [B, P, V'] with uniforms [B, P, K], each token without those before it: [B, P, K]."""
-    shape, left = u.shape, weights.flatten(0, 1)
-    drawn: list[Tensor] = []
-    for draws in u.flatten(0, 1).unbind(1):
-        if drawn:
-            left = left.scatter(1, drawn[-1][:, None], 0.0)
-        drawn.append(draw(left, draws))
-    return torch.stack(drawn, 1).view(shape)

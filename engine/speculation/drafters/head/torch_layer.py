@@ -16,7 +16,8 @@ from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
 from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.layer import WINDOW, Scores
+from specchat.engine.speculation.drafters.growing.scores import Scores
+from specchat.engine.speculation.drafters.head.layer import WINDOW
 
 Embed = Callable[[Tensor], Tensor]
 """Gives the target's embeddings [..., d] of tokens [...]."""

@@ -14,7 +14,7 @@ from statistics import mean
 import pytest
 
 from specchat.engine.runner.tree import LONGEST, Tree, chain, tree_of
-from specchat.engine.speculation.drafters.head.growth import EXPECTED, Growth, Node
+from specchat.engine.speculation.drafters.growing.growth import EXPECTED, Growth, Node
 from specchat.engine.speculation.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.speculation.gamma.controller import LIMIT
 from specchat.engine.worker.plain_passes import TIMED_WIDTHS

@@ -13,7 +13,7 @@ from specchat.engine.request import Sampling
 from specchat.engine.runner.tree import BRANCHES, Tree, chain, tree_of
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sampling.sampler import SamplingRows, one_hot, standardise
-from specchat.engine.speculation.drafters.head.steps import _draw_different
+from specchat.engine.sampling.without_replacement import draw_different
 from specchat.engine.speculation.proposal import Support
 from specchat.engine.speculation.verify.chain_acceptance import accept
 from specchat.engine.speculation.verify.tree_acceptance import TreeVerdict, accept_tree, accept_tree_greedy
@@ -38,7 +38,7 @@ def judged(
         if children:
             drawn_from[:, token] = q[tokens[:, token]]
             u = torch.rand(rows, 1, len(children), generator=random, dtype=torch.float64)
-            places = _draw_different(drawn_from[:, token : token + 1], u)[:, 0]
+            places = draw_different(drawn_from[:, token : token + 1], u)[:, 0]
             if certain:
                 places = drawn_from[:, token].topk(len(children)).indices
             tokens[:, list(children)] = support.tokens[places]

@@ -19,9 +19,9 @@ from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.tree import Tree
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.drawer import Drawer
+from specchat.engine.speculation.drafters.growing.drawer import Drawer
+from specchat.engine.speculation.drafters.growing.growth import Growth, Node, nominal_rate
 from specchat.engine.speculation.drafters.head.folder import LoadedHead
-from specchat.engine.speculation.drafters.head.growth import Growth, Node, nominal_rate
 from specchat.engine.speculation.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.speculation.gamma.budget import Budget, repeatable
 from specchat.engine.speculation.proposal import Support

@@ -10,10 +10,11 @@ from specchat.engine.kernels.library import library, missing
 from specchat.engine.models.packed.linear import quantize_network, quantized_linear
 from specchat.engine.runner.tree import chain, tree_of
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.layer import HeadLayer, Scores
+from specchat.engine.speculation.drafters.growing.scores import Place, Scores
+from specchat.engine.speculation.drafters.head.layer import HeadLayer
 from specchat.engine.speculation.drafters.head.memory import HeadMemory
 from specchat.engine.speculation.drafters.head.network import DraftHead, HeadShape
-from specchat.engine.speculation.drafters.head.packed_layer import PackedLayer, Place, can_be_packed
+from specchat.engine.speculation.drafters.head.packed_layer import PackedLayer, can_be_packed
 from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")

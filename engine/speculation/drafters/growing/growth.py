@@ -43,7 +43,7 @@ class Node:
     source: int
     """Which of the places scored in the last step."""
     path: tuple[int, ...] = ()
-    """Columns of the head's memory of the tokens before and of this one."""
+    """Columns of the drafter's memory of the tokens before and of this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Growth:
         self.inner: list[int] = []
         """Nodes that tokens are offered behind."""
         self._chances: list[float] = []
-        self.scored = 0
-        """Tokens that have been gone on from: each has a column of the head's memory."""
+        self.columns: dict[int, int] = {}
+        """Of each token that has been gone on from, the column where the drafter's memory has it."""
         self._line = 0
         """The last token of those that are drafted for whatever they cost."""
         self._level = 0
@@ -125,14 +125,26 @@ class Growth:
                 self._line, worth = place, max(worth, 0.0) + self.budget.step
             if worth > 0:
                 found.append((worth, place, each))
-        found = sorted(found, key=lambda one: -one[0])[: MAX_GAMMA - self.scored]
+        found = sorted(found, key=lambda one: -one[0])[: MAX_GAMMA - len(self.columns)]
         gain = sum(worth for worth, _, _ in found)
         return sorted(((place, each) for _, place, each in found), key=lambda one: one[0]), gain
 
-    def next_column(self) -> int:
-        """Where the head's memory takes the next token that is gone on from."""
-        self.scored += 1
-        return self.scored
+    def next_column(self, place: int) -> int:
+        """Where the drafter's memory takes the next token that is gone on from."""
+        self.columns[place] = len(self.columns) + 1
+        return self.columns[place]
+
+    def columns_along(self, tokens: Sequence[int]) -> list[int]:
+        """Columns of the drafted tokens that these are, one behind the other, as far as they have been gone on from."""
+        found: list[int] = []
+        node = 0
+        for token in tokens:
+            places = (place for place in self.columns if self.parents[place - 1] == node)
+            node = next((place for place in places if self.tokens[place - 1] == token), 0)
+            if not node:
+                break
+            found.append(self.columns[node])
+        return found
 
     def tree(self) -> tuple[list[int], list[int], Tree]:
         """Tokens, buckets and tree; of greedy tokens those that pay best together."""

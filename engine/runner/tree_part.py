@@ -1,0 +1,96 @@
+"""Part of a token tree: drafted tokens that are fed after those before them, which the cache holds already.
+
+A draft model goes on from a tree level by level. Each pass writes the tokens of one level to columns of their own
+behind the row's last token, and they attend to what precedes the tree and to their ancestors in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from specchat.engine.runner.to_device import to_device
+from specchat.engine.runner.tree_mask import tree_visibility
+
+
+@dataclass(frozen=True, slots=True)
+class TreePlace:
+    """A drafted token that is to be fed."""
+
+    slot: int
+    first: int
+    """Column and position of the row's last token, the root of the tree."""
+    token: int
+    column: int
+    """Where its key and value go: so many columns behind `first`."""
+    path: Sequence[int]
+    """Such columns of the drafted tokens before it, from the root on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreePart:
+    """Places of B rows, P each at most, padded to Q; what is fed as padding attends to what precedes the tree."""
+
+    tokens: list[list[int]]
+    """[B][Q]"""
+    slots: list[int]
+    starts: list[int]
+    """[B], the column of each row's first place."""
+    counts: list[int]
+    """[B], places of each row."""
+    first: Tensor
+    """[B], int64: `TreePlace.first`."""
+    inside: Tensor
+    """[B, Q, N], bool: whether a place sees the n-th column behind `first`."""
+    depths: Tensor
+    """[B, N], int64: depth of what is in such a column."""
+    asking: Tensor
+    """[B, Q], int64: depth of each place."""
+
+    @classmethod
+    def of(cls, places: Sequence[TreePlace], width: int, device: torch.device) -> TreePart:
+        """The part made of places.
+
+        Args:
+            places: those of a row next to each other, in consecutive columns.
+            width: Q, not less than any row has.
+            device: of the tensors.
+        """
+        rows = [list(mine) for _, mine in groupby(places, key=lambda place: place.slot)]
+        columns = 1 + max(place.column for place in places)
+        inside = torch.zeros(len(rows), width, columns, dtype=torch.bool)
+        depths, asking = torch.zeros(len(rows), columns, dtype=torch.long), torch.ones(len(rows), width).long()
+        inside[:, :, 0] = True
+        for b, mine in enumerate(rows):
+            for i, place in enumerate(mine):
+                line = [*place.path, place.column]
+                inside[b, i, line] = True
+                depths[b, line] = torch.arange(1, len(line) + 1)
+                asking[b, i] = len(line)
+        return cls(
+            tokens=[[place.token for place in mine] + [0] * (width - len(mine)) for mine in rows],
+            slots=[mine[0].slot for mine in rows],
+            starts=[mine[0].first + mine[0].column for mine in rows],
+            counts=[len(mine) for mine in rows],
+            first=to_device([mine[0].first for mine in rows], device),
+            inside=to_device(inside, device),
+            depths=to_device(depths, device),
+            asking=to_device(asking, device),
+        )
+
+    @property
+    def width(self) -> int:
+        """Q."""
+        return self.asking.shape[1]
+
+    def positions(self, columns: Tensor) -> Tensor:  # noqa: ARG002
+        """[B, Q], int64, of tokens that are written to `columns` [B, Q]."""
+        return self.first[:, None] + self.asking
+
+    def visibility(self, written: Tensor, columns: Tensor, window: int | None) -> Tensor:  # noqa: ARG002
+        """As `TreeMask.visibility`."""
+        return tree_visibility(self.inside, self.depths, self.asking, self.first, columns, window)

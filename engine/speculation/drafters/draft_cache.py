@@ -1,0 +1,82 @@
+"""What the cache of a draft model holds of every row; drafters of one model share it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specchat.engine.runner.runner import Runner
+from specchat.engine.runner.to_device import to_device
+from specchat.engine.sequence.scheduler import common_prefix
+from specchat.engine.sequence.sequence import SequenceState
+
+LEAD = 2
+"""Tokens fed in the first draft step: after a full acceptance the last drafted one has not been fed yet."""
+
+
+class DraftCache:
+    """A draft model's cache, its slots those of the target.
+
+    A row's prompt enters it in chunks before the row's first round, the prompts of several rows together where they fit
+    into one. A slot's content stays for the next turn, whichever drafter of the model that has.
+
+    Args:
+        model: the draft model, with as many slots and columns as the target.
+        chunk: prompt tokens fed in one pass.
+    """
+
+    def __init__(self, model: Runner, chunk: int) -> None:
+        self._model = model
+        self._chunk = chunk
+        self._content: list[list[int]] = [[] for _ in range(model.cache.slots)]
+        self._cached: dict[str, int] = {}
+
+    def admit(self, row: SequenceState) -> None:
+        """Note how much of the prompt the slot still holds from an earlier turn."""
+        self._cached[row.request.request_id] = common_prefix(self._content[row.slot], row.tokens)
+
+    def release(self, row: SequenceState) -> None:
+        """Leave the slot's content to the next turn."""
+        self._content[row.slot] = row.tokens[: self._cached.pop(row.request.request_id)]
+
+    def keep(self, row: SequenceState, length: int) -> None:
+        """From now on the first `length` tokens of the row count as cached."""
+        self._cached[row.request.request_id] = length
+
+    def unread(self, row: SequenceState) -> int:
+        """What the cache lacks of the prompt; later what it lacks, where that is more than one chunk: the rest is read
+        with the next draft."""
+        behind = self._behind(row, LEAD)
+        return behind if behind > (self._chunk if row.rounds else 0) else 0
+
+    def read(self, rows: Sequence[SequenceState]) -> None:
+        """Feed one chunk, padding included: of the first row, and all that is left of others."""
+        together, width = [rows[0]], min(self._behind(rows[0], LEAD), self._chunk)
+        for row in rows[1:]:
+            wide = max(width, self._behind(row, LEAD))
+            if wide * (len(together) + 1) <= self._chunk:
+                together, width = [*together, row], wide
+        self._feed(together, LEAD)
+
+    def catch_up(self, rows: Sequence[SequenceState]) -> int:
+        """Feed what the cache lacks, all rows at once, but for the last tokens of each; how many those are."""
+        lead = min(LEAD, *(len(row.tokens) for row in rows))
+        while behind := [row for row in rows if self._behind(row, lead) > 0]:
+            self._feed(behind, lead)
+        return lead
+
+    def _behind(self, row: SequenceState, lead: int) -> int:
+        """Tokens of a row but for the last `lead` that the cache lacks."""
+        return len(row.tokens) - lead - self._cached[row.request.request_id]
+
+    def _feed(self, rows: Sequence[SequenceState], lead: int) -> None:
+        """Feed a chunk of each row that lacks some, in one pass."""
+        starts = [self._cached[row.request.request_id] for row in rows]
+        ends = [min(s + self._chunk, len(r.tokens) - lead) for s, r in zip(starts, rows, strict=True)]
+        length = max(end - start for start, end in zip(starts, ends, strict=True))
+        # Rows with less to feed start earlier: what is fed again is written again, the same as before.
+        starts = [max(0, end - length) for end in ends]
+        tokens = [r.tokens[s : s + length] for s, r in zip(starts, rows, strict=True)]
+        fed = to_device([t + [0] * (length - len(t)) for t in tokens], self._model.device)
+        self._model.prefill(fed, [row.slot for row in rows], starts)
+        for row, end in zip(rows, ends, strict=True):
+            self._cached[row.request.request_id] = end
