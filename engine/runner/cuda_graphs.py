@@ -20,6 +20,7 @@ from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
 from specchat.engine.runner.static_view import StaticView
 from specchat.engine.runner.tree import chain
 from specchat.engine.runner.tree_mask import TreeMask
+from specchat.engine.runner.tree_part import TreePart
 
 _FEWEST_COLUMNS = 256
 _MOST = 256
@@ -28,7 +29,7 @@ _MOST = 256
 Scores = tuple[Tensor, Tensor | None]
 """Logits [B, T, V], and the tapped hidden states [B, T, taps x hidden size]."""
 
-Step = Callable[[Tensor, Tensor, StaticView, TreeMask | None], Scores]
+Step = Callable[[Tensor, Tensor, StaticView, TreeMask | TreePart | None], Scores]
 """Scores of tokens [B, T] at columns [B, T] through a view of the cache; the tokens are chains without a tree mask."""
 
 

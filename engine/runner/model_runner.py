@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from copy import copy
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -77,7 +77,7 @@ class ModelRunner:
         pool = GraphPool(self.device, capture=on_gpu)
         if on_gpu:
             self._compiled = not exact and compile_layers(model)
-            self.graph_runner = GraphRunner(self.cache, self._step, pool, compiled=self._compiled, trees=bool(taps))
+            self.graph_runner = GraphRunner(self.cache, self._step, pool, compiled=self._compiled, trees=self.branches)
         self._static = BatchInvariantRunner(self.cache, self._step, pool) if exact else self.graph_runner
 
     @torch.inference_mode()
@@ -131,16 +131,15 @@ class ModelRunner:
 
         Those of a row are next to each other, in consecutive columns.
         """
-        counts, starts = Counter(place.slot for place in places), dict[int, int]()
-        for place in places:
-            starts.setdefault(place.slot, place.first + place.column)
-        room = self.cache.columns - max(starts.values())
-        part = TreePart.of(places, min(padded_width(max(counts.values())), room), self.device)
-        fed = to_device(part.tokens, self.device)
-        logits: Tensor = self._run(self.model, fed, part.slots, part.starts, part).logits
-        if len(part.counts) == 1:
+        rows = [list(mine) for _, mine in groupby(places, key=lambda place: place.slot)]
+        starts = [mine[0].first + mine[0].column for mine in rows]
+        width = min(padded_width(max(map(len, rows))), self.cache.columns - max(starts))
+        fed = to_device([[place.token for place in mine] + [0] * (width - len(mine)) for mine in rows], self.device)
+        part = TreePart.of(rows, width, self.device)
+        logits: Tensor = self._run(self.model, fed, [mine[0].slot for mine in rows], starts, part).logits
+        if len(rows) == 1:
             return logits[0, : len(places)]
-        return torch.cat([row[:count] for row, count in zip(logits, part.counts, strict=True)])
+        return torch.cat([each[: len(mine)] for each, mine in zip(logits, rows, strict=True)])
 
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """As `forward`, in the fastest shape, without batch invariance."""
@@ -227,7 +226,7 @@ class ModelRunner:
             return self._call(model, tokens, columns, view, tree_mask)
 
     def _step(
-        self, tokens: Tensor, columns: Tensor, view: StaticView, tree_mask: TreeMask | None = None
+        self, tokens: Tensor, columns: Tensor, view: StaticView, tree_mask: TreeMask | TreePart | None = None
     ) -> tuple[Tensor, Tensor | None]:
         view.paged = self.flex
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -33,54 +32,38 @@ class TreePlace:
 
 @dataclass(frozen=True, slots=True)
 class TreePart:
-    """Places of B rows, P each at most, padded to Q; what is fed as padding attends to what precedes the tree."""
+    """Places of B rows, padded to Q; what is fed as padding attends to what precedes the tree."""
 
-    tokens: list[list[int]]
-    """[B][Q]"""
-    slots: list[int]
-    starts: list[int]
-    """[B], the column of each row's first place."""
-    counts: list[int]
-    """[B], places of each row."""
     first: Tensor
     """[B], int64: `TreePlace.first`."""
     inside: Tensor
-    """[B, Q, N], bool: whether a place sees the n-th column behind `first`."""
+    """[B, Q, N], bool: whether a place sees the n-th column from `first` on."""
     depths: Tensor
     """[B, N], int64: depth of what is in such a column."""
     asking: Tensor
     """[B, Q], int64: depth of each place."""
 
     @classmethod
-    def of(cls, places: Sequence[TreePlace], width: int, device: torch.device) -> TreePart:
-        """The part made of places.
+    def of(cls, rows: Sequence[Sequence[TreePlace]], width: int, device: torch.device) -> TreePart:
+        """The part made of the places of each row.
 
         Args:
-            places: those of a row next to each other, in consecutive columns.
+            rows: B.
             width: Q, not less than any row has.
             device: of the tensors.
         """
-        rows = [list(mine) for _, mine in groupby(places, key=lambda place: place.slot)]
-        columns = 1 + max(place.column for place in places)
+        columns = 1 + max(place.column for places in rows for place in places)
         inside = torch.zeros(len(rows), width, columns, dtype=torch.bool)
         depths, asking = torch.zeros(len(rows), columns, dtype=torch.long), torch.ones(len(rows), width).long()
         inside[:, :, 0] = True
-        for b, mine in enumerate(rows):
-            for i, place in enumerate(mine):
+        for b, places in enumerate(rows):
+            for i, place in enumerate(places):
                 line = [*place.path, place.column]
                 inside[b, i, line] = True
                 depths[b, line] = torch.arange(1, len(line) + 1)
                 asking[b, i] = len(line)
-        return cls(
-            tokens=[[place.token for place in mine] + [0] * (width - len(mine)) for mine in rows],
-            slots=[mine[0].slot for mine in rows],
-            starts=[mine[0].first + mine[0].column for mine in rows],
-            counts=[len(mine) for mine in rows],
-            first=to_device([mine[0].first for mine in rows], device),
-            inside=to_device(inside, device),
-            depths=to_device(depths, device),
-            asking=to_device(asking, device),
-        )
+        first = torch.tensor([places[0].first for places in rows])
+        return cls(*(to_device(part, device) for part in (first, inside, depths, asking)))
 
     @property
     def width(self) -> int:

@@ -31,6 +31,7 @@ from specchat.engine.speculation.drafters.draft_model import ModelDrafter
 from specchat.engine.speculation.drafters.early_exit import SAMPLE, EarlyExitDrafter
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
+from specchat.engine.speculation.drafters.model_fixed_tree import FixedTreeDrafter
 from specchat.engine.speculation.drafters.model_steps import ModelSteps
 from specchat.engine.speculation.drafters.model_tree import ModelTreeDrafter
 from specchat.engine.speculation.drafters.ngram import NGramDrafter
@@ -38,6 +39,7 @@ from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.speculation.drafters.published.find import find_published
 from specchat.engine.speculation.drafters.published.load import load_published
 from specchat.engine.speculation.drafters.recycling import RecyclingDrafter
+from specchat.engine.speculation.drafters.static_trees import StaticTrees
 from specchat.engine.speculation.drafters.suffix import SuffixDrafter
 from specchat.engine.speculation.proposal import Support
 from specchat.engine.speculation.verify.verifier import Draws, Verifier
@@ -223,11 +225,12 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
 def _of_model(draft: Runner, target: Runner, penalties: Penalties, chunk: int) -> list[Drafter]:
     """All ways of drafting with a draft model, on one cache."""
     cache, steps = DraftCache(draft, chunk), ModelSteps(draft, penalties, target.vocabulary, LEAD)
-    drafters: list[Drafter] = [ModelDrafter(draft, cache, steps)]
-    if target.branches and draft.device.type == "cpu":
-        support = Support.of(torch.arange(target.vocabulary), target.vocabulary)
-        drafters.append(ModelTreeDrafter(draft, cache, steps, support))
-    return drafters
+    chains, branches = ModelDrafter(draft, cache, steps), target.branches
+    support = Support.of(torch.arange(target.vocabulary, device=target.device), target.vocabulary)
+    if draft.graph_runner is None:
+        return [chains, ModelTreeDrafter(draft, cache, steps, chains, support, branches=branches)]
+    trees = StaticTrees(draft.graph_runner, steps.fit, target.vocabulary)
+    return [chains, FixedTreeDrafter(cache, trees, chains, support, draft.device, branches=branches)]
 
 
 def _early_exit(model: Model, target: Runner, penalties: Penalties) -> list[Drafter]:
@@ -281,8 +284,8 @@ def _capture(made: Assembly) -> None:
     made.target.capture()
     for drafter in made.drafters.values():
         drafter.capture()
-    head = made.drafters.get(HeadDrafter.name)
-    support = head.support if isinstance(head, HeadDrafter) and made.target.branches else None
+    supports = (each.support for each in made.drafters.values() if isinstance(each, (HeadDrafter, FixedTreeDrafter)))
+    support = next(supports, None) if made.target.branches else None
     token = torch.zeros(1, 1, dtype=torch.long, device=made.target.device)
     logits = made.target.forward(token, [0], [0])
     drawn = any(drafter.name in made.drafters for drafter in (ModelDrafter, HeadDrafter))

@@ -1,4 +1,4 @@
-"""Draft-model drafter whose drafts are token trees (Miao et al. 2024, "SpecInfer").
+"""Draft-model drafter whose drafts are token trees that grow (Miao et al. 2024, "SpecInfer").
 
 The draft model goes on from several tokens of a depth in one pass, over a tree mask in its own cache. What it is sure
 of decides how many tokens are offered where and when drafting ends, within what verifying and drafting cost
@@ -9,6 +9,7 @@ replacement. What was accepted moves to its place in the cache, as in the target
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,10 +18,10 @@ from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.tree import BRANCHES, chain
 from specchat.engine.runner.tree_part import TreePlace
-from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.draft_cache import DraftCache
+from specchat.engine.speculation.drafters.draft_model import ModelDrafter
 from specchat.engine.speculation.drafters.fixed_trees import may_branch
 from specchat.engine.speculation.drafters.growing.drawer import Drawer, by_kernels, by_torch
 from specchat.engine.speculation.drafters.growing.grow import Asked, grow
@@ -41,82 +42,94 @@ class ModelTreeDrafter(Drafter):
         model: the draft model, on a CPU, with as many slots and columns as the target.
         cache: what it holds of every row.
         steps: its draft steps.
+        chains: drafts chains with them.
         support: the tokens that trees are drawn from, all V of them.
+        branches: whether to offer several tokens for a position; else drafts are chains.
     """
 
     name = "model-tree"
     buckets = range(2 * GRADES + 2)
     expected = EXPECTED
 
-    def __init__(self, model: Runner, cache: DraftCache, steps: ModelSteps, support: Support) -> None:
+    def __init__(
+        self,
+        model: Runner,
+        cache: DraftCache,
+        steps: ModelSteps,
+        chains: ModelDrafter,
+        support: Support,
+        *,
+        branches: bool = True,
+    ) -> None:
         self._model = model
         self._cache = cache
         self._steps = steps
+        self._chains = chains
         self._support = support
+        self._branches = branches
         self._draw = by_kernels if isinstance(model, QuantizedRunner) else by_torch
-        self._drafted: dict[str, Growth | int] = {}
-        """By request: the tree under judgement, or how many tokens its chain has."""
+        self._drafted: dict[str, Growth] = {}
+        """By request: the tree under judgement."""
 
     def admit(self, row: SequenceState) -> None:
         """Note how much of the prompt the slot still holds from an earlier turn."""
-        self._cache.admit(row)
+        self._chains.admit(row)
 
     def unread(self, row: SequenceState) -> int:
         """What the draft cache lacks."""
-        return self._cache.unread(row)
+        return self._chains.unread(row)
 
     def read(self, rows: Sequence[SequenceState]) -> None:
         """Feed one chunk."""
-        self._cache.read(rows)
+        self._chains.read(rows)
 
     def grows(self, row: SequenceState) -> bool:
         """Wherever it may branch."""
-        return may_branch(row)
+        return self._branches and may_branch(row)
 
     def offers(self, row: SequenceState) -> Offers | None:
         """A chain; what grows is not known before."""
         return None if self.grows(row) else lambda gamma: (_of_chain(gamma), chain(gamma))
 
-    @torch.inference_mode()
     def propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:
         """Trees of up to `gammas[i]` positions, and chains."""
-        lead = self._cache.catch_up(rows)
         costs = budgets or [None] * len(rows)
         growing = [i for i, row in enumerate(rows) if self.grows(row)]
         straight = [i for i in range(len(rows)) if i not in growing]
         parts: list[tuple[list[int], Draft]] = []
         if growing:
-            parts.append((growing, self._trees([Asked(rows[i], gammas[i], costs[i]) for i in growing], lead)))
+            parts.append((growing, self._trees([Asked(rows[i], gammas[i], costs[i]) for i in growing])))
         if straight:
-            parts.append((straight, self._chains([rows[i] for i in straight], [gammas[i] for i in straight], lead)))
+            lengths = [gammas[i] for i in straight]
+            draft = self._chains.propose([rows[i] for i in straight], lengths)
+            parts.append((straight, replace(draft, buckets=[_of_chain(length) for length in lengths])))
         return parts[0][1] if len(parts) == 1 else join(parts, len(rows), self._model.device)
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Keep what was accepted and has been fed, at its place."""
-        drafted = self._drafted.pop(row.request.request_id, None)
-        if drafted is None:
+        growth = self._drafted.pop(row.request.request_id, None)
+        if growth is None:
+            self._chains.observe(row, emitted)
             return
         before = len(row.tokens) - len(emitted)
-        if isinstance(drafted, int):
-            self._cache.keep(row, before + min(len(emitted), drafted) - 1)
-            return
-        columns = drafted.columns_along(emitted)
+        columns = growth.columns_along(emitted)
         if columns != list(range(1, len(columns) + 1)):
             self._model.cache.move(row.slot, [before - 1 + column for column in columns], before)
         self._cache.keep(row, before + len(columns))
 
     def release(self, row: SequenceState) -> None:
         """Leave the slot's content to the next turn."""
-        self._cache.release(row)
         self._drafted.pop(row.request.request_id, None)
+        self._chains.release(row)
 
-    def _trees(self, asked: Sequence[Asked], lead: int) -> Draft:
+    @torch.inference_mode()
+    def _trees(self, asked: Sequence[Asked]) -> Draft:
         rows = [each.row for each in asked]
-        behind_last = _scores(self._steps.behind_last(rows, lead), len(rows))
+        behind_last = self._steps.behind_last(rows, self._cache.catch_up(rows))
         known = range(len(self._support.tokens))
-        draft, growths = grow(asked, behind_last, self._go_on, known, self._support, self._drawer)
+        draft, growths = grow(asked, _scores(behind_last, len(rows)), self._go_on, known, self._support, self._drawer)
         for row, growth in zip(rows, growths, strict=True):
             self._drafted[row.request.request_id] = growth
         return draft
@@ -131,14 +144,6 @@ class ModelTreeDrafter(Drafter):
 
     def _drawer(self, row: SequenceState, q: Tensor) -> Drawer:
         return Drawer(row, q, self._draw)
-
-    def _chains(self, rows: Sequence[SequenceState], gammas: Sequence[int], lead: int) -> Draft:
-        """`max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
-        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, max(gammas))
-        tokens, q = self._steps.draft(rows, lead, max(gammas), u)
-        for row, gamma in zip(rows, gammas, strict=True):
-            self._drafted[row.request.request_id] = gamma
-        return Draft(tokens, list(gammas), q, [_of_chain(gamma) for gamma in gammas])
 
 
 def _of_chain(length: int) -> list[int]:

@@ -39,7 +39,7 @@ from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
 from tests.engine.tiny import ask, ids_of, tiny_head, tiny_model
 
-DRAFTERS = ["none", "suffix", "ngram", "recycling", "early-exit", "model", "head", "combined"]
+DRAFTERS = ["none", "suffix", "ngram", "recycling", "early-exit", "model", "model-tree", "head", "combined"]
 SAMPLINGS = {
     "greedy": Sampling(temperature=0.0),
     "sampled": Sampling(temperature=1.0, seed=5),
@@ -59,7 +59,7 @@ REAL = 64
 def parts(drafter: str, hidden: int = 32) -> tuple[LoadedModel, dict[str, object]]:
     """A tiny target, and the draft model or head that the drafter needs."""
     target = tiny_model(hidden=hidden)
-    if drafter == "model":
+    if drafter.startswith("model"):
         return target, {"draft": tiny_model(seed=1, layers=1, hidden=hidden)}
     return target, {"head": tiny_head(target)} if drafter in ("head", "combined") else {}
 
@@ -155,6 +155,7 @@ def mixed(drafter: str, sampling: Sampling) -> list[Request]:
     [
         pytest.param(*each, marks=() if each[1] == "greedy" or each == ("combined", "filtered") else pytest.mark.slow)
         for each in product(DRAFTERS, SAMPLINGS)
+        if each not in product(["model-tree"], ["sampled", "filtered", "top-k"])  # other shapes than on the CPU
     ],
 )
 def test_a_gpu_gives_what_the_cpu_gives_and_is_waited_for_once_a_round(
@@ -164,6 +165,37 @@ def test_a_gpu_gives_what_the_cpu_gives_and_is_waited_for_once_a_round(
     expected = replies(requests, drafter)
     with pretended_gpu(monkeypatch) as gpu:
         assert replies(requests, drafter, gpu) == expected
+
+
+@pytest.mark.parametrize("kind", [pytest.param("sampled", marks=pytest.mark.slow), "filtered"])
+def test_trees_of_a_model_that_drafts_for_itself_are_drawn_from_the_targets_distribution(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So every first token is accepted: what a level sees, and q, are right. In trees of several shapes at once."""
+    with pretended_gpu(monkeypatch) as gpu:
+        target = tiny_model()
+        to_gpu(target.model)
+        box = Outbox()
+        lane = LaneWorker(EngineConfig("tiny", Path(), slots=3, context=256), box, [])
+        lane.load(lambda config, _: put_together(config, target, target))
+        prompts = [(5, 6, 7), tuple(range(97, 117)) * 2, (9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 11)]
+        for prompt, gamma in zip(prompts, (3, 8, 3), strict=True):
+            request = Request(
+                f"{gamma}{len(prompt)}", prompt_ids=prompt, drafter="model-tree", gamma=gamma, max_tokens=30,
+                sampling=SAMPLINGS[kind],
+            )  # fmt: skip
+            lane.take(Submit(request, box, 0.0))
+        rounds: list[Round] = []
+        while lane.busy:
+            gpu.waits.clear()
+            lane.turn()
+            turn = [event for event in box.drain() if isinstance(event, Round)]
+            assert gpu.waits == ["to the host"] * bool(turn)
+            rounds += turn
+    assert {record.offered for record in rounds} >= {15, 16}
+    for record in rounds:
+        assert record.accepted == record.tested
+        assert record.p == pytest.approx(record.q, rel=1e-3)
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

@@ -25,6 +25,7 @@ from specchat.engine.runner.tree_part import TreePlace
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.draft_cache import LEAD, DraftCache
+from specchat.engine.speculation.drafters.draft_model import ModelDrafter
 from specchat.engine.speculation.drafters.growing.growth import nominal_rate
 from specchat.engine.speculation.drafters.model_steps import ModelSteps
 from specchat.engine.speculation.drafters.model_tree import ModelTreeDrafter
@@ -67,7 +68,8 @@ def related(noise: float = 0.3, sharpness: float = 25.0) -> LoadedModel:
 def drafter_of(runner: Runner) -> tuple[ModelTreeDrafter, DraftCache]:
     cache = DraftCache(runner, 32)
     steps = ModelSteps(runner, Penalties(runner.cache.slots, runner.context, runner.device), runner.vocabulary, LEAD)
-    return ModelTreeDrafter(runner, cache, steps, Support.of(torch.arange(VOCABULARY), VOCABULARY)), cache
+    support = Support.of(torch.arange(VOCABULARY), VOCABULARY)
+    return ModelTreeDrafter(runner, cache, steps, ModelDrafter(runner, cache, steps), support), cache
 
 
 def row_of(slot: int, tokens: list[int], sampling: Sampling, gamma: int | None = None) -> SequenceState:
