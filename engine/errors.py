@@ -24,6 +24,7 @@ def unknown_drafter(name: str, known: Iterable[str]) -> str:
     hint = {
         "model": " (it needs --draft)",
         "model-tree": " (it needs --draft)",
+        "hierarchical": " (it needs --draft, and a CPU)",
         "head": " (make one with specchat distill)",
     }.get(name, "")
     return f"drafter {name!r} is not there{hint}: choose one of auto, {', '.join(known)}"

@@ -26,23 +26,19 @@ from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.combined import CombinedDrafter
-from specchat.engine.speculation.drafters.draft_cache import LEAD, DraftCache
 from specchat.engine.speculation.drafters.draft_model import ModelDrafter
 from specchat.engine.speculation.drafters.early_exit import SAMPLE, EarlyExitDrafter
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
 from specchat.engine.speculation.drafters.model_fixed_tree import FixedTreeDrafter
-from specchat.engine.speculation.drafters.model_steps import ModelSteps
-from specchat.engine.speculation.drafters.model_tree import ModelTreeDrafter
 from specchat.engine.speculation.drafters.ngram import NGramDrafter
 from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.speculation.drafters.published.find import find_published
 from specchat.engine.speculation.drafters.published.load import load_published
 from specchat.engine.speculation.drafters.recycling import RecyclingDrafter
-from specchat.engine.speculation.drafters.static_trees import StaticTrees
 from specchat.engine.speculation.drafters.suffix import SuffixDrafter
-from specchat.engine.speculation.proposal import Support
 from specchat.engine.speculation.verify.verifier import Draws, Verifier
+from specchat.engine.worker.model_drafters import drafters_of
 from specchat.engine.worker.obtain import Model, make_runner, obtain_model
 
 _OVERHANG = MAX_GAMMA + 1
@@ -198,7 +194,7 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         cache_bytes += drafter.bytes
         score_bytes = drafter.score_bytes
     if cached is not None:
-        drafters = [*_of_model(cached, target, penalties, config.prefill_chunk), *drafters]
+        drafters = [*drafters_of(cached, target, penalties, suffix, config.prefill_chunk), *drafters]
     return Assembly(
         model=model,
         target=target,
@@ -220,17 +216,6 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         ),
         exact=exact,
     )
-
-
-def _of_model(draft: Runner, target: Runner, penalties: Penalties, chunk: int) -> list[Drafter]:
-    """All ways of drafting with a draft model, on one cache."""
-    cache, steps = DraftCache(draft, chunk), ModelSteps(draft, penalties, target.vocabulary, LEAD)
-    chains, branches = ModelDrafter(draft, cache, steps), target.branches
-    support = Support.of(torch.arange(target.vocabulary, device=target.device), target.vocabulary)
-    if draft.graph_runner is None:
-        return [chains, ModelTreeDrafter(draft, cache, steps, chains, support, branches=branches)]
-    trees = StaticTrees(draft.graph_runner, steps.fit, target.vocabulary)
-    return [chains, FixedTreeDrafter(cache, trees, chains, support, draft.device, branches=branches)]
 
 
 def _early_exit(model: Model, target: Runner, penalties: Penalties) -> list[Drafter]:

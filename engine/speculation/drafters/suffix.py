@@ -7,6 +7,7 @@ match may be of any length, where the n-gram drafter's ends at three tokens. A d
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.suffix_automaton import SuffixAutomaton
@@ -18,6 +19,8 @@ _LENGTHS = (2, 3, 5, 9)
 """Matches from each of these lengths on are in a bucket of their own."""
 SURE = 3
 """First bucket of matches that are nearly always right: of three tokens and more."""
+_LIKELY = 2
+"""First bucket of matches that are more often right than not: of two tokens and more."""
 _CONTESTED = 0.5
 """Share at which the most frequent continuation is no surer than all others."""
 
@@ -53,9 +56,18 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
         tokens = [tokens for tokens, _ in drafts]
         return Draft(tokens, [len(each) for each in tokens], buckets=[buckets for _, buckets in drafts])
 
-    def _continuation(self, text: SuffixAutomaton, count: int) -> tuple[list[int], list[int]]:
-        """Up to `count` tokens, and the bucket of each."""
+    def continue_behind(self, row: SequenceState, tokens: Sequence[int], count: int) -> list[int]:
+        """Up to `count` tokens that are likely behind the row's text and these tokens, which need not come to stay."""
+        found, buckets = self._continuation(self.text(row), count, tokens)
+        return [token for token, _ in takewhile(lambda pair: pair[1] >= _LIKELY, zip(found, buckets, strict=True))]
+
+    def _continuation(
+        self, text: SuffixAutomaton, count: int, behind: Sequence[int] = ()
+    ) -> tuple[list[int], list[int]]:
+        """Up to `count` tokens behind the text and `behind`, and the bucket of each."""
         state, length = text.matched
+        for token in behind:
+            state, length = text.step(state, length, token)
         tokens: list[int] = []
         buckets: list[int] = []
         while len(tokens) < count and length:

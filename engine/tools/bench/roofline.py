@@ -49,8 +49,8 @@ class Traffic:
         )
 
     def per_token(self, counted: Tally, drafter: str) -> float | None:
-        """Bytes read per token emitted; None if none was."""
-        if not counted.tokens:
+        """Bytes read per token emitted; None if none was, or where the draft model takes fewer passes than steps."""
+        if not counted.tokens or drafter == "hierarchical":
             return None
         read = counted.rounds * self.weights + counted.positions * self.cache
         if drafter in ("model", "model-tree", "head", "combined"):

@@ -40,6 +40,8 @@ from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretend
 from tests.engine.tiny import ask, ids_of, tiny_head, tiny_model
 
 DRAFTERS = ["none", "suffix", "ngram", "recycling", "early-exit", "model", "model-tree", "head", "combined"]
+FEW = [pytest.param(each, marks=pytest.mark.slow) if each == "model-tree" else each for each in DRAFTERS]
+"""With what takes long only where there is time."""
 SAMPLINGS = {
     "greedy": Sampling(temperature=0.0),
     "sampled": Sampling(temperature=1.0, seed=5),
@@ -198,7 +200,7 @@ def test_trees_of_a_model_that_drafts_for_itself_are_drawn_from_the_targets_dist
         assert record.p == pytest.approx(record.q, rel=1e-3)
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", FEW)
 def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [ask(text, name=text, drafter=drafter, gamma=3, max_tokens=16) for text in ("abababab", "cdcd")]
     expected = replies(requests, drafter)
@@ -264,7 +266,7 @@ def test_memory_that_is_short_for_a_moment_switches_nothing_off(where: str, monk
         assert runner.hindrances == []
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", FEW)
 @pytest.mark.parametrize("gamma", [None, 3])
 def test_so_does_exact_mode_and_a_gamma_that_adapts(
     drafter: str, gamma: int | None, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,15 +42,7 @@ from tests.engine.tiny import (
     tiny_model,
 )
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """What runs here is tiny: threads that wait for each other cost far more than they save."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 TEXTS = ("hello", "a much longer text, of which the draft model reads several chunks before its first draft", "x", "hi")
 
