@@ -24,12 +24,13 @@ from specchat.app.settings.settings import FOLD, REJECTED
 from specchat.app.storage.attachment import Attachment
 from specchat.app.ui.keys import named
 from specchat.app.ui.pace import Pace
+from specchat.app.ui.widgets.block import Block
 from specchat.app.ui.widgets.block_maker import BlockMaker
 from specchat.app.ui.widgets.block_stack import TOP, BlockStack, TurnOrReply, all_parts
-from specchat.app.ui.widgets.blocks import Block, legend_strip
 from specchat.app.ui.widgets.drawn_lines import DrawnLines
 from specchat.app.ui.widgets.end_follower import EndFollower
 from specchat.app.ui.widgets.found_line import FoundWord, line_of_word
+from specchat.app.ui.widgets.legend import legend_strip
 from specchat.app.ui.widgets.line_selection import SELECTION_KEYS, LineSelection, highlighted
 from specchat.app.ui.widgets.place_keeper import PlaceKeeper
 from specchat.app.ui.widgets.scroll_bar import VerticalBar
