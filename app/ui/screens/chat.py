@@ -42,6 +42,7 @@ from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
 from specchat.app.ui.widgets.transcript import Transcript
+from specchat.app.ui.widgets.transcript_wishes import TokenSelected
 
 PANEL_EVERY = 8
 """Figures are taken with every eighth update of the conversation, so that they stay long enough to be read. Line, panel
@@ -238,7 +239,7 @@ class ChatScreen(Screen[None]):
         """The composer has another text."""
         self.writing.changed()
 
-    def on_transcript_token_selected(self, event: Transcript.TokenSelected) -> None:
+    def on_transcript_token_selected(self, event: TokenSelected) -> None:
         """A token was clicked on, or moved to."""
         self._inspection.select(event.spot)
 
