@@ -266,9 +266,9 @@ class Transcript(ScrollView, can_focus=True):
         self.rejected = REJECTED[(REJECTED.index(self.rejected) + 1) % len(REJECTED)]
         return self.rejected
 
-    def action_wish(self, name: str, identity: int, *details: Any) -> None:
+    def action_wish(self, name: str, identity: int, details: tuple[Any, ...] = ()) -> None:
         """A click on a mark of a prompt or a reply, of `transcript_wishes.wished`."""
-        wish = wished(self._stack.parts, name, identity, *details)
+        wish = wished(self._stack.parts, name, identity, details)
         if wish is not None:
             self.post_message(wish)
 

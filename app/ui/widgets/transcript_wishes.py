@@ -67,7 +67,7 @@ class AttachmentWanted(Message, namespace="transcript"):
     attachment: Attachment
 
 
-def wished(parts: Sequence[TurnOrReply], name: str, identity: int, *details: Any) -> Message | None:
+def wished(parts: Sequence[TurnOrReply], name: str, identity: int, details: tuple[Any, ...] = ()) -> Message | None:
     """What a click on a mark asks for.
 
     Args:
