@@ -125,9 +125,7 @@ class SpecChat(App[None]):
             self, self.chat_screen, self.requests, now, pictures, make_duet, make_source, replaying=player is not None
         )
         set_pace = self._set_pace if player is None else None
-        self._records = EngineRecords(
-            self, self.chat_screen, self.requests, self.actions.settings, self.actions.offer, set_pace, probe
-        )
+        self._records = EngineRecords(self.actions.scope, self.actions.settings, set_pace, probe)
         self.pump = Pump(self, self.actions.chats, self._records.handle, self._draw)
         self._theme_choice = ThemeChoice(self, theme)
 
@@ -180,7 +178,7 @@ class SpecChat(App[None]):
             say(self, " · ".join(notices), "warning")
         self._theme_choice.keep(self.actions.settings.preferences)
         self.actions.models.use = self._step_through
-        self.requests.connect(replace(session, source=self._step_through(session.source)), self.actions.chats.archive)
+        self.requests.connect(replace(session, source=self._step_through(session.source)), self.actions.scope.archive)
         self.actions.chats.list()
         self.pump.start()
         self.set_interval(WRITE_S, self.actions.chats.write)

@@ -9,7 +9,8 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from specchat.app.chat.reply import CHOSEN, Reply, Stage
+from specchat.app.chat.chosen import CHOSEN
+from specchat.app.chat.reply import Reply, Stage
 from specchat.app.chat.reply_figures import ReplyFigures
 from specchat.app.settings.settings import FOLD, SHOW
 from specchat.app.sources.observed import drawn_text
