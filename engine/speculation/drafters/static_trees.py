@@ -23,13 +23,13 @@ from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.runner.tree_part import TreePart
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import (
+from specchat.engine.sampling.sampler import standardise
+from specchat.engine.sampling.sampling_rows import (
     NUMBERS,
     SamplingFlags,
     SamplingRows,
     coarse_flags,
     setting_numbers,
-    standardise,
 )
 from specchat.engine.sampling.without_replacement import draw_different
 from specchat.engine.sequence.sequence import SequenceState
