@@ -21,5 +21,9 @@ def first_line(error: BaseException) -> str:
 
 def unknown_drafter(name: str, known: Iterable[str]) -> str:
     """Error message for a drafter that the loaded models do not offer."""
-    hint = {"model": " (it needs --draft)", "head": " (make one with specchat distill)"}.get(name, "")
+    hint = {
+        "model": " (it needs --draft)",
+        "head": " (make one with specchat distill)",
+        "pass": " (make its look-ahead embeddings with specchat distill --kind pass and give them as --draft)",
+    }.get(name, "")
     return f"drafter {name!r} is not there{hint}: choose one of auto, {', '.join(known)}"

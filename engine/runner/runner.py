@@ -54,6 +54,7 @@ class Runner(Protocol):
         starts: Sequence[int],
         tree_mask: TreeMask | None = None,
         lengths: Sequence[int] | None = None,
+        entered: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """As `forward`, with the tapped hidden states [B, T, taps x hidden] beside the logits.
 
@@ -65,6 +66,8 @@ class Runner(Protocol):
             starts: the position of each row's first token.
             tree_mask: of rows that are trees; None where all are chains.
             lengths: how many of each row's tokens count; what comes out behind them means nothing, and is a number.
+            entered: [B, T, d], what the first layer reads of more positions than there are tokens, of which the tokens
+                are the first in a row without riders (`engine.speculation.riders`); None for their embeddings alone.
         """
 
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:

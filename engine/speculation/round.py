@@ -55,20 +55,28 @@ def run_round(
     watch.mark()
     proposal = plan.proposal
     slots, starts = [row.slot for row in rows], [row.cached for row in rows]
-    wanted = planner.successors(rows)
+    wanted, riders = planner.successors(rows), plan.riders
     if isinstance(target, QuantizedRunner):
-        outcomes, states, ranked = verify_on_host(target, rows, proposal, plan.gammas, verifier, wanted)
+        outcomes, states, ranked = verify_on_host(target, rows, proposal, plan.gammas, verifier, wanted, riders)
         watch.mark()
         planner.witness(rows, proposal.lengths, outcomes, ranked, everywhere=True)
         if states is not None:
             planner.absorb(rows, torch.nn.utils.rnn.pad_sequence(states, batch_first=True), list(map(len, states)))
-        draft_s, verify_s = watch.seconds()
-        return plan, outcomes, Timing(draft_s, verify_s, started)
+        return plan, outcomes, _timing(watch, rows, plan, planner, started)
     last = to_device([[row.tokens[-1]] for row in rows], target.device)
     fed = torch.cat([last, proposal.tokens], dim=1)
-    trees = proposal.whole_trees
-    tree_mask = None if trees is None else TreeMask.of(trees, target.width(fed.shape[1]), target.device)
-    logits, tapped = target.forward_tapped(fed, slots, starts, tree_mask, [1 + length for length in proposal.lengths])
+    trees, entered = proposal.whole_trees, None
+    if riders is not None:
+        trees = riders.trees(proposal)
+        read = riders.entered(target.embedding_rows(fed), proposal.lengths)
+        entered = torch.nn.utils.rnn.pad_sequence(read, batch_first=True)
+    tree_mask = None
+    if trees is not None:
+        width = target.width((fed if entered is None else entered).shape[1])
+        tree_mask = TreeMask.of(trees, width, target.device)
+    lengths = [1 + len(tree) for tree in trees] if trees else [1 + length for length in proposal.lengths]
+    whole, tapped = target.forward_tapped(fed, slots, starts, tree_mask, lengths, entered)
+    logits = whole[:, : fed.shape[1]]
     judged = verifier.judge(rows, logits, proposal, plan.gammas)
     ranking = None
     if wanted:
@@ -76,7 +84,17 @@ def run_round(
     outcomes, ranked = to_host(judged, len(rows), ranking)
     watch.mark()
     planner.witness(rows, proposal.lengths, outcomes, ranked, everywhere=target.judges_all)
+    if riders is not None:
+        riders.hand_over(outcomes, proposal.lengths, whole)
     kept = [1 + outcome.accepted for outcome in outcomes]
-    planner.absorb(rows, None if tapped is None else along(judged, tapped), kept)
+    planner.absorb(rows, None if tapped is None else along(judged, tapped[:, : fed.shape[1]]), kept)
+    return plan, outcomes, _timing(watch, rows, plan, planner, started)
+
+
+def _timing(
+    watch: Stopwatch, rows: Sequence[SequenceState], plan: RoundPlan, planner: Planner, started: float
+) -> Timing:
+    """The times of a round; what riders add to its pass is time of drafting."""
     draft_s, verify_s = watch.seconds()
-    return plan, outcomes, Timing(draft_s, verify_s, started)
+    ridden_s = verify_s * planner.riding_share(rows, plan, verify_s)
+    return Timing(draft_s + ridden_s, verify_s - ridden_s, started)

@@ -19,6 +19,7 @@ from specchat.engine.tools.distill.corpus import Conversation
 from specchat.engine.tools.distill.distilled import Distilled
 from specchat.engine.tools.distill.initial import head_shape, initial_head
 from specchat.engine.tools.distill.objective import Agreement
+from specchat.engine.tools.distill.trainer import RATE
 from specchat.engine.tools.distill.unroll import unroll
 from specchat.engine.worker.assembly import Assembly, put_together
 
@@ -60,6 +61,8 @@ class EagleTrainee:
         head: in float32, on the target's device.
         vocabulary: [V'], int64: the tokens that it drafts.
     """
+
+    rate = RATE
 
     def __init__(self, model: LoadedModel, shape: HeadShape, head: DraftHead, vocabulary: Tensor) -> None:
         self.network = head

@@ -8,6 +8,7 @@ from functools import partial
 from specchat.engine.progress import Progress
 from specchat.engine.tools.distill.distilled import Distilled
 from specchat.engine.tools.distill.eagle import EagleRecipe
+from specchat.engine.tools.distill.look_ahead import PassRecipe
 from specchat.engine.tools.distill.medusa import MedusaRecipe
 from specchat.engine.tools.distill.options import DistillOptions
 from specchat.engine.tools.distill.training import distill_trained
@@ -18,4 +19,5 @@ Distill = Callable[[DistillOptions, Progress], Distilled]
 KINDS: Mapping[str, Distill] = {
     "eagle": partial(distill_trained, recipe_of=EagleRecipe),
     "medusa": partial(distill_trained, recipe_of=MedusaRecipe),
+    "pass": partial(distill_trained, recipe_of=PassRecipe),
 }

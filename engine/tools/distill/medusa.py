@@ -29,6 +29,7 @@ from specchat.engine.tools.distill.corpus import Conversation
 from specchat.engine.tools.distill.distilled import Distilled
 from specchat.engine.tools.distill.initial import last_state
 from specchat.engine.tools.distill.objective import Agreement, Truth, cross_entropy
+from specchat.engine.tools.distill.trainer import RATE
 from specchat.engine.worker.assembly import Assembly, put_together
 
 HEADS = DEFAULT_GAMMA
@@ -71,6 +72,8 @@ class MedusaTrainee:
         heads: in float32, on the target's device.
         vocabulary: [V'], int64: the tokens that they draft.
     """
+
+    rate = RATE
 
     def __init__(self, model: LoadedModel, heads: MedusaHeads, vocabulary: Tensor) -> None:
         self.network = heads

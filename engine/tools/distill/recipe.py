@@ -23,6 +23,10 @@ class Trainee(Protocol):
     def network(self) -> nn.Module:
         """Its weights, in float32 on the target's device."""
 
+    @property
+    def rate(self) -> float:
+        """Peak learning rate."""
+
     def loss(self, batch: Batch) -> tuple[Tensor, list[Agreement]]:
         """The loss on a batch, and the agreement with the target at each drafted position."""
 

@@ -22,9 +22,10 @@ from specchat.engine.tools.distill.objective import Agreement
 ROWS = 8
 LENGTH = 256
 """Rows per batch, and tokens per row."""
-_RATE = 1.5e-3
+RATE = 1.5e-3
+"""Peak learning rate of heads."""
 _LEAST = 0.02
-"""Peak learning rate, and the fraction of it left at the end (cosine decay)."""
+"""Fraction of the peak learning rate that is left at the end (cosine decay)."""
 _WARM_UP = 20
 _BETAS = (0.9, 0.95)
 _DECAY = 0.1
@@ -56,16 +57,19 @@ class Trainer:
         loss: of the network.
         dtype: of the target, which the loss is computed in as far as it can be.
         checkpoint: file to resume from, if it exists, and to write to.
+        rate: peak learning rate.
         seed: of the order of the text.
     """
 
-    def __init__(self, network: nn.Module, loss: Loss, dtype: torch.dtype, checkpoint: Path, seed: int = 0) -> None:
+    def __init__(
+        self, network: nn.Module, loss: Loss, dtype: torch.dtype, checkpoint: Path, rate: float = RATE, seed: int = 0
+    ) -> None:
         self.progress = Progress()
-        self._network, self._loss, self._dtype = network, loss, dtype
+        self._network, self._loss, self._dtype, self._rate = network, loss, dtype, rate
         self._device = next(network.parameters()).device
         self._file = checkpoint
         self._random = torch.Generator().manual_seed(seed)
-        self._optimiser = torch.optim.AdamW(network.parameters(), lr=_RATE, betas=_BETAS, weight_decay=_DECAY)
+        self._optimiser = torch.optim.AdamW(network.parameters(), lr=rate, betas=_BETAS, weight_decay=_DECAY)
         if checkpoint.is_file():
             self._restore(torch.load(checkpoint, map_location=self._device, weights_only=True))
 
@@ -106,7 +110,7 @@ class Trainer:
         self.progress = Progress(state["steps"], state["seconds"])
 
     def _update(self, batch: Batch, done: float) -> None:
-        rate = _RATE * (_LEAST + (1 - _LEAST) * 0.5 * (1 + math.cos(math.pi * done)))
+        rate = self._rate * (_LEAST + (1 - _LEAST) * 0.5 * (1 + math.cos(math.pi * done)))
         rate *= min(1.0, (self.progress.steps + 1) / _WARM_UP)
         for group in self._optimiser.param_groups:
             group["lr"] = rate
