@@ -23,7 +23,11 @@ def distill(
     target: Target = None,
     kind: Annotated[
         str | None,
-        typer.Option("--kind", metavar="eagle", help="What to make; eagle, a head of one layer, if not given."),
+        typer.Option(
+            "--kind",
+            metavar="eagle|medusa|pass",
+            help="What to make: a head of one layer, Medusa heads, or look-ahead embeddings.",
+        ),
     ] = None,
     minutes: Annotated[
         float | None, typer.Option("--minutes", metavar="M", help="Time for text and training, in all calls together.")
