@@ -41,6 +41,7 @@ class LookAheadDrafter(Drafter):
         self._embeddings = embeddings.to(target.device)
         self._device = target.device
         self._penalties = penalties
+        self._nothing = torch.empty(0, target.vocabulary, device=target.device)
         self._seen: dict[int, tuple[int, Tensor]] = {}
         """Per slot, the length of the text at its next round, and the logits [n, V] of what follows."""
 
@@ -94,5 +95,5 @@ class LookAheadDrafter(Drafter):
 
     def _logits(self, row: SequenceState) -> Tensor:
         """What has ridden behind the row's text, [n, V]; n is 0 where nothing has."""
-        length, logits = self._seen.get(row.slot, (0, self._embeddings[:0]))
-        return logits.float() if length == len(row.tokens) else logits[:0].float()
+        length, logits = self._seen.get(row.slot, (0, self._nothing))
+        return logits.float() if length == len(row.tokens) else self._nothing

@@ -82,7 +82,7 @@ def test_rows_of_every_kind_share_a_batch() -> None:
         (Sampling(temperature=1, seed=9), "recycling", 4),
         (Sampling(temperature=1, seed=8), "none", 0),
     ]
-    with tiny_engine(target, look_ahead=look_ahead(target), slots=8) as engine:
+    with tiny_engine(target, look_ahead=look_ahead(target), slots=3) as engine:
         requests = [
             ask("abcabcab", name=f"{i}", drafter=drafter, gamma=gamma, max_tokens=30, sampling=sampling)
             for i, (sampling, drafter, gamma) in enumerate(kinds)
