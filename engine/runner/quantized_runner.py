@@ -168,7 +168,7 @@ class QuantizedRunner:
             starts: the position of each row's first token.
             trees: how the drafted tokens follow each other.
             likeliest: how many of the likeliest tokens behind each one are wanted.
-            entered: [positions of all rows, d], float32, as for `forward_tapped`; or None.
+            entered: [positions of all rows, d], float32, as for `forward_tapped`, with trees of so many; or None.
         """
         lengths = [1 + len(tree) for tree in trees]
         flat = np.array([token for row in tokens for token in row]) if entered is None else np.zeros(sum(lengths), int)

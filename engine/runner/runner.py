@@ -66,8 +66,8 @@ class Runner(Protocol):
             starts: the position of each row's first token.
             tree_mask: of rows that are trees; None where all are chains.
             lengths: how many of each row's tokens count; what comes out behind them means nothing, and is a number.
-            entered: [B, T, d], what the first layer reads of more positions than there are tokens, of which the tokens
-                are the first in a row without riders (`engine.speculation.riders`); None for their embeddings alone.
+            entered: [B, N, d], what the first layer reads of N positions where these are more than the tokens
+                (`engine.speculation.riders`), all of which are then scored; None for the embeddings of the tokens.
         """
 
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from specchat.engine.runner.tree import Tree, chain
 from specchat.engine.speculation.proposal import Proposal
-from specchat.engine.speculation.verify.outcome import Outcome
 
 
 @lru_cache
@@ -47,18 +46,18 @@ class Riders:
             for tree, length, ridden in zip(trees, proposal.lengths, self.embeddings, strict=True)
         ]
 
-    def hand_over(self, outcomes: Sequence[Outcome], lengths: Sequence[int], logits: Sequence[Tensor] | Tensor) -> None:
+    def hand_over(self, accepted: Sequence[int], lengths: Sequence[int], logits: Sequence[Tensor] | Tensor) -> None:
         """Say what the target expects behind what was accepted.
 
         Args:
-            outcomes: of B rows.
-            lengths: of their drafts.
+            accepted: drafted tokens, per row.
+            lengths: of the drafts.
             logits: [T, V] of each row.
         """
-        for row, (outcome, length, ridden) in enumerate(zip(outcomes, lengths, self.embeddings, strict=True)):
+        for row, (count, length, ridden) in enumerate(zip(accepted, lengths, self.embeddings, strict=True)):
             if ridden is not None:
-                first = 1 + length + outcome.accepted * len(ridden)
-                self.foresee(row, outcome.accepted, logits[row][first : first + len(ridden)].clone())
+                first = 1 + length + count * len(ridden)
+                self.foresee(row, count, logits[row][first : first + len(ridden)].clone())
 
     def entered(self, embedded: Tensor, lengths: Sequence[int]) -> list[Tensor]:
         """What the first layer reads of each row [T, d], with what rides behind it.

@@ -80,7 +80,7 @@ def verify_on_host(
         outcomes |= zip(special, to_host(judged, len(special))[0], strict=True)
     in_order = [outcomes[i] for i in range(len(rows))]
     if riders is not None:
-        riders.hand_over(in_order, proposal.lengths, whole.logits)
+        riders.hand_over([outcome.accepted for outcome in in_order], proposal.lengths, whole.logits)
     states = seen.tapped and [_along(each, outcome) for each, outcome in zip(seen.tapped, in_order, strict=True)]
     return in_order, states, _ranked(fed, seen.best) if successors else []
 
