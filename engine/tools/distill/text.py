@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -98,10 +99,10 @@ def draft_vocabulary(options: DistillOptions, model: LoadedModel, corpus: Corpus
         counts += torch.bincount(talk.tokens[talk.sampled].long(), minlength=size)
         total += len(talk.tokens)
     if total < _LEAST_TOKENS:
-        needed = options.minutes * _LEAST_TOKENS / max(total, 1) * 1.2
+        needed = math.ceil(options.minutes * _LEAST_TOKENS / max(total, 1) * 1.2)
         raise EngineError(
             f"{model.name} has written {total} tokens in the time given and a draft head needs {_LEAST_TOKENS}: "
-            f"give --minutes {needed:.0f} or more"
+            f"give --minutes {needed} or more"
         )
     share, least = _VOCABULARY
     most = min(max(size // share, least), size)

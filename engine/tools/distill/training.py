@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 from specchat.engine.config import EngineConfig
+from specchat.engine.errors import EngineError
 from specchat.engine.models.fingerprint import fingerprint
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
 from specchat.engine.models.resolve import resolve
@@ -44,9 +46,10 @@ def distill_trained(
         recipe_of: gives the kind's recipe for the target.
 
     Raises:
-        EngineError: the target is not supported, the folder belongs to another target or kind, the time is too short,
-            or the disk is full.
+        EngineError: the target is not supported, the folder belongs to another target or kind or holds something else,
+            the time is too short, or the disk is full.
     """
+    _require_free(options.out)
     device = pick_device(options.device)
     folder = resolve(options.target, ModelStore(options.models), progress)
     model = load_model(folder, device, pick_dtype(options.dtype, device, folder), progress)
@@ -73,6 +76,15 @@ def distill_trained(
         made = replace(made, reached=_evaluate(options, model, recipe, trainee, corpus, progress))
         trainee.save(options.out, made, mark)
     return made
+
+
+def _require_free(out: Path) -> None:
+    """Refuse a folder with a model, or a draft that was not made there: their files have the names of ours."""
+    if (out / WORK).is_dir():
+        return
+    there = [*out.glob("*.json"), *out.glob("*.safetensors")]
+    if there:
+        raise EngineError(f"{out} holds something else already ({there[0].name}): distil into another folder")
 
 
 def _train(

@@ -157,7 +157,7 @@ def test_a_kill_loses_neither_text_nor_training(target: Path, tmp_path: Path, mo
 
 
 def test_too_short_a_budget_names_a_long_enough_one(target: Path, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"tiny has written \d+ tokens .* needs 2000: give --minutes \d+ or more"):
+    with pytest.raises(EngineError, match=r"tiny has written \d+ tokens .* needs 300: give --minutes \d+ or more"):
         distill(options(target, tmp_path / "head", 0.0002), ignore_progress)
 
 
@@ -197,6 +197,14 @@ def test_another_kind_goes_into_another_folder(made: Path, target: Path) -> None
         Standing.of(made / WORK, target.name, mark, "medusa"),
     ):
         pass
+
+
+@pytest.mark.parametrize("kind", ["eagle", "medusa", "pass"])
+def test_a_folder_with_something_else_is_left_alone(target: Path, kind: str) -> None:
+    before = {file.name: file.read_bytes() for file in target.iterdir()}
+    with pytest.raises(EngineError, match=r"holds something else already \(.*json\): distil into another folder"):
+        distill(options(target, target, 1, kind=kind), ignore_progress)
+    assert {file.name: file.read_bytes() for file in target.iterdir()} == before
 
 
 def test_a_kind_that_is_not_there_is_refused_by_name(target: Path, tmp_path: Path) -> None:
