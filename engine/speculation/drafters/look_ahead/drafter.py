@@ -17,7 +17,8 @@ from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, standardise
+from specchat.engine.sampling.sampler import draw, most_likely, standardise
+from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.gamma.budget import Budget
