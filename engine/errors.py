@@ -26,5 +26,6 @@ def unknown_drafter(name: str, known: Iterable[str]) -> str:
         "model-tree": " (it needs --draft)",
         "hierarchical": " (it needs --draft, and a CPU)",
         "head": " (make one with specchat distill)",
+        "pass": " (make its look-ahead embeddings with specchat distill --kind pass and give them as --draft)",
     }.get(name, "")
     return f"drafter {name!r} is not there{hint}: choose one of auto, {', '.join(known)}"

@@ -29,6 +29,7 @@ DRAFTERS = (
     "model",
     "model-tree",
     "hierarchical",
+    "pass",
 )
 FOLD, SHOW, HIDE = REJECTED = ("fold", "show", "hide")
 """What becomes of the rejected and discarded tokens of a finished reply; all but `HIDE` show them while it streams."""

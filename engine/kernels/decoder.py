@@ -53,6 +53,7 @@ class Decoder:
         judged: Ints,
         threads: int,
         taps: Sequence[int] = (),
+        entered: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """One pass.
 
@@ -62,6 +63,7 @@ class Decoder:
             judged: [m], the tokens whose logits are wanted.
             threads: how many compute, this one included.
             taps: depths of hidden states to hand out: 0 the embeddings, the number of layers what the final norm gives.
+            entered: [n, hidden], what the first layer reads; None for the embeddings of the tokens.
 
         Returns:
             Logits [m, vocabulary], and the tapped states [n, taps x hidden] or None; float32.
@@ -73,14 +75,23 @@ class Decoder:
         tapped = torch.empty(len(tokens), len(taps) * self.shape.hidden) if taps else None
         depths = np.asarray(taps, dtype=np.int32)
         batch = Batch(tokens, chains, judged, threads)
+        read = self._enter(batch, entered, len(tokens))
         batch.c.logits = logits.data_ptr()
         batch.c.tap_count, batch.c.taps = len(taps), depths.ctypes.data
         batch.c.tapped = None if tapped is None else tapped.data_ptr()
         self._library.run(self._c, batch.c)
+        del read
         return logits, tapped
 
     def run_all(
-        self, tokens: NDArray[np.int64], chains: Chains, threads: int, taps: Sequence[int] = (), *, likeliest: int
+        self,
+        tokens: NDArray[np.int64],
+        chains: Chains,
+        threads: int,
+        taps: Sequence[int] = (),
+        *,
+        likeliest: int,
+        entered: Tensor | None = None,
     ) -> tuple[Tensor, Ints | None, Tensor | None]:
         """One pass with the logits [n, vocabulary] of every token, which hold until the next one; and tapped states.
 
@@ -95,9 +106,21 @@ class Decoder:
         best = np.empty((count, likeliest), dtype=np.int32) if likeliest else None
         depths = np.asarray(taps, dtype=np.int32)
         batch = Batch(tokens, chains, np.arange(count, dtype=np.int32), threads)
+        read = self._enter(batch, entered, count)
         batch.c.logits, batch.c.best_count = logits.data_ptr(), max(1, likeliest)
         batch.c.best = None if best is None else best.ctypes.data
         batch.c.tap_count, batch.c.taps = len(taps), depths.ctypes.data
         batch.c.tapped = None if tapped is None else tapped.data_ptr()
         self._library.run(self._c, batch.c)
+        del read
         return logits, best, tapped
+
+    def _enter(self, batch: Batch, entered: Tensor | None, count: int) -> Tensor | None:
+        """Let the first layer read these states; what is given back has to live as long as the pass."""
+        if entered is None:
+            return None
+        if entered.shape != (count, self.shape.hidden):
+            raise KernelError(f"a pass over {count} tokens cannot read states of the shape {list(entered.shape)}")
+        read = entered.float().contiguous()
+        batch.c.entered = read.data_ptr()
+        return read

@@ -104,17 +104,19 @@ class ModelRunner:
         starts: Sequence[int],
         tree_mask: TreeMask | None = None,
         lengths: Sequence[int] | None = None,  # noqa: ARG002
+        entered: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """As `forward`, with the tapped hidden states [B, T, taps x hidden size] besides the logits.
 
         With a tree mask the tokens are trees instead of chains: they are written to consecutive columns, and the mask
         gives their positions and what they attend to; `KVCache.keep` moves the accepted ones to their places. The mask
-        may be padded to the `width` of the pass already.
+        may be padded to the `width` of the pass already. A pass over what is `entered` is never one of fixed shape.
         """
-        if self._static is not None and (tokens.shape[1] <= CAPTURED[-1] or self._exact):
+        if self._static is not None and entered is None and (tokens.shape[1] <= CAPTURED[-1] or self._exact):
             return self._static.forward(tokens, slots, starts, tree_mask)
-        out = self._run(self.model, tokens, slots, starts, tree_mask)
-        return out.logits[:, : tokens.shape[1]], self._tapped(out, tokens.shape[1])
+        inputs = tokens if entered is None else entered
+        out = self._run(self.model, inputs, slots, starts, tree_mask)
+        return out.logits[:, : inputs.shape[1]], self._tapped(out, inputs.shape[1])
 
     @torch.inference_mode()
     def prefill(
@@ -213,19 +215,19 @@ class ModelRunner:
     def _run(
         self,
         model: Any,
-        tokens: Tensor,
+        inputs: Tensor,
         slots: Sequence[int],
         starts: Sequence[int],
         tree_mask: TreeMask | TreePart | None = None,
     ) -> Any:
-        width = padded_width(tokens.shape[1]) if tree_mask is None else tree_mask.width
+        width = padded_width(inputs.shape[1]) if tree_mask is None else tree_mask.width
         room = self.cache.columns - max(starts)  # the end of a prompt may be near that of the cache
-        tokens = functional.pad(tokens, (0, min(width, room) - tokens.shape[1]))
+        inputs = functional.pad(inputs, (*[0, 0] * (inputs.dim() - 2), 0, min(width, room) - inputs.shape[1]))
         first = to_device(starts, self.device)
-        columns = first[:, None] + torch.arange(tokens.shape[1], device=self.device)
+        columns = first[:, None] + torch.arange(inputs.shape[1], device=self.device)
         view = CacheView(self.cache, slots, starts, columns, gathers=self._gathers)
         with attention.scattered(view.runs):
-            return self._call(model, tokens, columns, view, tree_mask)
+            return self._call(model, inputs, columns, view, tree_mask)
 
     def _step(
         self, tokens: Tensor, columns: Tensor, view: StaticView, tree_mask: TreeMask | TreePart | None = None
@@ -249,15 +251,16 @@ class ModelRunner:
     def _call(
         self,
         model: Any,
-        tokens: Tensor,
+        inputs: Tensor,
         columns: Tensor,
         view: CacheView | StaticView,
         tree_mask: TreeMask | TreePart | None = None,
     ) -> Any:
-        """Run the model on tokens [B, T], written to columns [B, T]; for chains these are the positions."""
+        """Run the model on tokens [B, T], or on what its first layer reads [B, T, d], written to columns [B, T]; for
+        chains these are the positions."""
         positions = columns if tree_mask is None else tree_mask.positions(columns)
         return model(
-            input_ids=tokens,
+            **{"inputs_embeds" if inputs.is_floating_point() else "input_ids": inputs},
             position_ids=positions.clamp(max=self._limit),
             attention_mask=self._masks.of(columns, view, tree_mask),
             past_key_values=view,

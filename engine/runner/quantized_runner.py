@@ -67,6 +67,12 @@ class Seen:
     tapped: list[Tensor] | None
     """Hidden states [T, taps x hidden] each."""
 
+    def first(self, counts: Sequence[int]) -> Seen:
+        """Of the first tokens of each row."""
+        tapped = self.tapped and [states[:count] for states, count in zip(self.tapped, counts, strict=True)]
+        logits = [each[:count] for each, count in zip(self.logits, counts, strict=True)]
+        return Seen(logits, [each[:count] for each, count in zip(self.best, counts, strict=True)], tapped)
+
 
 class QuantizedRunner:
     """One model on the quantised kernels, and its cache; see `engine.runner.runner.Runner`.
@@ -124,12 +130,15 @@ class QuantizedRunner:
         starts: Sequence[int],
         tree_mask: TreeMask | None = None,
         lengths: Sequence[int] | None = None,
+        entered: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Logits [B, T, V] and tapped hidden states [B, T, taps x hidden], float32; 0 behind a row's length."""
-        rows, width = tokens.shape
+        rows, width = (tokens if entered is None else entered).shape[:2]
         counts = [width] * rows if lengths is None else list(lengths)
         trees = [chain(count - 1) for count in counts] if tree_mask is None else tree_mask.trees
-        logits, tapped = self._run(_flat(tokens, counts), _chains(trees, slots, starts), every=True)
+        if entered is not None:
+            tokens, entered = tokens.new_zeros(rows, width), _flat(entered, counts).flatten(0, -2)
+        logits, tapped = self._run(_flat(tokens, counts), _chains(trees, slots, starts), every=True, entered=entered)
         return _by_row(logits, counts, width), None if tapped is None else _by_row(tapped, counts, width)
 
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
@@ -156,6 +165,7 @@ class QuantizedRunner:
         trees: Sequence[Tree],
         *,
         likeliest: int,
+        entered: Tensor | None = None,
     ) -> Seen:
         """One pass over rows of their own lengths.
 
@@ -165,13 +175,15 @@ class QuantizedRunner:
             starts: the position of each row's first token.
             trees: how the drafted tokens follow each other.
             likeliest: how many of the likeliest tokens behind each one are wanted.
+            entered: [positions of all rows, d], float32, as for `forward_tapped`, with trees of so many; or None.
         """
-        flat = np.array([token for row in tokens for token in row])
+        lengths = [1 + len(tree) for tree in trees]
+        flat = np.array([token for row in tokens for token in row]) if entered is None else np.zeros(sum(lengths), int)
         threads = torch.get_num_threads()
         logits, best, tapped = self._decoder.run_all(
-            flat, _chains(trees, slots, starts), threads, self.taps, likeliest=likeliest
+            flat, _chains(trees, slots, starts), threads, self.taps, likeliest=likeliest, entered=entered
         )
-        rows = list(pairwise([0, *accumulate(map(len, tokens))]))
+        rows = list(pairwise([0, *accumulate(lengths)]))
         found = [] if best is None else best.tolist()
         return Seen(
             [logits[first:end] for first, end in rows],
@@ -202,11 +214,13 @@ class QuantizedRunner:
         """Rows [n, d] of the output layer, float32."""
         return torch.from_numpy(self._output.rows_of(tokens.numpy()))
 
-    def _run(self, tokens: Tensor, chains: Chains, *, every: bool) -> tuple[Tensor, Tensor | None]:
+    def _run(
+        self, tokens: Tensor, chains: Chains, *, every: bool, entered: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """A pass over flat tokens; logits of every one or of none."""
         flat: NDArray[Any] = tokens.flatten().numpy()
         judged = np.arange(len(flat) if every else 0, dtype=np.int32)
-        return self._decoder.run(flat, chains, judged, torch.get_num_threads(), self.taps)
+        return self._decoder.run(flat, chains, judged, torch.get_num_threads(), self.taps, entered)
 
 
 def _allocate(model: PackedWeights, slots: int, columns: int) -> KVCache:
@@ -222,7 +236,7 @@ def _allocate(model: PackedWeights, slots: int, columns: int) -> KVCache:
 
 
 def _flat(tokens: Tensor, counts: Sequence[int]) -> Tensor:
-    """The tokens that count of [B, T], one row after the other."""
+    """The tokens that count of [B, T], or what is read of them [B, T, d], one row after the other."""
     if min(counts) == tokens.shape[1]:
         return tokens
     return torch.cat([row[:count] for row, count in zip(tokens, counts, strict=True)])

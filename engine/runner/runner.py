@@ -55,6 +55,7 @@ class Runner(Protocol):
         starts: Sequence[int],
         tree_mask: TreeMask | None = None,
         lengths: Sequence[int] | None = None,
+        entered: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """As `forward`, with the tapped hidden states [B, T, taps x hidden] beside the logits.
 
@@ -66,6 +67,8 @@ class Runner(Protocol):
             starts: the position of each row's first token.
             tree_mask: of rows that are trees; None where all are chains.
             lengths: how many of each row's tokens count; what comes out behind them means nothing, and is a number.
+            entered: [B, N, d], what the first layer reads of N positions where these are more than the tokens
+                (`engine.speculation.riders`), all of which are then scored; None for the embeddings of the tokens.
         """
 
     def extend(self, places: Sequence[TreePlace]) -> Tensor:

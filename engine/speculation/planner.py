@@ -22,7 +22,8 @@ from specchat.engine.speculation.gamma.acceptance_model import AcceptanceModel, 
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.gamma.controller import GammaController
 from specchat.engine.speculation.gamma.latency_model import LatencyModel
-from specchat.engine.speculation.proposal import Draft, merge
+from specchat.engine.speculation.proposal import Draft, Proposal, merge
+from specchat.engine.speculation.riders import Riders
 from specchat.engine.speculation.round_plan import RoundPlan
 from specchat.engine.speculation.verify.outcome import Outcome
 
@@ -40,7 +41,7 @@ class Planner:
         self, drafters: Mapping[str, Drafter], target: Runner, on_fault: Callable[[SequenceState, Exception], None]
     ) -> None:
         self.drafters = drafters
-        self._context = target.context
+        self._context, self._columns, self._width = target.context, target.cache.columns, target.width
         self._ragged = isinstance(target, QuantizedRunner)
         """Whether a pass costs what its tokens do, however they are spread over the rows."""
         self._on_fault = on_fault
@@ -145,14 +146,51 @@ class Planner:
                 if self.drafters[rows[i].drafter].always:  # what it gives beyond γ is γ too
                     gammas[i] = max(gammas[i], draft.positions(k))
         names = {rows[mine[0]].drafter for mine, _ in drafts}
+        proposal = merge(drafts, len(rows), device)
+        riders = self._riders(rows, gammas, proposal)
+        if riders is not None:
+            names |= {row.drafter for row, ridden in zip(rows, riders.embeddings, strict=True) if ridden is not None}
+            steps += [0 if ridden is None else len(ridden) for ridden in riders.embeddings]
         return RoundPlan(
-            proposal=merge(drafts, len(rows), device),
+            proposal=proposal,
             gammas=gammas,
             adaptive=adaptive,
             buckets=buckets,
             drafter=names.pop() if len(names) == 1 else None,
             steps=max(steps, default=0),
+            riders=riders,
         )
+
+    def riding_share(self, rows: Sequence[SequenceState], plan: RoundPlan, verify_s: float) -> float:
+        """Which part of a verifying pass, which took `verify_s`, is due to what rode in it."""
+        if plan.riders is None:
+            return 0.0
+        ridden = [len(tree) + 1 for tree in plan.riders.trees(plan.proposal)]
+        whole = round(sum(ridden) / len(ridden)) if self._ragged else max(ridden)
+        self._latency.observe_pass(len(rows), whole, verify_s)
+        seconds = self._latency.verify_up_to(len(rows), whole)
+        return max(0.0, 1 - seconds[self._pass_width(plan) - 1] / seconds[-1])
+
+    def _pass_width(self, plan: RoundPlan) -> int:
+        """Tokens per row of a verifying pass that nothing rides in."""
+        lengths = plan.proposal.lengths
+        return 1 + (round(sum(lengths) / len(lengths)) if self._ragged else plan.proposal.tokens.shape[1])
+
+    def _riders(self, rows: Sequence[SequenceState], gammas: Sequence[int], proposal: Proposal) -> Riders | None:
+        """What rides in the round's pass; nothing where no drafter wants it, or where the cache has no room."""
+        wanted = [self.drafters[row.drafter].riders(row, gamma) for row, gamma in zip(rows, gammas, strict=True)]
+        if all(each is None for each in wanted):
+            return None
+
+        def foresee(place: int, accepted: int, logits: Tensor) -> None:
+            try:
+                self.drafters[rows[place].drafter].foresee(rows[place], accepted, logits)
+            except Exception as error:
+                self._on_fault(rows[place], error)
+
+        riders = Riders(wanted, foresee)
+        width = self._width(max(1 + len(tree) for tree in riders.trees(proposal)))
+        return riders if max(row.cached for row in rows) + width <= self._columns else None
 
     def _usual(self, row: SequenceState) -> int:
         """γ of a row before the controller has chosen: its room, or the drafter's own where none was asked for."""
@@ -169,9 +207,7 @@ class Planner:
         rest_s: float,
     ) -> None:
         """What the round has shown about costs and acceptance. Times are seconds."""
-        lengths = plan.proposal.lengths
-        longest = plan.proposal.tokens.shape[1]
-        width = 1 + (round(sum(lengths) / len(lengths)) if self._ragged else longest)
+        width = self._pass_width(plan)
         # A row's first draft may have read the whole prompt: that says nothing about a draft step.
         drafter = None if any(row.rounds == 0 for row in rows) else plan.drafter
         self._latency.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s, rest_s)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
@@ -21,6 +22,8 @@ from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner
+from specchat.engine.speculation.proposal import Proposal
+from specchat.engine.speculation.riders import Riders
 from specchat.engine.speculation.round_plan import RoundPlan
 from specchat.engine.speculation.verify.on_host import verify_on_host
 from specchat.engine.speculation.verify.outcome import Outcome, to_host
@@ -55,29 +58,55 @@ def run_round(
     plan = planner.plan(rows, target.device)
     watch.mark()
     proposal = plan.proposal
-    slots, starts = [row.slot for row in rows], [row.cached for row in rows]
-    wanted = planner.successors(rows)
+    wanted, riders = planner.successors(rows), plan.riders
     if isinstance(target, QuantizedRunner):
-        outcomes, states, ranked = verify_on_host(target, rows, proposal, plan.gammas, verifier, wanted)
+        outcomes, states, ranked = verify_on_host(target, rows, proposal, plan.gammas, verifier, wanted, riders)
         watch.mark()
         planner.witness(rows, proposal.lengths, outcomes, ranked, everywhere=True)
         if states is not None:
             planner.absorb(rows, torch.nn.utils.rnn.pad_sequence(states, batch_first=True), list(map(len, states)))
-        draft_s, verify_s = watch.seconds()
-        return plan, outcomes, Timing(draft_s, verify_s, started)
+        return plan, outcomes, _timing(watch, rows, plan, planner, started)
     last = to_device([[row.tokens[-1]] for row in rows], target.device)
     fed = torch.cat([last, proposal.tokens], dim=1)
-    trees = proposal.whole_trees
-    tree_mask = None if trees is None else TreeMask.of(trees, target.width(fed.shape[1]), target.device)
-    logits, tapped = target.forward_tapped(fed, slots, starts, tree_mask, [1 + length for length in proposal.lengths])
-    judged = verifier.judge(rows, logits, proposal, plan.gammas)
+    logits, tapped = _score(target, rows, fed, proposal, riders)
+    own = logits if riders is None else logits[:, : fed.shape[1]]
+    judged = verifier.judge(rows, own, proposal, plan.gammas)
     ranking = None
     if wanted:
         ranking = torch.cat([fed[..., None], logits[: len(rows), : fed.shape[1]].topk(wanted).indices], dim=-1).int()
     outcomes, ranked = to_host(judged, len(rows), ranking)
     watch.mark()
     planner.witness(rows, proposal.lengths, outcomes, ranked, everywhere=target.judges_all)
-    kept = [1 + outcome.accepted for outcome in outcomes]
+    accepted = [outcome.accepted for outcome in outcomes]
+    if riders is not None:
+        riders.hand_over(accepted, proposal.lengths, logits)
+    kept = [1 + count for count in accepted]
     planner.absorb(rows, None if tapped is None else along(judged, tapped), kept)
+    return plan, outcomes, _timing(watch, rows, plan, planner, started)
+
+
+def _score(
+    target: Runner, rows: Sequence[SequenceState], fed: Tensor, proposal: Proposal, riders: Riders | None
+) -> tuple[Tensor, Tensor | None]:
+    """The verifying pass over tokens [B, 1 + K]: logits and tapped states, and behind them the logits of what rides."""
+    slots, starts = [row.slot for row in rows], [row.cached for row in rows]
+    if riders is not None:
+        trees = riders.trees(proposal)
+        read = riders.entered(target.embedding_rows(fed), proposal.lengths)
+        entered = torch.nn.utils.rnn.pad_sequence(read, batch_first=True)
+        tree_mask = TreeMask.of(trees, target.width(entered.shape[1]), target.device)
+        lengths = [1 + len(tree) for tree in trees]
+        logits, tapped = target.forward_tapped(fed, slots, starts, tree_mask, lengths, entered)
+        return logits, None if tapped is None else tapped[:, : fed.shape[1]]
+    whole = proposal.whole_trees
+    mask = None if whole is None else TreeMask.of(whole, target.width(fed.shape[1]), target.device)
+    return target.forward_tapped(fed, slots, starts, mask, [1 + length for length in proposal.lengths])
+
+
+def _timing(
+    watch: Stopwatch, rows: Sequence[SequenceState], plan: RoundPlan, planner: Planner, started: float
+) -> Timing:
+    """The times of a round; what riders add to its pass is time of drafting."""
     draft_s, verify_s = watch.seconds()
-    return plan, outcomes, Timing(draft_s, verify_s, started)
+    ridden_s = verify_s * planner.riding_share(rows, plan, verify_s)
+    return Timing(draft_s + ridden_s, verify_s - ridden_s, started)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specchat.engine.speculation.proposal import Proposal
+from specchat.engine.speculation.riders import Riders
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +23,5 @@ class RoundPlan:
     """The one that drafted; None if none or several did."""
     steps: int
     """Draft steps it took."""
+    riders: Riders | None = None
+    """What rides in the verifying pass."""

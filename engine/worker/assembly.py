@@ -30,6 +30,8 @@ from specchat.engine.speculation.drafters.draft_model import ModelDrafter
 from specchat.engine.speculation.drafters.early_exit import SAMPLE, EarlyExitDrafter
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
+from specchat.engine.speculation.drafters.look_ahead.drafter import LookAheadDrafter
+from specchat.engine.speculation.drafters.look_ahead.folder import LookAhead, is_look_ahead, load_look_ahead
 from specchat.engine.speculation.drafters.model_fixed_tree import FixedTreeDrafter
 from specchat.engine.speculation.drafters.ngram import NGramDrafter
 from specchat.engine.speculation.drafters.none import NoDrafter
@@ -105,6 +107,10 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
         EngineError: a model cannot be had, loaded or run, or the draft does not fit the target.
     """
     target = obtain_model(config.target, config, pick_device(config.device), progress)
+    folder = Path(config.draft or "").expanduser()
+    if config.draft and is_look_ahead(folder):
+        look_ahead = load_look_ahead(folder, target.model)
+        return put_together(config, target.model, notices=target.notices, look_ahead=look_ahead)
     head = _head(config, target.model, progress)
     if head is not None or config.draft is None:
         return put_together(config, target.model, head=head, notices=target.notices)
@@ -131,13 +137,14 @@ def put_together(
     draft: Model | None = None,
     head: LoadedHead | None = None,
     notices: Sequence[str] = (),
+    look_ahead: LookAhead | None = None,
 ) -> Assembly:
     """Caches and drafters for models that are loaded; fewer slots, then less context, where memory is short.
 
     Raises:
         EngineError: not even one slot of a small context fits.
     """
-    parts = _Parts(config, model, draft, head, tuple(notices))
+    parts = _Parts(config, model, draft, head, look_ahead, tuple(notices))
     return _first_that_fits(parts, list(_sizes(config.slots, parts.context)))
 
 
@@ -149,6 +156,7 @@ class _Parts:
     model: Model
     draft: Model | None
     head: LoadedHead | None
+    look_ahead: LookAhead | None
     notices: tuple[str, ...]
 
     @property
@@ -193,6 +201,8 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         drafters = [*with_head, *drafters]
         cache_bytes += drafter.bytes
         score_bytes = drafter.score_bytes
+    if parts.look_ahead is not None:
+        drafters.insert(0, _look_ahead(parts.look_ahead, model, target, penalties))
     if cached is not None:
         drafters = [*drafters_of(cached, target, penalties, suffix, config.prefill_chunk), *drafters]
     return Assembly(
@@ -216,6 +226,21 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         ),
         exact=exact,
     )
+
+
+def _look_ahead(loaded: LookAhead, model: Model, target: Runner, penalties: Penalties) -> LookAheadDrafter:
+    """The target as its own draft, by trained embeddings.
+
+    Raises:
+        EngineError: nothing can ride in this target's passes, or not as in training.
+    """
+    if not target.branches:
+        raise EngineError("look-ahead embeddings ride in passes of any shape, which exact mode has not: do without one")
+    if isinstance(model, PackedModel) and model.shape.embedding_scale != 1:
+        raise EngineError(
+            f"{model.name} scales its embeddings, and look-ahead embeddings are not: choose another draft for it"
+        )
+    return LookAheadDrafter(loaded.embeddings, target, penalties)
 
 
 def _early_exit(model: Model, target: Runner, penalties: Penalties) -> list[Drafter]:

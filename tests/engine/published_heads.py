@@ -179,6 +179,19 @@ def scores_of_eagle_3(
     return tensors["lm_head.weight"] @ scored
 
 
+def medusa_of_ours() -> tuple[dict[str, Any], Tensors]:
+    """Three Medusa heads of two blocks, scored by the target's output layer of some tokens."""
+    config, tensors = medusa()
+    for head in range(3):
+        del tensors[f"{head}.2.weight"]
+    known = torch.randperm(VOCABULARY)[:KNOWN].sort().values
+    maps = {
+        "d2t": known - torch.arange(KNOWN),
+        "t2d": torch.zeros(VOCABULARY, dtype=torch.bool).index_fill(0, known, value=True),
+    }
+    return config | {"medusa_shared_output": True, "draft_vocab_size": KNOWN}, tensors | maps
+
+
 def scores_of_medusa(
     tensors: Tensors,
     config: Mapping[str, Any],  # noqa: ARG001
@@ -191,6 +204,8 @@ def scores_of_medusa(
     for block in range(2):
         linear = f"{head}.{block}.linear"
         x = x + functional.silu(tensors[f"{linear}.weight"] @ x + tensors[f"{linear}.bias"])
+    if "d2t" in tensors:
+        return target.model.get_output_embeddings().weight[tensors["t2d"]] @ x
     return tensors[f"{head}.2.weight"] @ x
 
 
@@ -199,6 +214,7 @@ KINDS: dict[str, tuple[Callable[[], tuple[dict[str, Any], Tensors]], Pass]] = {
     "eagle-3": (eagle_3, scores_of_eagle_3),
     "speculators": (speculators, scores_of_eagle_3),
     "medusa": (medusa, scores_of_medusa),
+    "medusa of ours": (medusa_of_ours, scores_of_medusa),
 }
 
 

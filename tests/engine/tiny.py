@@ -16,6 +16,7 @@ from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import Progress
 from specchat.engine.speculation.drafters.head.folder import LoadedHead
 from specchat.engine.speculation.drafters.head.network import DraftHead
+from specchat.engine.speculation.drafters.look_ahead.folder import LookAhead
 from specchat.engine.tools.distill.initial import head_shape
 from specchat.engine.worker.assembly import Assembly, put_together
 
@@ -81,11 +82,12 @@ def tiny_engine(
     slots: int = 4,
     chunk: int = 32,
     queue: int = 1024,
+    look_ahead: LookAhead | None = None,
 ) -> Iterator[Engine]:
     """A running engine on tiny models."""
 
     def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        return put_together(config, target or tiny_model(), draft, head)
+        return put_together(config, target or tiny_model(), draft, head, look_ahead=look_ahead)
 
     config = EngineConfig("tiny", Path(), slots=slots, context=256, queue=queue, prefill_chunk=chunk)
     engine = Engine(config, assemble)

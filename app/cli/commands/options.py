@@ -22,7 +22,7 @@ Drafter = Annotated[
     str | None,
     typer.Option(
         "--drafter",
-        metavar="auto|none|suffix|ngram|recycling|early-exit|head|combined|model|model-tree|hierarchical",
+        metavar="auto|none|suffix|ngram|recycling|early-exit|head|combined|model|model-tree|hierarchical|pass",
         help="What proposes tokens.",
         show_default=False,
     ),

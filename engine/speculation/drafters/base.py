@@ -78,6 +78,19 @@ class Drafter:
         """What it will offer a row, if it knows before it drafts."""
         return None
 
+    def riders(self, row: SequenceState, gamma: int) -> Tensor | None:  # noqa: ARG002
+        """Embeddings [n, d] that are to ride behind each token of a row's chain, in a round with this γ."""
+        return None
+
+    def foresee(self, row: SequenceState, accepted: int, logits: Tensor) -> None:
+        """The target has read what rides, behind the last accepted token.
+
+        Args:
+            row: one of the drafter's own.
+            accepted: how many of its drafted tokens were.
+            logits: [n, V].
+        """
+
     def grows(self, row: SequenceState) -> bool:  # noqa: ARG002
         """Whether it decides itself, while it drafts, how much a row's draft may cost."""
         return False

@@ -18,6 +18,7 @@ from specchat.engine.runner.tree import BRANCHES, Tree, chain
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import Proposal
+from specchat.engine.speculation.riders import Riders
 from specchat.engine.speculation.verify.agreement import compare
 from specchat.engine.speculation.verify.outcome import Outcome, outcome_of, to_host
 from specchat.engine.speculation.verify.verifier import Verifier
@@ -30,6 +31,7 @@ def verify_on_host(
     gammas: Sequence[int],
     verifier: Verifier,
     successors: int = 0,
+    riders: Riders | None = None,
 ) -> tuple[list[Outcome], list[Tensor] | None, list[list[list[int]]]]:
     """Run the target over the drafts of a batch and judge them; accepted branches are kept in the cache.
 
@@ -40,6 +42,7 @@ def verify_on_host(
         gammas: [B], draft lengths asked for.
         verifier: of the rows that are judged on tensors.
         successors: how many of the likeliest tokens behind each one are wanted.
+        riders: what rides in the pass.
 
     Returns:
         The outcomes, the tapped states [1 + accepted, taps x hidden] of each row, and each of its tokens with the
@@ -50,9 +53,16 @@ def verify_on_host(
     trees = proposal.trees or [None] * len(rows)
     fed = [[row.tokens[-1], *tokens] for row, tokens in zip(rows, drafted, strict=True)]
     shapes = [tree or chain(n) for tree, n in zip(trees, proposal.lengths, strict=True)]
+    entered = None
+    if riders is not None:
+        shapes = riders.trees(proposal)
+        last = torch.tensor([[row.tokens[-1]] for row in rows])
+        embedded = target.embedding_rows(torch.cat([last, proposal.tokens], dim=1))
+        entered = torch.cat(riders.entered(embedded, proposal.lengths))
     plain = [_is_plain(row) for row in rows]
     greedy = [own and row.request.sampling.greedy for row, own in zip(rows, plain, strict=True)]
-    seen = target.score(fed, slots, starts, shapes, likeliest=max(successors, int(any(greedy))))
+    whole = target.score(fed, slots, starts, shapes, likeliest=max(successors, int(any(greedy))), entered=entered)
+    seen = whole.first(list(map(len, fed)))
     outcomes: dict[int, Outcome] = {}
     for i in compress(range(len(rows)), greedy):
         likeliest = [each[0] for each in seen.best[i]]
@@ -69,6 +79,8 @@ def verify_on_host(
         judged = verifier.judge([rows[i] for i in special], logits, part, [gammas[i] for i in special])
         outcomes |= zip(special, to_host(judged, len(special))[0], strict=True)
     in_order = [outcomes[i] for i in range(len(rows))]
+    if riders is not None:
+        riders.hand_over([outcome.accepted for outcome in in_order], proposal.lengths, whole.logits)
     states = seen.tapped and [_along(each, outcome) for each, outcome in zip(seen.tapped, in_order, strict=True)]
     return in_order, states, _ranked(fed, seen.best) if successors else []
 

@@ -35,20 +35,8 @@ def head_shape(target: Any, name: str) -> HeadShape:
     Raises:
         EngineError: the network's architecture is not supported by draft heads.
     """
+    (layers,), hidden = last_state(target, name)
     config = target.config.get_text_config()
-    layers, hidden = config.num_hidden_layers, config.hidden_size
-    output = target.get_output_embeddings()
-    if output is None or output.weight.shape[1] != hidden or getattr(output, "bias", None) is not None:
-        raise EngineError(
-            f"{name} does not score tokens with plain output embeddings: no draft head can be made for it"
-        )
-    probe = torch.zeros(1, 2, dtype=torch.long, device=target.device)
-    with torch.inference_mode():
-        out = target(input_ids=probe, output_hidden_states=True, use_cache=False)
-        last = out.hidden_states[-1]
-        alike = torch.allclose(output(last).float(), out.logits.float(), rtol=0.05, atol=0.05)
-    if not alike or len(out.hidden_states) != layers + 1 or last.shape[-1] != hidden:
-        raise EngineError(f"{name} changes its scores after the output embeddings: no draft head can be made for it")
     heads = config.num_attention_heads
     rope = getattr(config, "rope_parameters", None) or {}
     return HeadShape(
@@ -61,6 +49,29 @@ def head_shape(target: Any, name: str) -> HeadShape:
         rope_theta=float(rope.get("rope_theta", 10_000.0)),
         epsilon=float(getattr(config, "rms_norm_eps", 1e-6)),
     )
+
+
+def last_state(target: Any, name: str) -> tuple[tuple[int], int]:
+    """The depth, as the only tap, and the size d of the hidden state that a target's output embeddings score.
+
+    Raises:
+        EngineError: it does more to it than that.
+    """
+    config = target.config.get_text_config()
+    layers, hidden = int(config.num_hidden_layers), int(config.hidden_size)
+    output = target.get_output_embeddings()
+    if output is None or output.weight.shape[1] != hidden or getattr(output, "bias", None) is not None:
+        raise EngineError(
+            f"{name} does not score tokens with plain output embeddings: no draft head can be made for it"
+        )
+    probe = torch.zeros(1, 2, dtype=torch.long, device=target.device)
+    with torch.inference_mode():
+        out = target(input_ids=probe, output_hidden_states=True, use_cache=False)
+        last = out.hidden_states[-1]
+        alike = torch.allclose(output(last).float(), out.logits.float(), rtol=0.05, atol=0.05)
+    if not alike or len(out.hidden_states) != layers + 1 or last.shape[-1] != hidden:
+        raise EngineError(f"{name} changes its scores after the output embeddings: no draft head can be made for it")
+    return (layers,), hidden
 
 
 def initial_head(target: Any, shape: HeadShape, conversations: Iterable[Conversation]) -> DraftHead:

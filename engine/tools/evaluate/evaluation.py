@@ -11,6 +11,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import Request
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.none import NoDrafter
@@ -22,6 +23,7 @@ from specchat.engine.tools.evaluate.report import Evaluation, Way
 from specchat.engine.tools.evaluate.text_runner import TextRunner, read
 from specchat.engine.tools.evaluate.texts import Text, TextFiles
 from specchat.engine.worker.assembly import Assembly, assemble, warm_up
+from specchat.engine.worker.plain_passes import time_wider_passes
 
 
 def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation:
@@ -54,6 +56,8 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
     warm_up(made)
     runner = TextRunner(made.target)
     planner = Planner(made.drafters, runner, _fail)
+    if isinstance(made.target, QuantizedRunner):  # what rides in a pass is judged by what passes cost
+        planner.learn_costs(time_wider_passes(made.target))
     verifier = Verifier(runner, Penalties(made.target.cache.slots, made.target.context, made.target.device))
     courses: dict[Way, list[Course]] = {way: [] for way in ways}
     agreed = 0

@@ -103,7 +103,7 @@ class TextRunner:
     What it says of drafts that leave the text means nothing: nobody judges what follows a rejected token.
 
     Args:
-        target: for its sizes.
+        target: for its sizes, and for what rides in its passes.
     """
 
     branches = True
@@ -112,6 +112,7 @@ class TextRunner:
     hindrances: list[str] = []  # noqa: RUF012 never written to
 
     def __init__(self, target: Runner) -> None:
+        self._target = target
         self.cache: Any = _NoCache(target.cache)
         self.context, self.device, self.vocabulary = target.context, target.device, target.vocabulary
         self.taps, self.short_context = target.taps, target.short_context
@@ -140,13 +141,18 @@ class TextRunner:
     def forward_tapped(
         self,
         tokens: Tensor,
-        slots: Sequence[int],  # noqa: ARG002 one text, one row
+        slots: Sequence[int],
         starts: Sequence[int],
         tree_mask: TreeMask | None = None,
-        lengths: Sequence[int] | None = None,  # noqa: ARG002
+        lengths: Sequence[int] | None = None,
+        entered: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits as `forward`, and the states that were read at the same places."""
+        """Logits as `forward`, and the states that were read at the same places; what rides is read by the target."""
         assert self.reading is not None
+        if entered is not None:
+            said, states = self.forward_tapped(tokens, slots, starts)
+            ridden = self._target.forward_tapped(tokens, slots, starts, tree_mask, lengths, entered)[0]
+            return torch.cat([said, ridden[:, tokens.shape[1] :].float()], dim=1), states
         depths = torch.arange(tokens.shape[1], device=self.device)[None] if tree_mask is None else tree_mask.depths
         following, states = self.reading.following, self.reading.states
         places = (to_device(starts, self.device)[:, None] + depths).clamp(max=len(following) - 1)

@@ -31,16 +31,24 @@ def layer_of(head: Head, vocabulary: Tensor, target: Runner) -> tuple[HeadLayer,
     """
     slots, columns = target.cache.slots, target.cache.columns
     if isinstance(head, MedusaHeads):
-        return MedusaLayer(head, target.embedding_rows(vocabulary[:1]), slots, columns), 0
+        output, size = _shared_output(head, vocabulary, target)
+        return MedusaLayer(head, output, target.embedding_rows(vocabulary[:1]), slots, columns), size
     if isinstance(head, EagleHead):
         window = min(columns, head.shape.window or _LONGEST_LOOK)
-        output, size = _output(head, vocabulary, target)
+        scores_of, size = _output(head, vocabulary, target)
         embed = head.embed_tokens or target.embedding_rows
-        return TorchLayer(head, lambda outcome: output(head.scored(outcome)), embed, slots, columns, window), size
+        return TorchLayer(head, lambda outcome: scores_of(head.scored(outcome)), embed, slots, columns, window), size
     scores, size = score_layer(_rows(target, vocabulary), quantized=_is_quantized(head.fuse))
     if isinstance(target, QuantizedRunner) and isinstance(scores, QuantizedLinear) and can_be_packed(head):
         return PackedLayer(head, scores.matrix, target.embedding, slots, columns), size
     return TorchLayer(head, scores, target.embedding_rows, slots, columns), size
+
+
+def _shared_output(heads: MedusaHeads, vocabulary: Tensor, target: Runner) -> tuple[nn.Module | None, int]:
+    """The target's output layer, and the bytes of it; None where each head has its own."""
+    if not heads.shared:
+        return None, 0
+    return score_layer(_rows(target, vocabulary), quantized=any(map(_is_quantized, heads.modules())))
 
 
 def _output(head: EagleHead, vocabulary: Tensor, target: Runner) -> tuple[nn.Module, int]:

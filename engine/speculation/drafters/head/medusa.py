@@ -22,6 +22,10 @@ class MedusaLayout:
     heads: int
     blocks: int
     """Per head."""
+    shared: bool = False
+    """Whether the target's output layer scores for all of them; else each has one of its own."""
+    draft_vocabulary: int | None = None
+    """V'; None for the target's V."""
 
 
 class MedusaHeads(nn.Module):
@@ -30,20 +34,25 @@ class MedusaHeads(nn.Module):
     Args:
         layout: how many there are.
         hidden: d, of the target.
-        vocabulary: V, of the target.
+        vocabulary: V', what they draft.
         depth: of the target's hidden state that they read, the last one.
     """
 
     def __init__(self, layout: MedusaLayout, hidden: int, vocabulary: int, depth: int) -> None:
         super().__init__()
         self.hidden, self.taps = hidden, (depth,)
+        self.blocks, self.shared = layout.blocks, layout.shared
         self.heads = nn.ModuleList(
-            nn.ModuleList([*(_Block(hidden) for _ in range(layout.blocks)), nn.Linear(hidden, vocabulary, bias=False)])
-            for _ in range(layout.heads)
+            nn.ModuleList(_Block(hidden) for _ in range(layout.blocks)) for _ in range(layout.heads)
         )
+        if not layout.shared:
+            for head in self.heads:
+                assert isinstance(head, nn.ModuleList)
+                head.append(nn.Linear(hidden, vocabulary, bias=False))
 
     def forward(self, state: Tensor, number: int) -> Tensor:
-        """Logits [..., V] of head `number` for the target's hidden states [..., d]."""
+        """From the target's hidden states [..., d], the logits [..., V'] of head `number`; [..., d] for the target's
+        output layer where that is shared."""
         for part in self.heads[number].children():
             state = part(state)
         return state
@@ -69,6 +78,7 @@ class MedusaLayer:
 
     Args:
         heads: the network.
+        output: the target's output layer of V' tokens, where it is shared; else None.
         like: of the target's type and on its device.
         slots: as many as the target's cache has.
         columns: as many as the target's cache has.
@@ -76,8 +86,9 @@ class MedusaLayer:
 
     window = 1
 
-    def __init__(self, heads: MedusaHeads, like: Tensor, slots: int, columns: int) -> None:
+    def __init__(self, heads: MedusaHeads, output: nn.Module | None, like: Tensor, slots: int, columns: int) -> None:
         self._heads = heads
+        self._output = output or nn.Identity()
         self.deepest = len(heads.heads)
         self._states = States(like, slots, columns, heads.hidden)
         self._last: Tensor = like.new_empty(0)
@@ -104,7 +115,7 @@ class MedusaLayer:
         states = self._states.stored
         slots = to_device([row.slot for row in rows], states.device)
         self._last = states[slots, to_device([end - 1 for end in ends], states.device)][:, None]
-        return Scores(self._heads(self._last, 0))
+        return Scores(self._output(self._heads(self._last, 0)))
 
     def extend(
         self,
@@ -115,5 +126,5 @@ class MedusaLayer:
         tokens: Tensor,  # noqa: ARG002
     ) -> Scores:
         """Scores of the head of this depth, whatever has been drafted."""
-        logits = self._heads(self._last, tree.depths[level[0]])
+        logits: Tensor = self._output(self._heads(self._last, tree.depths[level[0]]))
         return Scores(logits.expand(-1, len(level), -1))

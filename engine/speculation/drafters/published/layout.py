@@ -16,6 +16,10 @@ from specchat.engine.speculation.drafters.head.medusa import MedusaLayout
 
 MARKS = ("speculators_model_type", "draft_vocab_size", "medusa_num_heads")
 """Keys of config.json that only heads have."""
+SHARED_OUTPUT = "medusa_shared_output"
+"""Key of config.json, ours: the target's output layer scores for all Medusa heads, so that none is stored."""
+TARGET, FINGERPRINT = "base_model_name_or_path", "target_fingerprint"
+"""Keys of config.json: the target's name, as Medusa's authors state it, and ours, which tells its weights apart."""
 _SPECULATORS = "eagle3"
 
 
@@ -38,7 +42,9 @@ def layout_of(folder: Path, config: Mapping[str, Any], names: Collection[str]) -
         heads = {name.split(".")[0] for name in names if name.split(".")[0].isdigit()}
         if not heads:
             raise EngineError(f"the draft head {folder} has no Medusa heads (0.0.linear.weight): fetch it again")
-        return MedusaLayout(len(heads), len(blocks))
+        size = config.get("draft_vocab_size")
+        shared = bool(config.get(SHARED_OUTPUT, False))
+        return MedusaLayout(len(heads), len(blocks), shared, None if size is None else int(size))
     try:
         return _eagle(folder, config, names)
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:

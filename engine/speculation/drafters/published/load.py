@@ -18,9 +18,10 @@ from specchat.engine.speculation.drafters.head.folder import LoadedHead
 from specchat.engine.speculation.drafters.head.medusa import MedusaHeads, MedusaLayout
 from specchat.engine.speculation.drafters.head.weights import pack_head
 from specchat.engine.speculation.drafters.published.files import read_tensors
-from specchat.engine.speculation.drafters.published.layout import layout_of
+from specchat.engine.speculation.drafters.published.layout import FINGERPRINT, TARGET, layout_of
 
-_TO_TARGET, _FROM_TARGET = "d2t", "t2d"
+TO_TARGET, _FROM_TARGET = "d2t", "t2d"
+"""Names of the vocabulary maps."""
 _IGNORED = ("verifier_lm_head.weight", "verifier_norm.weight")
 """Of the target, for training."""
 _ROTARIES = ("default", "linear", "llama3", "yarn")
@@ -37,21 +38,22 @@ def load_published(folder: Path, target: LoadedModel | PackedModel) -> LoadedHea
     config = read_json(folder / "config.json")
     layout = layout_of(folder, config, tensors)
     head: EagleHead | MedusaHeads
+    _check_training(folder, config, target)
     if isinstance(layout, MedusaLayout):
-        vocabulary = torch.arange(target.vocab_size)
-        head, parts = _medusa(layout, target), {"": "heads."}
+        vocabulary = _vocabulary(folder, layout.draft_vocabulary or target.vocab_size, target.vocab_size, tensors)
+        head, parts = _medusa(layout, target, len(vocabulary)), {"": "heads."}
     else:
         _check_target(folder, layout, target)
-        vocabulary = _vocabulary(folder, layout, tensors)
+        vocabulary = _vocabulary(folder, layout.draft_vocabulary, layout.vocabulary, tensors)
         head, parts = _eagle(folder, layout, target, embeds="embed_tokens.weight" in tensors), _parts(layout)
     _fill(folder, head, tensors, parts)
     size = pack_head(head, target.device, target.dtype, quantized=isinstance(target, PackedModel))
     return LoadedHead(head, vocabulary.to(target.device), display_name(folder), size)
 
 
-def _medusa(layout: MedusaLayout, target: LoadedModel | PackedModel) -> MedusaHeads:
+def _medusa(layout: MedusaLayout, target: LoadedModel | PackedModel, vocabulary: int) -> MedusaHeads:
     with torch.device("meta"):
-        return MedusaHeads(layout, _hidden(target), target.vocab_size, target.layers)
+        return MedusaHeads(layout, _hidden(target), vocabulary, target.layers)
 
 
 def _eagle(folder: Path, layout: EagleLayout, target: LoadedModel | PackedModel, *, embeds: bool) -> EagleHead:
@@ -72,6 +74,15 @@ def _parts(layout: EagleLayout) -> dict[str, str]:
     }
 
 
+def _check_training(folder: Path, config: Mapping[str, Any], target: LoadedModel | PackedModel) -> None:
+    """Refuse a head that says which weights it was made for, where the target has others."""
+    if config.get(FINGERPRINT, target.fingerprint) != target.fingerprint:
+        raise EngineError(
+            f"the draft head {folder} was made for {config.get(TARGET, 'another target')}, with other weights than "
+            f"{target.name} has: choose the head of this target"
+        )
+
+
 def _check_target(folder: Path, layout: EagleLayout, target: LoadedModel | PackedModel) -> None:
     """Refuse a head that was made for a target of other sizes."""
     hidden = _hidden(target)
@@ -87,31 +98,36 @@ def _check_target(folder: Path, layout: EagleLayout, target: LoadedModel | Packe
         )
 
 
-def _vocabulary(folder: Path, layout: EagleLayout, tensors: dict[str, Tensor]) -> Tensor:
+def _vocabulary(folder: Path, count: int, size: int, tensors: dict[str, Tensor]) -> Tensor:
     """The tokens [V'], int64, that the head scores; takes the maps out of its tensors.
 
     `d2t` says how far each token of the draft vocabulary is from that of the target; `t2d` which ones there are.
+
+    Args:
+        folder: for messages.
+        count: V'.
+        size: V, of the target.
+        tensors: of the head.
     """
-    shift, known = tensors.pop(_TO_TARGET, None), tensors.pop(_FROM_TARGET, None)
-    count = layout.draft_vocabulary
+    shift, known = tensors.pop(TO_TARGET, None), tensors.pop(_FROM_TARGET, None)
     if shift is None:
-        if count != layout.vocabulary:
-            raise EngineError(f"the draft head {folder} lacks the tensor {_TO_TARGET}: fetch it again")
+        if count != size:
+            raise EngineError(f"the draft head {folder} lacks the tensor {TO_TARGET}: fetch it again")
         return torch.arange(count)
     if shift.shape != (count,) or shift.is_floating_point():
         raise EngineError(
-            f"the draft head {folder} has a vocabulary map {_TO_TARGET} of shape {list(shift.shape)}, which is not one "
+            f"the draft head {folder} has a vocabulary map {TO_TARGET} of shape {list(shift.shape)}, which is not one "
             f"whole number for each of its {count} tokens: fetch it again"
         )
     tokens = torch.arange(count) + shift.long()
-    if int(tokens.min()) < 0 or int(tokens.max()) >= layout.vocabulary:
+    if int(tokens.min()) < 0 or int(tokens.max()) >= size:
         raise EngineError(
-            f"the draft head {folder} has a vocabulary map {_TO_TARGET} that points outside of the {layout.vocabulary} "
+            f"the draft head {folder} has a vocabulary map {TO_TARGET} that points outside of the {size} "
             "tokens of its target: fetch it again"
         )
-    if len(set(tokens.tolist())) != count or (known is not None and not _agrees(tokens, known, layout.vocabulary)):
+    if len(set(tokens.tolist())) != count or (known is not None and not _agrees(tokens, known, size)):
         raise EngineError(
-            f"the draft head {folder} has vocabulary maps {_TO_TARGET} and {_FROM_TARGET} that contradict each other: "
+            f"the draft head {folder} has vocabulary maps {TO_TARGET} and {_FROM_TARGET} that contradict each other: "
             "fetch it again"
         )
     return tokens

@@ -31,6 +31,7 @@ from tests.engine.published_heads import (
     eagle_3,
     llama,
     medusa,
+    medusa_of_ours,
     speculators,
     write,
 )
@@ -123,6 +124,15 @@ BAD = {
     "a tensor too many": (_with(eagle_1, norm__weight=torch.ones(HIDDEN)), "has a tensor norm.weight that no head"),
     "another shape": (_with(eagle_1, fc__weight=torch.ones(3, 3)), r"fc.weight of shape \[3, 3\]"),
     "no head at all": (({"hidden_size": 32}, {"x": torch.ones(1)}), "of no kind that is known"),
+    "medusa of another training": (
+        _with(medusa_of_ours, {"target_fingerprint": "0" * 64, "base_model_name_or_path": "wide"}),
+        "made for wide, with other weights than tiny has",
+    ),
+    "a map of medusa's that points outside": (
+        _with(medusa_of_ours, d2t=torch.full((KNOWN,), 250)),
+        "points outside of the 260 tokens",
+    ),
+    "medusa without what it shares": (_without(medusa, "1.2.weight"), "lacks the tensor 1.2.weight"),
     "medusa of another target": (
         _with(medusa, **{"0.2.weight": torch.ones(9, HIDDEN)}),
         r"shape \[9, 32\], and its config.json and this target ask for \[260, 32\]",

@@ -35,7 +35,7 @@ def test_greedy_output_is_the_targets_own(text: str, gamma: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["own", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("eagle-3", "medusa"))]
+    "kind", ["own", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("eagle-3", "medusa", "medusa of ours"))]
 )
 def test_sampled_output_has_the_targets_distribution_though_the_head_knows_few_tokens(
     kind: str, tmp_path: Path
