@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NoReturn
 
 from specchat.engine.config import EngineConfig
@@ -19,8 +18,8 @@ from specchat.engine.speculation.verify.verifier import Verifier
 from specchat.engine.tools.evaluate.course import Course, follow
 from specchat.engine.tools.evaluate.options import EvaluateOptions
 from specchat.engine.tools.evaluate.report import Evaluation, Way
+from specchat.engine.tools.evaluate.selection import select
 from specchat.engine.tools.evaluate.text_runner import TextRunner, read
-from specchat.engine.tools.evaluate.texts import Text, TextFiles
 from specchat.engine.worker.assembly import Assembly, assemble, warm_up
 
 
@@ -46,11 +45,7 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
     )
     made = assemble(config, ignore_progress)
     ways = _ways(options, made)
-    files = TextFiles(made.model.tokenizer)
-    texts = [_cut(text, options.max_tokens, made.target.context) for text in files.read(options.files)]
-    texts = [text for text in texts if text.reply][: options.limit]
-    if not texts:
-        raise EngineError("; ".join(["there is no text to evaluate on", *files.problems[:3]]))
+    texts, problems = select(options, made.model.tokenizer, made.target.context)
     warm_up(made)
     runner = TextRunner(made.target)
     planner = Planner(made.drafters, runner, _fail)
@@ -76,12 +71,12 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
         drafting_s += time.perf_counter() - started
     return Evaluation(
         target=made.model.name,
-        texts=tuple(texts),
+        texts=texts,
         courses=courses,
         agreed=agreed,
         reading_s=reading_s,
         drafting_s=drafting_s,
-        problems=tuple(files.problems),
+        problems=problems,
         name=lambda token: str(made.model.tokenizer.decode([token])),
     )
 
@@ -93,12 +88,6 @@ def _ways(options: EvaluateOptions, made: Assembly) -> list[Way]:
             raise EngineError(f"drafter {name!r} is not there: choose one of {', '.join(known)}")
     names = options.drafters or known
     return [Way(name, gamma) for name in dict.fromkeys(names) for gamma in dict.fromkeys(options.gammas)]
-
-
-def _cut(text: Text, most: int, context: int) -> Text:
-    """The text up to so many tokens of its reply, and as far as the context goes."""
-    room = max(context - len(text.prompt) - 1, 0)
-    return replace(text, reply=text.reply[: min(most, room)])
 
 
 def _fail(row: SequenceState, error: Exception) -> NoReturn:

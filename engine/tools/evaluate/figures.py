@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from specchat.engine.stats.theory import speedup_of_rounds
 from specchat.engine.tools.evaluate.course import Course
-
-_RESAMPLES = 1000
-_OUTSIDE = 0.025
-"""Share of the resamples on each side of an interval."""
-
-
-class Interval(NamedTuple):
-    """A figure's 95 % interval: percentiles of its bootstrap (Efron and Tibshirani 1993, section 13.3)."""
-
-    low: float
-    high: float
+from specchat.engine.tools.evaluate.intervals import Interval, interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +56,9 @@ class Figures:
             accepted=sum(accepted.values()),
             by_position=tuple(accepted[place] / tested[place] for place in sorted(tested)),
             alpha=alpha,
-            alpha_interval=_interval(courses, _alpha),
+            alpha_interval=interval(courses, _alpha),
             tau=_tau(courses),
-            tau_interval=_interval(courses, _tau),
+            tau_interval=interval(courses, _tau),
             c=c,
             predicted_speedup=speedup_of_rounds(alpha, lengths, c),
         )
@@ -88,9 +76,3 @@ def _alpha(courses: Sequence[Course]) -> float:
 
 def _tau(courses: Sequence[Course]) -> float:
     return sum(course.emitted for course in courses) / sum(course.rounds for course in courses)
-
-
-def _interval(courses: Sequence[Course], figure: Callable[[Sequence[Course]], float]) -> Interval:
-    dice = random.Random(0)  # the same texts give the same interval
-    values = sorted(figure(dice.choices(courses, k=len(courses))) for _ in range(_RESAMPLES))
-    return Interval(values[int(_OUTSIDE * _RESAMPLES)], values[int((1 - _OUTSIDE) * _RESAMPLES) - 1])

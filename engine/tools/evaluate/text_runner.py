@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -46,25 +46,38 @@ class Reading:
         return sum(map(int.__eq__, self.likeliest[:, 0].tolist(), self.text.reply))
 
 
-@torch.inference_mode()
-def read(target: Runner, text: Text, chunk: int) -> Reading:
-    """Read a text with the target, in chunks of so many tokens: the prompt's for their states, the reply's judged."""
+def passes(target: Runner, text: Text, chunk: int) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+    """Read a text in chunks of so many tokens: first its prompt, for its keys and values, then its reply to be judged.
+
+    Yields:
+        Logits [T, V], which the T next tokens of the reply are judged by, None in the prompt; and the tapped hidden
+        states [1, T, taps x hidden], None without taps. Both are good until the next pass.
+    """
     tokens = [*text.prompt, *text.reply]
-    started = time.perf_counter()
-    states: list[Tensor] = []
-    likeliest: list[Tensor] = []
     place, first = 0, len(text.prompt) - 1
     while place < len(tokens) - 1:
         end = min(place + chunk, first if place < first else len(tokens) - 1)
         fed = to_device([tokens[place:end]], target.device)
         if place < first:
-            tapped = target.prefill(fed, [_SLOT], [place])
+            yield None, target.prefill(fed, [_SLOT], [place])
         else:
             logits, tapped = target.forward_tapped(fed, [_SLOT], [place])
-            likeliest.append(logits[0].topk(BRANCHES).indices)
+            yield logits[0], tapped
+        place = end
+
+
+@torch.inference_mode()
+def read(target: Runner, text: Text, chunk: int) -> Reading:
+    """Read a text with the target, in chunks of so many tokens."""
+    tokens = [*text.prompt, *text.reply]
+    started = time.perf_counter()
+    states: list[Tensor] = []
+    likeliest: list[Tensor] = []
+    for logits, tapped in passes(target, text, chunk):
+        if logits is not None:
+            likeliest.append(logits.topk(BRANCHES).indices)
         if tapped is not None:
             states.append(tapped[0].clone())
-        place = end
     seconds = time.perf_counter() - started
     following = to_device([*tokens[1:], tokens[-1]], target.device)
     tapped_states = torch.cat(states) if states else None
