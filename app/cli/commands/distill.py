@@ -1,4 +1,4 @@
-"""`specchat distill`: make a draft head for a target, on this machine."""
+"""`specchat distill`: make a draft for a target, on this machine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from specchat.engine import models_folder
 from specchat.engine.models import DEFAULT_PRESET
 
 if TYPE_CHECKING:
-    from specchat.engine.tools.distill import HeadAcceptance, HeadCard
+    from specchat.engine.tools.distill import Distilled
 
 
 def distill(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the draft head goes.")],
     target: Target = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", metavar="eagle", help="What to make; eagle, a head of one layer, if not given."),
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option("--minutes", metavar="M", help="Time for text and training, in all calls together.")
     ] = None,
@@ -38,6 +42,7 @@ def distill(
     from specchat.engine.tools.distill import distill as run
 
     given = {
+        "kind": kind,
         "minutes": minutes,
         "prompts": prompts,
         "slots": slots,
@@ -52,22 +57,20 @@ def distill(
         **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
     with pull_progress(sys.stderr) as progress:
-        card = run(options, progress)
-    _print_card(card, out)
+        made = run(options, progress)
+    _print(made, out)
 
 
-def _print_card(card: HeadCard, out: Path) -> None:
+def _print(made: Distilled, out: Path) -> None:
+    noun = made.noun[0].upper() + made.noun[1:]
+    steps = f"{made.steps:,} steps, " if made.steps else ""
     print(
-        f"A draft head for {escape_controls(card.target)}: {card.tokens:,} tokens of text, {card.steps:,} steps, ",
-        end="",
+        f"{noun} for {escape_controls(made.target)}: {made.tokens:,} tokens of text, {steps}{made.minutes:g} minutes."
     )
-    print(f"{card.minutes:g} minutes. On prompts it has not been trained on, drafting {card.gamma} tokens a round:\n")
-    print(f"{'':16}{'accepted / tested':>18}   tokens per round   by position")
-    for name, reached in (("greedy", card.greedy), ("temperature 1", card.sampled)):
-        print(f"{name:16}{_line(reached)}")
+    if made.reached:
+        print(f"On prompts it has not been made from, drafting {made.gamma} tokens a round:\n")
+        print(f"{'':16}{'accepted / tested':>18}   tokens per round   by position")
+    for name, reached in made.reached.items():
+        places = " ".join(f"{100 * rate:3.0f}" for rate in reached.by_position)
+        print(f"{name:16}{100 * reached.rate:16.0f} %   {reached.emitted_per_round:16.2f}   {places} %")
     print(f"\nUse it with: specchat --draft {escape_controls(str(out))}")
-
-
-def _line(reached: HeadAcceptance) -> str:
-    places = " ".join(f"{100 * rate:3.0f}" for rate in reached.by_position)
-    return f"{100 * reached.rate:16.0f} %   {reached.emitted_per_round:16.2f}   {places} %"

@@ -1,6 +1,7 @@
-"""Distillation of a draft head: text written by the target, training against its distributions, evaluation."""
+"""Distillation of drafts: text written by the target, training against its distributions, evaluation."""
 
-from specchat.engine.speculation.drafters.head.folder import HeadAcceptance, HeadCard
-from specchat.engine.tools.distill.command import DistillOptions, distill
+from specchat.engine.tools.distill.command import distill
+from specchat.engine.tools.distill.distilled import Distilled
+from specchat.engine.tools.distill.options import DistillOptions
 
-__all__ = ["DistillOptions", "HeadAcceptance", "HeadCard", "distill"]
+__all__ = ["DistillOptions", "Distilled", "distill"]

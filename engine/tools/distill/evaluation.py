@@ -1,22 +1,20 @@
-"""Evaluation of a draft head in the engine, on held-out prompts."""
+"""Evaluation of a draft in the engine, on held-out prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
 from specchat.engine.events import Round
-from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import Progress
 from specchat.engine.request import DEFAULT_GAMMA, Sampling
-from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
-from specchat.engine.speculation.drafters.head.folder import HeadAcceptance, LoadedHead
+from specchat.engine.speculation.drafters.head.folder import HeadAcceptance
 from specchat.engine.stats.metrics import Metrics
 from specchat.engine.tools.bench.plan import Variant
 from specchat.engine.tools.bench.prompts import Prompt
 from specchat.engine.tools.bench.runner import run_pass
-from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.assembly import Assembly
 
 GAMMA = DEFAULT_GAMMA
 _ROWS = 4
@@ -24,27 +22,31 @@ _MAX_TOKENS = 96
 
 
 def evaluate(
-    config: EngineConfig, model: LoadedModel, head: LoadedHead, prompts: Sequence[Prompt], temperature: float
+    config: EngineConfig,
+    assemble: Callable[[EngineConfig], Assembly],
+    drafter: str,
+    prompts: Sequence[Prompt],
+    temperature: float,
 ) -> HeadAcceptance:
-    """Generate replies with the head drafting `GAMMA` tokens per round.
+    """Generate replies with `GAMMA` tokens drafted per round.
 
     Args:
-        config: of the engine; its target is not loaded again.
-        model: the target.
-        head: the head.
+        config: of the engine.
+        assemble: puts the target, which is loaded, together with the draft.
+        drafter: name of the drafter that uses it.
         prompts: held out of the training.
         temperature: 0 for greedy; otherwise seeds are 0, 1, …
     """
 
-    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        return put_together(config, model, head=head)
+    def assemble_quietly(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
+        return assemble(config)
 
-    engine = Engine(config, assemble)
+    engine = Engine(config, assemble_quietly)
     engine.start()
     try:
         engine.wait_ready()
         sampling = Sampling(temperature=temperature, seed=0 if temperature else None)
-        variant = Variant(HeadDrafter.name, GAMMA)
+        variant = Variant(drafter, GAMMA)
         passed = run_pass(engine, variant, prompts, _ROWS, sampling, _MAX_TOKENS)
     finally:
         engine.close(None)

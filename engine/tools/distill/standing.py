@@ -12,6 +12,7 @@ from specchat.engine.atomic_file import replacing
 from specchat.engine.errors import EngineError
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.private_files import make_folder
+from specchat.engine.tools.distill.options import DEFAULT_KIND
 
 _FILE = "distill.json"
 
@@ -23,21 +24,23 @@ class Standing:
     folder: Path
     target: str
     fingerprint: str
+    kind: str = DEFAULT_KIND
     text_seconds: float = 0.0
     """Seconds spent on writing text, in all calls."""
 
     @classmethod
     @contextmanager
-    def of(cls, folder: Path, target: str, fingerprint: str) -> Iterator[Standing]:
+    def of(cls, folder: Path, target: str, fingerprint: str, kind: str = DEFAULT_KIND) -> Iterator[Standing]:
         """Context manager that locks the work folder, creating it if needed, and yields its state.
 
         Args:
             folder: the work folder.
             target: display name of the target.
             fingerprint: of the target (`engine.models.fingerprint`).
+            kind: of the draft.
 
         Raises:
-            EngineError: the folder belongs to another target, another process holds it, or the disk is full.
+            EngineError: the folder belongs to another target or kind, another process holds it, or the disk is full.
         """
         from filelock import FileLock, Timeout
 
@@ -49,25 +52,31 @@ class Standing:
             except Timeout:
                 raise EngineError(f"another specchat is distilling into {folder.parent}: wait for it") from None
         try:
-            yield cls._read(folder, target, fingerprint)
+            yield cls._read(folder, target, fingerprint, kind)
         finally:
             lock.release()
 
     @classmethod
-    def _read(cls, folder: Path, target: str, fingerprint: str) -> Standing:
-        standing = cls(folder, target, fingerprint)
+    def _read(cls, folder: Path, target: str, fingerprint: str, kind: str) -> Standing:
+        standing = cls(folder, target, fingerprint, kind)
         if not (folder / _FILE).is_file():
             standing.spend(0.0)
             return standing
         try:
             stored = json.loads((folder / _FILE).read_text(encoding="utf-8"))
             theirs, name, seconds = stored["fingerprint"], stored["target"], float(stored["text_seconds"])
+            its_kind = stored.get("kind", DEFAULT_KIND)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise EngineError(f"{folder / _FILE} cannot be read ({error}): distil into another folder") from None
         if theirs != fingerprint:
             raise EngineError(
                 f"{folder.parent} holds the training of a draft head for {name}, with other weights than {target} has: "
                 "distil into another folder"
+            )
+        if its_kind != kind:
+            raise EngineError(
+                f"{folder.parent} holds the training of a draft of the kind {its_kind}, not {kind}: distil into "
+                "another folder"
             )
         standing.text_seconds = seconds
         return standing

@@ -1,10 +1,10 @@
-"""Training of a draft head for a given time, with a checkpoint every few minutes."""
+"""Training for a given time, with a checkpoint every few minutes."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,14 @@ from torch import Tensor, nn
 
 from specchat.engine.atomic_file import replacing
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.speculation.drafters.head.network import DraftHead
 from specchat.engine.speculation.drafters.ngram import MAX_ORDER
+from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.corpus import Conversation, Corpus
-from specchat.engine.tools.distill.unroll import Batch, unroll
+from specchat.engine.tools.distill.objective import Agreement
 
 ROWS = 8
 LENGTH = 256
 """Rows per batch, and tokens per row."""
-DEPTH = 4
-"""Draft steps that the head is trained over."""
-_SHARE = 0.3
-"""Fraction of positions of a batch that are trained beyond the first step."""
-_NOISE = 0.1
 _RATE = 1.5e-3
 _LEAST = 0.02
 """Peak learning rate, and the fraction of it left at the end (cosine decay)."""
@@ -37,6 +32,9 @@ _CLIP = 1.0
 _POOL = 4
 """Shards that a batch is drawn from: few enough to fit into memory."""
 CHECKPOINT_S = 120.0
+
+Loss = Callable[[Batch], tuple[Tensor, list[Agreement]]]
+"""Gives the loss on a batch, and the agreement with the target at each drafted position."""
 
 
 @dataclass(slots=True)
@@ -51,29 +49,25 @@ class Progress:
 
 
 class Trainer:
-    """Trains one head.
+    """Trains one network.
 
     Args:
-        head: in float32, on its device; changed in place.
-        embedding: [V, d], the target's token embeddings.
-        output: [V, d], its output embeddings.
-        vocabulary: [V'], tokens that the head can draft.
+        network: in float32, on its device; changed in place.
+        loss: of the network.
+        dtype: of the target, which the loss is computed in as far as it can be.
         checkpoint: file to resume from, if it exists, and to write to.
         seed: of the order of the text.
     """
 
-    def __init__(
-        self, head: DraftHead, embedding: Tensor, output: Tensor, vocabulary: Tensor, checkpoint: Path, seed: int = 0
-    ) -> None:
-        self.head = head
+    def __init__(self, network: nn.Module, loss: Loss, dtype: torch.dtype, checkpoint: Path, seed: int = 0) -> None:
         self.progress = Progress()
-        self._embedding = embedding
-        self._scores = output[vocabulary].contiguous()
+        self._network, self._loss, self._dtype = network, loss, dtype
+        self._device = next(network.parameters()).device
         self._file = checkpoint
         self._random = torch.Generator().manual_seed(seed)
-        self._optimiser = torch.optim.AdamW(head.parameters(), lr=_RATE, betas=_BETAS, weight_decay=_DECAY)
+        self._optimiser = torch.optim.AdamW(network.parameters(), lr=_RATE, betas=_BETAS, weight_decay=_DECAY)
         if checkpoint.is_file():
-            self._restore(torch.load(checkpoint, map_location=embedding.device, weights_only=True))
+            self._restore(torch.load(checkpoint, map_location=self._device, weights_only=True))
 
     def run(self, corpus: Corpus, seconds: float) -> Iterator[Progress]:
         """Train until `seconds` in total have been spent, earlier runs included. Yields after every update.
@@ -96,7 +90,7 @@ class Trainer:
     def save(self) -> None:
         """Write the checkpoint atomically."""
         state = {
-            "head": self.head.state_dict(),
+            "head": self._network.state_dict(),
             "optimiser": self._optimiser.state_dict(),
             "random": self._random.get_state(),
             "steps": self.progress.steps,
@@ -106,7 +100,7 @@ class Trainer:
             torch.save(state, part)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self.head.load_state_dict(state["head"])
+        self._network.load_state_dict(state["head"])
         self._optimiser.load_state_dict(state["optimiser"])
         self._random.set_state(state["random"].cpu())
         self.progress = Progress(state["steps"], state["seconds"])
@@ -116,12 +110,11 @@ class Trainer:
         rate *= min(1.0, (self.progress.steps + 1) / _WARM_UP)
         for group in self._optimiser.param_groups:
             group["lr"] = rate
-        device = self._embedding.device.type
-        with torch.autocast(device, torch.bfloat16, enabled=self._embedding.dtype != torch.float32):
-            loss, agreements = unroll(self.head, self._embedding, self._scores, batch, DEPTH, _SHARE, _NOISE)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._dtype != torch.float32):
+            loss, agreements = self._loss(batch)
         self._optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.head.parameters(), _CLIP)
+        nn.utils.clip_grad_norm_(self._network.parameters(), _CLIP)
         self._optimiser.step()
         progress = self.progress
         progress.steps += 1
@@ -150,9 +143,7 @@ class Trainer:
             start = int(torch.randint(max(len(talk.tokens) - LENGTH, 0) + 1, (), generator=self._random))
             counted = talk.sampled & ~repeated(talk.tokens)
             rows.append([_stretch(part, start) for part in (talk.tokens, counted, talk.features, talk.log_total)])
-        tokens, counted, tapped, total = (
-            torch.stack(part).to(self._embedding.device) for part in zip(*rows, strict=True)
-        )
+        tokens, counted, tapped, total = (torch.stack(part).to(self._device) for part in zip(*rows, strict=True))
         return Batch(tokens.long(), counted, tapped, total)
 
 

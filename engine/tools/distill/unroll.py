@@ -6,31 +6,16 @@ instead of the target's hidden states, as it does when drafting.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from specchat.engine.speculation.drafters.head.network import DraftHead
+from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.objective import Agreement, Truth, cross_entropy
 
 _FADE = 0.8
 """Weight of each step's loss relative to the previous step's (as in EAGLE-3)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """B sequences of T tokens each."""
-
-    tokens: Tensor
-    """[B, T], int64."""
-    counted: Tensor
-    """[B, T], bool: tokens that count in the loss."""
-    tapped: Tensor
-    """[B, T, taps x d]; the last d of them are the target's last hidden state."""
-    log_total: Tensor
-    """[B, T], float32: log-sum-exp of the target's logits over V."""
 
 
 def unroll(

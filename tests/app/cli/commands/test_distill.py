@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine.tools.distill import command as distilling
+from specchat.engine.tools.distill import text as distilling
 from tests.app.cli.commands.command import command
 
 
@@ -33,6 +33,7 @@ def test_a_head_is_made_and_its_figures_are_shown(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ("--out x --kind owl", "kind 'owl' is not there: choose one of eagle"),
         ("--out x --minutes 0", "minutes is 0: it must be above 0"),
         ("--out x --minutes 0.00001", "tokens in the time given and a draft head needs"),
         ("--out x --prompts nowhere.txt", "nowhere.txt cannot be read"),

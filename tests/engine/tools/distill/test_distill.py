@@ -16,11 +16,13 @@ import pytest
 import torch
 
 from specchat.engine import EngineConfig, EngineError
+from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import ignore_progress
 from specchat.engine.speculation.drafters.head.folder import CARD, WEIGHTS, read_card
 from specchat.engine.speculation.drafters.head.network import DraftHead
-from specchat.engine.tools.distill import command, corpus, trainer
-from specchat.engine.tools.distill.command import WORK, DistillOptions, distill
+from specchat.engine.tools.distill import DistillOptions, corpus, distill, text, trainer
+from specchat.engine.tools.distill.eagle import DEPTH, EagleTrainee
+from specchat.engine.tools.distill.training import WORK
 from specchat.engine.worker.assembly import assemble
 from tests.tiny_model import write_tiny_model
 
@@ -34,7 +36,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _little_text() -> Iterator[None]:
     """A tiny target needs little of it, and a busy machine may not write more in seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "_LEAST_TOKENS", 2000)
+        patch.setattr(text, "_LEAST_TOKENS", 300)
         yield
 
 
@@ -51,31 +53,36 @@ def options(target: Path, out: Path, minutes: float, **more: object) -> DistillO
 
 
 @pytest.mark.slow
-def test_acceptance_rises_at_every_step(made: Path, target: Path, tmp_path: Path) -> None:
+def test_acceptance_rises_at_every_step(target: Path, tmp_path: Path) -> None:
+    made = tmp_path / "head"
+    distill(options(target, made, 0.4), ignore_progress)
     assembly = assemble(EngineConfig(str(target), Path(), draft=str(made)), ignore_progress)
-    network, loaded = assembly.model.model, assembly.head
+    model, loaded = assembly.model, assembly.head
+    assert isinstance(model, LoadedModel)
     assert loaded is not None
+    assert isinstance(loaded.head, DraftHead)
     torch.manual_seed(0)
-    untaught = DraftHead(loaded.head.shape)
-    embedding, output = network.get_input_embeddings().weight, network.get_output_embeddings().weight
-    training = trainer.Trainer(untaught, embedding, output, loaded.vocabulary, tmp_path / "training.pt")
+    shape = loaded.head.shape
+    trainee = EagleTrainee(model, shape, DraftHead(shape), loaded.vocabulary)
+    training = trainer.Trainer(trainee.network, trainee.loss, model.model.dtype, tmp_path / "training.pt")
     reached = []
     for progress in training.run(corpus.Corpus(made / WORK), 3600):
         reached.append(progress.overlap)
         if progress.steps == 60:
             break
-    assert len(reached[0]) == trainer.DEPTH
+    assert len(reached[0]) == DEPTH
     assert all(last > first + 0.05 for first, last in zip(reached[0], reached[-1], strict=True))
 
 
 def test_the_card_says_where_the_head_comes_from(made: Path, target: Path) -> None:
     card = read_card(made)
     assert card.target == target.name
-    assert card.tokens >= 2000
-    assert card.steps > 3
+    assert card.tokens >= 300
+    assert card.steps >= 1
     assert 0.05 <= card.minutes < 0.5
-    assert len(card.greedy.by_position) == card.gamma == 4
-    assert card.greedy.rate > 0.1
+    assert card.gamma == 4
+    assert 1 <= len(card.greedy.by_position) <= card.gamma
+    assert card.greedy.rate > 0.05
     assert card.sampled.emitted_per_round > 1
 
 
@@ -127,11 +134,10 @@ def test_a_kill_loses_neither_text_nor_training(target: Path, tmp_path: Path, mo
     out = tmp_path / "head"
     program = (
         "import sys; from pathlib import Path\n"
-        "from specchat.engine.tools.distill import command, trainer\n"
-        "trainer.CHECKPOINT_S = 0.5; command._LEAST_TOKENS = 2000\n"
-        "from specchat.engine.tools.distill.command import DistillOptions, distill\n"
+        "from specchat.engine.tools.distill import DistillOptions, distill, text, trainer\n"
+        "trainer.CHECKPOINT_S = 0.5; text._LEAST_TOKENS = 300\n"
         "from specchat.engine.progress import ignore_progress\n"
-        "distill(DistillOptions(Path(sys.argv[2]), sys.argv[1], Path(sys.argv[2]), 0.12), ignore_progress)\n"
+        "distill(DistillOptions(Path(sys.argv[2]), sys.argv[1], Path(sys.argv[2]), minutes=0.12), ignore_progress)\n"
     )
     for wanted in ("text-00000.safetensors", "training.pt"):
         process = subprocess.Popen([sys.executable, "-c", program, str(target), str(out)])
@@ -140,13 +146,13 @@ def test_a_kill_loses_neither_text_nor_training(target: Path, tmp_path: Path, mo
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    text = corpus.Corpus(out / WORK).tokens
+    tokens = corpus.Corpus(out / WORK).tokens
     training = torch.load(out / WORK / "training.pt", weights_only=True)
     spent = json.loads((out / WORK / "distill.json").read_text())["text_seconds"] + training["seconds"]
     assert spent > training["seconds"]
-    monkeypatch.setattr(command, "_TEXT_SHARE", 0.0)
+    monkeypatch.setattr(text, "_TEXT_SHARE", 0.0)
     card = distill(options(target, out, spent / 60 + 0.03), ignore_progress)
-    assert card.tokens == text
+    assert card.tokens == tokens
     assert card.steps > training["steps"]
 
 
@@ -165,8 +171,8 @@ def test_a_target_without_a_chat_template_needs_prompts(tiny_model: Callable[...
 def test_prompts_of_ones_own(target: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("the quick brown fox\n\nthe lazy dog\n", encoding="utf-8")
-    card = distill(options(target, tmp_path / "head", 0.06, prompts=file), ignore_progress)
-    assert card.greedy.emitted_per_round > 1
+    made = distill(options(target, tmp_path / "head", 0.06, prompts=file), ignore_progress)
+    assert made.reached["greedy"].emitted_per_round > 1
     for name, content in (("empty.txt", ""), ("long.txt", "fox " * 500)):
         (tmp_path / name).write_text(content, encoding="utf-8")
         with pytest.raises(EngineError, match=name):
@@ -180,6 +186,22 @@ def test_a_full_disk_is_one_sentence(target: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(corpus, "save_file", full)
     with pytest.raises(EngineError, match=r"writing training text stopped because the disk of .* is full"):
         distill(options(target, tmp_path / "head", 0.1), ignore_progress)
+
+
+def test_another_kind_goes_into_another_folder(made: Path, target: Path) -> None:
+    from specchat.engine.tools.distill.standing import Standing
+
+    mark = read_card(made).fingerprint
+    with (
+        pytest.raises(EngineError, match="holds the training of a draft of the kind eagle, not medusa"),
+        Standing.of(made / WORK, target.name, mark, "medusa"),
+    ):
+        pass
+
+
+def test_a_kind_that_is_not_there_is_refused_by_name(target: Path, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"kind 'owl' is not there: choose one of eagle"):
+        distill(options(target, tmp_path / "head", 1, kind="owl"), ignore_progress)
 
 
 def test_a_second_one_waits_outside(tmp_path: Path) -> None:

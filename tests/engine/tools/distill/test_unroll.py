@@ -9,8 +9,9 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.head.memory import HeadMemory
 from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 from specchat.engine.tools.distill import unroll as unrolling
+from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.objective import Agreement, Truth
-from specchat.engine.tools.distill.unroll import Batch, unroll
+from specchat.engine.tools.distill.unroll import unroll
 from tests.engine.tiny import tiny_head, tiny_model
 
 

@@ -1,0 +1,19 @@
+"""The kinds of drafts that `specchat distill` makes, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from specchat.engine.progress import Progress
+from specchat.engine.tools.distill.distilled import Distilled
+from specchat.engine.tools.distill.eagle import EagleRecipe
+from specchat.engine.tools.distill.options import DistillOptions
+from specchat.engine.tools.distill.training import distill_trained
+
+Distill = Callable[[DistillOptions, Progress], Distilled]
+"""Makes one kind."""
+
+KINDS: Mapping[str, Distill] = {
+    "eagle": partial(distill_trained, recipe_of=EagleRecipe),
+}

@@ -1,0 +1,107 @@
+"""Training of a draft for a target: text, vocabulary, updates, evaluation; each resumes where a call stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+
+from specchat.engine.config import EngineConfig
+from specchat.engine.models.fingerprint import fingerprint
+from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
+from specchat.engine.models.resolve import resolve
+from specchat.engine.models.store import ModelStore
+from specchat.engine.progress import Progress
+from specchat.engine.runner.device import pick_device
+from specchat.engine.speculation.drafters.head.folder import HeadAcceptance
+from specchat.engine.tools.bench.prompts import load_prompts
+from specchat.engine.tools.distill.corpus import Corpus
+from specchat.engine.tools.distill.distilled import Distilled
+from specchat.engine.tools.distill.evaluation import GAMMA, evaluate
+from specchat.engine.tools.distill.options import DistillOptions
+from specchat.engine.tools.distill.recipe import Recipe, Trainee
+from specchat.engine.tools.distill.standing import Standing
+from specchat.engine.tools.distill.text import draft_vocabulary, unseen, write_text
+from specchat.engine.tools.distill.trainer import Trainer
+
+CHECKPOINT = "training.pt"
+WORK = ".work"
+"""Subfolder of the draft's folder for training text and checkpoint; kept, so that training can be continued."""
+_FITTED = 400
+"""Conversations that weights are first estimated from."""
+_HELD_OUT = "chat"
+"""The prompt set of the evaluation."""
+
+
+def distill_trained(
+    options: DistillOptions, progress: Progress, recipe_of: Callable[[LoadedModel], Recipe]
+) -> Distilled:
+    """Train a draft, or continue the training of an earlier call.
+
+    Args:
+        options: of the command.
+        progress: called with the stages target, text, training and evaluation.
+        recipe_of: gives the kind's recipe for the target.
+
+    Raises:
+        EngineError: the target is not supported, the folder belongs to another target or kind, the time is too short,
+            or the disk is full.
+    """
+    device = pick_device(options.device)
+    folder = resolve(options.target, ModelStore(options.models), progress)
+    model = load_model(folder, device, pick_dtype(options.dtype, device, folder), progress)
+    recipe, mark = recipe_of(model), fingerprint(model.model)
+    with Standing.of(options.out / WORK, model.name, mark, options.kind) as standing:
+        corpus = Corpus(options.out / WORK)
+        if not (corpus.folder / CHECKPOINT).is_file():
+            write_text(options, model, recipe.taps, corpus, standing, progress)
+        tokens, vocabulary = draft_vocabulary(options, model, corpus)
+        if not (corpus.folder / CHECKPOINT).is_file():
+            progress("training", "fitting the first guess", None)
+            trainee = recipe.trainee(vocabulary, islice(corpus.talks(), _FITTED))
+        else:
+            trainee = recipe.trainee(vocabulary, None)
+        trainer = _train(options, model, trainee, corpus, standing, progress)
+        made = Distilled(
+            noun=recipe.noun,
+            target=model.name,
+            tokens=tokens,
+            steps=trainer.progress.steps,
+            minutes=round((standing.text_seconds + trainer.progress.seconds) / 60, 1),
+            gamma=GAMMA,
+        )
+        made = replace(made, reached=_evaluate(options, model, recipe, trainee, corpus, progress))
+        trainee.save(options.out, made, mark)
+    return made
+
+
+def _train(
+    options: DistillOptions,
+    model: LoadedModel,
+    trainee: Trainee,
+    corpus: Corpus,
+    standing: Standing,
+    progress: Progress,
+) -> Trainer:
+    trainer = Trainer(trainee.network, trainee.loss, model.model.dtype, corpus.folder / CHECKPOINT)
+    budget = max(options.minutes * 60 - standing.text_seconds, 0.0)
+    for step in trainer.run(corpus, budget):
+        overlap = " ".join(f"{100 * rate:.0f}" for rate in step.overlap)
+        text = f"{step.steps} steps, {overlap} % acceptance on the training text"
+        progress("training", text, min(step.seconds / budget, 1.0))
+    return trainer
+
+
+def _evaluate(
+    options: DistillOptions, model: LoadedModel, recipe: Recipe, trainee: Trainee, corpus: Corpus, progress: Progress
+) -> dict[str, HeadAcceptance]:
+    """Evaluate, greedy and at temperature 1, on prompts that are not in the training text."""
+    prompts = unseen(load_prompts([_HELD_OUT])[0].prompts, corpus, model)
+    config = EngineConfig(
+        options.target, options.models, slots=options.slots, context=min(options.context, model.context)
+    )
+    reached = {}
+    for place, (name, temperature) in enumerate((("greedy", 0.0), ("temperature 1", 1.0))):
+        progress("evaluation", f"answering {len(prompts)} prompts at temperature {temperature:g}", place / 2)
+        reached[name] = evaluate(config, trainee.assemble, recipe.drafter, prompts, temperature)
+    return reached
