@@ -21,5 +21,11 @@ def first_line(error: BaseException) -> str:
 
 def unknown_drafter(name: str, known: Iterable[str]) -> str:
     """Error message for a drafter that the loaded models do not offer."""
-    hint = {"model": " (it needs --draft)", "head": " (make one with specchat distill)"}.get(name, "")
+    of_tables = " (it needs --draft with what specchat distill --kind bigram makes)"
+    hint = {
+        "model": " (it needs --draft)",
+        "head": " (make one with specchat distill)",
+        "bigram": of_tables,
+        "unigram": of_tables,
+    }.get(name, "")
     return f"drafter {name!r} is not there{hint}: choose one of auto, {', '.join(known)}"

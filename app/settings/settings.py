@@ -17,7 +17,21 @@ from specchat.app.storage.aside import move_aside
 from specchat.app.storage.toml_file import read_toml, update_toml
 from specchat.engine import WHEN_FULL, EngineConfig, EngineError, Message, Request, Sampling, make_private
 
-DRAFTERS = ("auto", "none", "suffix", "ngram", "recycling", "early-exit", "head", "combined", "model")
+DRAFTERS = (
+    "auto",
+    "none",
+    "suffix",
+    "ngram",
+    "copy",
+    "recycling",
+    "early-exit",
+    "random",
+    "bigram",
+    "unigram",
+    "head",
+    "combined",
+    "model",
+)
 FOLD, SHOW, HIDE = REJECTED = ("fold", "show", "hide")
 """What becomes of the rejected and discarded tokens of a finished reply; all but `HIDE` show them while it streams."""
 STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from specchat.engine.progress import Progress
+from specchat.engine.tools.distill.bigram import count_tables
 from specchat.engine.tools.distill.distilled import Distilled
 from specchat.engine.tools.distill.eagle import EagleRecipe
-from specchat.engine.tools.distill.options import DistillOptions
+from specchat.engine.tools.distill.options import COUNTED, DistillOptions
 from specchat.engine.tools.distill.training import distill_trained
 
 Distill = Callable[[DistillOptions, Progress], Distilled]
@@ -16,4 +17,5 @@ Distill = Callable[[DistillOptions, Progress], Distilled]
 
 KINDS: Mapping[str, Distill] = {
     "eagle": partial(distill_trained, recipe_of=EagleRecipe),
+    COUNTED: count_tables,
 }

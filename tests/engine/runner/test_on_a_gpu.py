@@ -39,7 +39,7 @@ from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
 from tests.engine.tiny import ask, ids_of, tiny_head, tiny_model
 
-DRAFTERS = ["none", "suffix", "ngram", "recycling", "early-exit", "model", "head", "combined"]
+DRAFTERS = ["none", "suffix", "ngram", "copy", "recycling", "early-exit", "random", "model", "head", "combined"]
 SAMPLINGS = {
     "greedy": Sampling(temperature=0.0),
     "sampled": Sampling(temperature=1.0, seed=5),

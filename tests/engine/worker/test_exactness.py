@@ -47,7 +47,7 @@ PROMPTS = (
     "Continue: 1, 1, 2, 3, 5, 8,",
 )
 LENGTH = 24
-DRAFTERS = ("none", "ngram", "suffix", "recycling", "early-exit", "head", "combined")
+DRAFTERS = ("none", "ngram", "suffix", "copy", "recycling", "early-exit", "random", "head", "combined")
 
 
 @pytest.fixture(scope="module")

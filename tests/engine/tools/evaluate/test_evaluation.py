@@ -29,7 +29,7 @@ class Pair:
         engine = Engine(config)
         engine.start()
         engine.wait_ready(60)
-        for drafter in ("model", "suffix", "ngram", "recycling", "early-exit"):
+        for drafter in ("model", "suffix", "ngram", "copy", "recycling", "early-exit"):
             self._generate(engine, drafter)
         engine.close()
 
@@ -63,7 +63,7 @@ def found(pair: Pair) -> Evaluation:
     return pair.evaluate()
 
 
-@pytest.mark.parametrize("drafter", ["model", "suffix", "ngram", "early-exit"])
+@pytest.mark.parametrize("drafter", ["model", "suffix", "ngram", "copy", "early-exit"])
 def test_the_rounds_are_those_of_generation(pair: Pair, found: Evaluation, drafter: str) -> None:
     courses, rounds = found.courses[Way(drafter, GAMMA)], pair.rounds[drafter]
     assert sum(course.rounds for course in courses) == len(rounds)
