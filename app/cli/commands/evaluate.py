@@ -33,6 +33,14 @@ def evaluate(
     gammas: Annotated[
         list[int] | None, typer.Option("--gamma", metavar="N", help="A draft length; may be repeated. 4 by default.")
     ] = None,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            "--temperature",
+            metavar="T",
+            help="That the texts were sampled at: α is then the mean of Σ min(p, q) over all places, τ what it gives.",
+        ),
+    ] = 0.0,
     limit: Annotated[int, typer.Option("--limit", metavar="N", help="Largest number of texts.")] = 100,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", metavar="N", help="Tokens of each text that are used.")
@@ -66,7 +74,9 @@ def evaluate(
     if as_json and as_csv:
         raise UsageError("--json and --csv contradict each other: choose one")
     two = against or against_dtype or against_quantize
-    for name, given in (("draft", draft), ("drafter", drafters), ("gamma", gammas)) if two else ():
+    for name, given in (
+        (("draft", draft), ("drafter", drafters), ("gamma", gammas), ("temperature", temperature)) if two else ()
+    ):
         if given:
             raise UsageError(f"--{name} contradicts --against, which compares targets: leave one of them out")
     from specchat.engine.tools.evaluate import Against, EvaluateOptions, compare_targets
@@ -79,6 +89,7 @@ def evaluate(
         draft=draft,
         drafters=tuple(drafters or ()),
         gammas=tuple(gammas or (4,)),
+        temperature=temperature,
         limit=limit,
         max_tokens=max_tokens,
         **chosen({"context": context, "dtype": dtype, "quantize": quantize, "device": device}),

@@ -20,11 +20,12 @@ class Course:
     """What the rounds of one text came to."""
 
     category: str
-    rounds: int = 0
+    rounds: float = 0
     emitted: int = 0
     tested: Counter[int] = field(default_factory=Counter)
     """Tested positions, by place in the draft from 0 on."""
-    accepted: Counter[int] = field(default_factory=Counter)
+    accepted: dict[int, float] = field(default_factory=dict)
+    """How many of them were accepted; of sampled texts, how many are expected to be."""
     lengths: Counter[int] = field(default_factory=Counter)
     """Draft steps to number of rounds."""
     draft_s: float = 0.0
@@ -34,7 +35,7 @@ class Course:
     pass_s: float = 0.0
     """Time of a plain pass of the target."""
     drafted: list[bool] = field(default_factory=list)
-    """For each token of the reply, whether it came out of a draft."""
+    """For each token of the reply, whether it came out of a draft; of sampled texts, whether that is likely."""
 
 
 def follow(runner: TextRunner, reading: Reading, planner: Planner, verifier: Verifier, request: Request) -> Course:
@@ -47,22 +48,8 @@ def follow(runner: TextRunner, reading: Reading, planner: Planner, verifier: Ver
         verifier: judges drafts by what the runner answers.
         request: its prompt and its length are the text's, its γ is fixed.
     """
-    text = reading.text
-    runner.reading = reading
-    row = SequenceState(
-        request=request,
-        outbox=Outbox(),
-        slot=0,
-        tokens=list(text.prompt),
-        prompt_length=len(text.prompt),
-        cached=0,
-        seed=0,
-        text=Detokenizer(None, ()),
-        drafter=request.drafter,
-    )
+    text, row = reading.text, start(runner, reading, planner, request)
     course = Course(text.category, pass_s=reading.pass_s)
-    planner.admit(row)
-    _read_prompt(row, reading, planner)
     while row.emitted < len(text.reply):
         plan, (outcome,), timing = run_round(runner, [row], planner, verifier)
         left = len(text.reply) - row.emitted
@@ -73,7 +60,8 @@ def follow(runner: TextRunner, reading: Reading, planner: Planner, verifier: Ver
         course.rounds += 1
         course.emitted += len(emitted)
         course.tested.update(range(len(outcome.p)))
-        course.accepted.update(range(outcome.accepted))
+        for place in range(outcome.accepted):
+            course.accepted[place] = course.accepted.get(place, 0) + 1
         course.lengths[plan.steps] += 1
         course.drafted += [place < outcome.accepted for place in range(len(emitted))]
         if row.rounds:
@@ -82,6 +70,25 @@ def follow(runner: TextRunner, reading: Reading, planner: Planner, verifier: Ver
         row.rounds += 1
     planner.release(row)
     return course
+
+
+def start(runner: TextRunner, reading: Reading, planner: Planner, request: Request) -> SequenceState:
+    """A row at the beginning of its reply: the target and the drafter have read the prompt."""
+    runner.reading = reading
+    row = SequenceState(
+        request=request,
+        outbox=Outbox(),
+        slot=0,
+        tokens=list(reading.text.prompt),
+        prompt_length=len(reading.text.prompt),
+        cached=0,
+        seed=0,
+        text=Detokenizer(None, ()),
+        drafter=request.drafter,
+    )
+    planner.admit(row)
+    _read_prompt(row, reading, planner)
+    return row
 
 
 def _read_prompt(row: SequenceState, reading: Reading, planner: Planner) -> None:

@@ -9,13 +9,14 @@ from typing import NoReturn
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.progress import ignore_progress
-from specchat.engine.request import Request
+from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.speculation.verify.verifier import Verifier
 from specchat.engine.tools.evaluate.course import Course, follow
+from specchat.engine.tools.evaluate.expectation import expect
 from specchat.engine.tools.evaluate.options import EvaluateOptions
 from specchat.engine.tools.evaluate.report import Evaluation, Way
 from specchat.engine.tools.evaluate.selection import select
@@ -51,11 +52,11 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
     planner = Planner(made.drafters, runner, _fail)
     verifier = Verifier(runner, Penalties(made.target.cache.slots, made.target.context, made.target.device))
     courses: dict[Way, list[Course]] = {way: [] for way in ways}
-    agreed = 0
+    sampled, agreed = options.temperature > 0, 0
     reading_s = drafting_s = 0.0
     for number, text in enumerate(texts, 1):
         say(f"text {number} of {len(texts)}: {text.name}")
-        reading = read(made.target, text, config.prefill_chunk)
+        reading = read(made.target, text, config.prefill_chunk, sampled=sampled)
         agreed += reading.agreed
         reading_s += reading.seconds
         started = time.perf_counter()
@@ -64,13 +65,19 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
                 text.name,
                 prompt_ids=text.prompt,
                 drafter=way.drafter,
-                gamma=way.gamma,
-                max_tokens=len(text.reply),
+                gamma=1 if sampled else way.gamma,
+                max_tokens=len(text.reply) + sampled,  # the last place is drafted for too
+                sampling=Sampling(temperature=options.temperature),
             )
-            courses[way].append(follow(runner, reading, planner, verifier, request))
+            if sampled:
+                course = expect(runner, reading, planner, verifier, request, way.gamma)
+            else:
+                course = follow(runner, reading, planner, verifier, request)
+            courses[way].append(course)
         drafting_s += time.perf_counter() - started
     return Evaluation(
         target=made.model.name,
+        temperature=options.temperature,
         texts=texts,
         courses=courses,
         agreed=agreed,

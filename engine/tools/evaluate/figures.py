@@ -21,11 +21,12 @@ class Figures:
     """Empty for all of them."""
     texts: int
     tested: int
-    accepted: int
+    accepted: float
+    """Of sampled texts, how many are expected to be: the sum of β."""
     by_position: tuple[float, ...]
     """Accepted / tested at draft position 1, 2, …"""
     alpha: float
-    """Accepted / tested: of a greedy text each β is 0 or 1."""
+    """Accepted / tested: of a greedy text each β is 0 or 1; at a temperature, the mean of Σ min(p, q)."""
     alpha_interval: Interval
     tau: float
     """Tokens emitted / rounds."""
@@ -38,10 +39,12 @@ class Figures:
     @classmethod
     def of(cls, drafter: str, gamma: int, category: str, courses: Sequence[Course]) -> Figures:
         """Sum up the courses of one drafter."""
-        tested, accepted, lengths = Counter[int](), Counter[int](), Counter[int]()
+        tested, lengths = Counter[int](), Counter[int]()
+        accepted: dict[int, float] = {}
         for course in courses:
             tested += course.tested
-            accepted += course.accepted
+            for place, count in course.accepted.items():
+                accepted[place] = accepted.get(place, 0) + count
             lengths += course.lengths
         alpha = _alpha(courses)
         steps = sum(course.timed_steps for course in courses)
@@ -54,7 +57,7 @@ class Figures:
             texts=len(courses),
             tested=sum(tested.values()),
             accepted=sum(accepted.values()),
-            by_position=tuple(accepted[place] / tested[place] for place in sorted(tested)),
+            by_position=tuple(accepted.get(place, 0) / tested[place] for place in sorted(tested)),
             alpha=alpha,
             alpha_interval=interval(courses, _alpha),
             tau=_tau(courses),
@@ -71,7 +74,7 @@ def only_one(ours: Sequence[bool], theirs: Sequence[bool]) -> list[int]:
 
 def _alpha(courses: Sequence[Course]) -> float:
     tested = sum(course.tested.total() for course in courses)
-    return sum(course.accepted.total() for course in courses) / tested if tested else 0.0
+    return sum(sum(course.accepted.values()) for course in courses) / tested if tested else 0.0
 
 
 def _tau(courses: Sequence[Course]) -> float:

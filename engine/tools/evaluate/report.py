@@ -39,6 +39,7 @@ class Evaluation:
     """Drafters along texts."""
 
     target: str
+    temperature: float
     texts: tuple[Text, ...]
     courses: Mapping[Way, Sequence[Course]]
     """One for each text."""
@@ -69,8 +70,9 @@ class Evaluation:
 
     def text(self) -> str:
         """A table to read, bars to look at, and what one drafter had and another had not."""
+        at = f" at temperature {self.temperature:g}" if self.temperature else ""
         lines = [
-            f"{self.target} on {len(self.texts)} texts, {self.tokens:,} tokens of replies; "
+            f"{self.target}{at} on {len(self.texts)} texts, {self.tokens:,} tokens of replies; "
             f"{100 * self.agreed / self.tokens:.0f} % of them are its own greedy choice",
             *(f"left out: {one_line(problem)}" for problem in self.problems),
             "",
@@ -100,6 +102,7 @@ class Evaluation:
         whole: dict[str, Any] = {
             "specchat_evaluate": VERSION,
             "target": self.target,
+            "temperature": self.temperature,
             "texts": [
                 {"name": text.name, "category": text.category, "prompt_tokens": len(text.prompt), "tokens": text.reply}
                 for text in self.texts

@@ -35,6 +35,8 @@ class Reading:
     """[L - 1, taps x hidden]: the tapped hidden states; None where no drafter asks for them."""
     likeliest: Tensor
     """[tokens of the reply, `BRANCHES`], int64: what the target found likeliest in the place of each, in order."""
+    logits: Tensor | None
+    """[tokens of the reply, V], float32, of what stands in the place of each; None for greedy texts."""
     seconds: float
     """Time of the reading."""
     pass_s: float
@@ -67,21 +69,32 @@ def passes(target: Runner, text: Text, chunk: int) -> Iterator[tuple[Tensor | No
 
 
 @torch.inference_mode()
-def read(target: Runner, text: Text, chunk: int) -> Reading:
-    """Read a text with the target, in chunks of so many tokens."""
+def read(target: Runner, text: Text, chunk: int, *, sampled: bool = False) -> Reading:
+    """Read a text with the target, in chunks of so many tokens; its logits are kept where the text was sampled."""
     tokens = [*text.prompt, *text.reply]
     started = time.perf_counter()
     states: list[Tensor] = []
     likeliest: list[Tensor] = []
+    kept: list[Tensor] = []
     for logits, tapped in passes(target, text, chunk):
         if logits is not None:
             likeliest.append(logits.topk(BRANCHES).indices)
+            if sampled:
+                kept.append(logits.float().clone())
         if tapped is not None:
             states.append(tapped[0].clone())
     seconds = time.perf_counter() - started
     following = to_device([*tokens[1:], tokens[-1]], target.device)
     tapped_states = torch.cat(states) if states else None
-    return Reading(text, following, tapped_states, torch.cat(likeliest), seconds, _plain_pass(target, tokens))
+    return Reading(
+        text,
+        following,
+        tapped_states,
+        torch.cat(likeliest),
+        torch.cat(kept) if kept else None,
+        seconds,
+        _plain_pass(target, tokens),
+    )
 
 
 def _plain_pass(target: Runner, tokens: Sequence[int]) -> float:
@@ -111,6 +124,8 @@ class _NoCache:
 
 class TextRunner:
     """A `Runner` whose greedy choice behind every token of the text is the text's next one.
+
+    Of a sampled text it says what the target said.
 
     What it says of drafts that leave the text means nothing: nobody judges what follows a rejected token.
 
@@ -157,19 +172,24 @@ class TextRunner:
         tree_mask: TreeMask | None = None,
         lengths: Sequence[int] | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits as `forward`, and the states that were read at the same places."""
+        """Logits as `forward`, the target's own of a sampled text, and the states that were read at the same places."""
         assert self.reading is not None
         depths = torch.arange(tokens.shape[1], device=self.device)[None] if tree_mask is None else tree_mask.depths
         following, states = self.reading.following, self.reading.states
         places = (to_device(starts, self.device)[:, None] + depths).clamp(max=len(following) - 1)
+        tapped = None if states is None else states[places.clamp(max=len(states) - 1)]
+        first = len(self.reading.text.prompt) - 1
+        if self.reading.logits is not None:
+            own = self.reading.logits
+            return own[(places - first).clamp(0, len(own) - 1)], tapped
         if self._said is not None:
             self._logits[0, : len(self._said)].scatter_(1, self._said, 0.0)
-        next_ones, first = following[places[0]][:, None], len(self.reading.text.prompt) - 1
+        next_ones = following[places[0]][:, None]
         likeliest = self.reading.likeliest[(places[0] - first).clamp(0, len(self.reading.likeliest) - 1)]
         self._said = torch.cat([likeliest, next_ones], dim=1)
         logits = self._logits[0, : len(likeliest)]
         logits.scatter_(1, likeliest, self._shares.expand_as(likeliest)).scatter_(1, next_ones, 1.0)
-        return self._logits[:, : places.shape[1]], None if states is None else states[places.clamp(max=len(states) - 1)]
+        return self._logits[:, : places.shape[1]], tapped
 
     def first_layers(self, count: int) -> Runner:
         """Not asked for: drafters know the target itself."""

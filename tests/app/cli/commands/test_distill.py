@@ -32,10 +32,11 @@ def test_a_head_is_made_and_its_figures_are_shown(
 
 def test_tables_are_counted_and_loaded(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     target, out, text = tiny_model(), tmp_path / "tables", tmp_path / "text.txt"
-    text.write_text("the quick brown fox and the lazy dog")
+    text.write_text("the quick brown fox and the lazy dog\n" * 100)
     done = command("distill", "--target", str(target), "--out", str(out), "--kind", "bigram", "--text", str(text))
     assert done.code == 0
     assert done.out.startswith(f"A bigram table for {target.name}: ")
+    assert "longer than" not in done.err
     assert done.out.splitlines()[-1] == f"Use it with: specchat --draft {out}"
     answered = command("ask", "hello", "--target", str(target), "--draft", str(out), "--max-tokens", "8", "--json")
     assert '"drafter": "bigram"' in answered.out
