@@ -10,8 +10,7 @@ from specchat.engine.request import Request
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner
-from specchat.engine.speculation.round import run_round
-from specchat.engine.speculation.verify.verifier import Verifier
+from specchat.engine.tools.evaluate.text_round import run_text_round
 from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner
 
 
@@ -38,20 +37,19 @@ class Course:
     """For each token of the reply, whether it came out of a draft; of sampled texts, whether that is likely."""
 
 
-def follow(runner: TextRunner, reading: Reading, planner: Planner, verifier: Verifier, request: Request) -> Course:
+def follow(runner: TextRunner, reading: Reading, planner: Planner, request: Request) -> Course:
     """Draft along a text: the greedy rounds of a reply that comes out as the text.
 
     Args:
-        runner: answers with the text.
+        runner: that the planner plans for.
         reading: of the text.
         planner: with the drafter that the request names.
-        verifier: judges drafts by what the runner answers.
         request: its prompt and its length are the text's, its γ is fixed.
     """
     text, row = reading.text, start(runner, reading, planner, request)
     course = Course(text.category, pass_s=reading.pass_s)
     while row.emitted < len(text.reply):
-        plan, (outcome,), timing = run_round(runner, [row], planner, verifier)
+        plan, outcome, draft_s = run_text_round(reading, row, planner, runner.device)
         left = len(text.reply) - row.emitted
         emitted = text.reply[row.emitted : row.emitted + outcome.accepted + 1]
         row.cached += min(1 + outcome.accepted, left)
@@ -65,7 +63,7 @@ def follow(runner: TextRunner, reading: Reading, planner: Planner, verifier: Ver
         course.lengths[plan.steps] += 1
         course.drafted += [place < outcome.accepted for place in range(len(emitted))]
         if row.rounds:
-            course.draft_s += timing.draft
+            course.draft_s += draft_s
             course.timed_steps += plan.steps
         row.rounds += 1
     planner.release(row)

@@ -72,7 +72,7 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
             if sampled:
                 course = expect(runner, reading, planner, verifier, request, way.gamma)
             else:
-                course = follow(runner, reading, planner, verifier, request)
+                course = follow(runner, reading, planner, request)
             courses[way].append(course)
         drafting_s += time.perf_counter() - started
     return Evaluation(

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
@@ -29,12 +28,12 @@ class Reading:
     """What the target made of a text of L tokens, read in one go."""
 
     text: Text
-    following: Tensor
-    """[L], int64: the token behind each; the last one's is itself."""
+    following: list[int]
+    """[L]: the token behind each; the last one's is itself."""
     states: Tensor | None
     """[L - 1, taps x hidden]: the tapped hidden states; None where no drafter asks for them."""
-    likeliest: Tensor
-    """[tokens of the reply, `BRANCHES`], int64: what the target found likeliest in the place of each, in order."""
+    likeliest: list[list[int]]
+    """[tokens of the reply][`BRANCHES`]: what the target found likeliest in the place of each, in order."""
     logits: Tensor | None
     """[tokens of the reply, V], float32, of what stands in the place of each; None for greedy texts."""
     seconds: float
@@ -45,7 +44,7 @@ class Reading:
     @property
     def agreed(self) -> int:
         """Tokens of the reply that are the target's own greedy choice."""
-        return sum(map(int.__eq__, self.likeliest[:, 0].tolist(), self.text.reply))
+        return sum(ranks[0] == token for ranks, token in zip(self.likeliest, self.text.reply, strict=True))
 
 
 def passes(target: Runner, text: Text, chunk: int) -> Iterator[tuple[Tensor | None, Tensor | None]]:
@@ -84,13 +83,12 @@ def read(target: Runner, text: Text, chunk: int, *, sampled: bool = False) -> Re
         if tapped is not None:
             states.append(tapped[0].clone())
     seconds = time.perf_counter() - started
-    following = to_device([*tokens[1:], tokens[-1]], target.device)
     tapped_states = torch.cat(states) if states else None
     return Reading(
         text,
-        following,
+        [*tokens[1:], tokens[-1]],
         tapped_states,
-        torch.cat(likeliest),
+        torch.cat(likeliest).tolist(),
         torch.cat(kept) if kept else None,
         seconds,
         _plain_pass(target, tokens),
@@ -123,11 +121,9 @@ class _NoCache:
 
 
 class TextRunner:
-    """A `Runner` whose greedy choice behind every token of the text is the text's next one.
+    """A `Runner` that says of a sampled text what the target said, and of all texts how large the target is.
 
-    Of a sampled text it says what the target said.
-
-    What it says of drafts that leave the text means nothing: nobody judges what follows a rejected token.
+    What it says of drafts that leave the text means nothing: nobody asks for it.
 
     Args:
         target: for its sizes.
@@ -145,20 +141,13 @@ class TextRunner:
         self.embedding_rows, self.output_rows = target.embedding_rows, target.output_rows
         self.reading: Reading | None = None
         """Of the text that is being drafted along."""
-        self._logits = torch.zeros(1, MAX_GAMMA + 1, target.vocabulary, device=target.device)
-        """All 0 between passes: a fresh tensor of this size would cost more than all else of a round."""
-        self._said: Tensor | None = None
-        """[T, 1 + `BRANCHES`], the tokens that the last pass has set, by place."""
-        self._shares = 0.5 / torch.arange(1, BRANCHES + 1, device=target.device)
-        """Logits of the likeliest tokens beside the text's own."""
 
     def width(self, length: int) -> int:
         """Nothing is padded."""
         return length
 
     def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Logits [1, T, V], float32, T up to `MAX_GAMMA` + 1: 1 for the text's next token, less for others that the
-        target found likely, 0 for all else. They are good until the next pass."""
+        """Logits [1, T, V], float32, of the places that tokens stand in."""
         return self.forward_tapped(tokens, slots, starts)[0]
 
     forward_as_it_comes = forward
@@ -172,24 +161,14 @@ class TextRunner:
         tree_mask: TreeMask | None = None,
         lengths: Sequence[int] | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits as `forward`, the target's own of a sampled text, and the states that were read at the same places."""
+        """Logits as `forward`, and the states that were read at the same places."""
         assert self.reading is not None
+        assert self.reading.logits is not None
         depths = torch.arange(tokens.shape[1], device=self.device)[None] if tree_mask is None else tree_mask.depths
-        following, states = self.reading.following, self.reading.states
-        places = (to_device(starts, self.device)[:, None] + depths).clamp(max=len(following) - 1)
+        places = to_device(starts, self.device)[:, None] + depths
+        logits, states, first = self.reading.logits, self.reading.states, len(self.reading.text.prompt) - 1
         tapped = None if states is None else states[places.clamp(max=len(states) - 1)]
-        first = len(self.reading.text.prompt) - 1
-        if self.reading.logits is not None:
-            own = self.reading.logits
-            return own[(places - first).clamp(0, len(own) - 1)], tapped
-        if self._said is not None:
-            self._logits[0, : len(self._said)].scatter_(1, self._said, 0.0)
-        next_ones = following[places[0]][:, None]
-        likeliest = self.reading.likeliest[(places[0] - first).clamp(0, len(self.reading.likeliest) - 1)]
-        self._said = torch.cat([likeliest, next_ones], dim=1)
-        logits = self._logits[0, : len(likeliest)]
-        logits.scatter_(1, likeliest, self._shares.expand_as(likeliest)).scatter_(1, next_ones, 1.0)
-        return self._logits[:, : places.shape[1]], tapped
+        return logits[(places - first).clamp(0, len(logits) - 1)], tapped
 
     def first_layers(self, count: int) -> Runner:
         """Not asked for: drafters know the target itself."""
