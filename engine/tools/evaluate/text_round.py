@@ -7,7 +7,8 @@ import torch
 from specchat.engine.runner.stopwatch import Stopwatch
 from specchat.engine.runner.tree import BRANCHES, chain
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.planner import Planner, RoundPlan
+from specchat.engine.speculation.planner import Planner
+from specchat.engine.speculation.round_plan import RoundPlan
 from specchat.engine.speculation.verify.agreement import compare
 from specchat.engine.speculation.verify.outcome import Outcome
 from specchat.engine.tools.evaluate.text_runner import Reading
