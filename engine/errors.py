@@ -21,11 +21,14 @@ def first_line(error: BaseException) -> str:
 
 def unknown_drafter(name: str, known: Iterable[str]) -> str:
     """Error message for a drafter that the loaded models do not offer."""
+    of_tables = " (it needs --draft with what specchat distill --kind bigram makes)"
     hint = {
         "model": " (it needs --draft)",
         "model-tree": " (it needs --draft)",
         "hierarchical": " (it needs --draft, and a CPU)",
         "head": " (make one with specchat distill)",
         "pass": " (make its look-ahead embeddings with specchat distill --kind pass and give them as --draft)",
+        "bigram": of_tables,
+        "unigram": of_tables,
     }.get(name, "")
     return f"drafter {name!r} is not there{hint}: choose one of auto, {', '.join(known)}"

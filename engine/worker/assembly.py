@@ -26,6 +26,7 @@ from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.combined import CombinedDrafter
+from specchat.engine.speculation.drafters.copying import CopyDrafter
 from specchat.engine.speculation.drafters.draft_model import ModelDrafter
 from specchat.engine.speculation.drafters.early_exit import SAMPLE, EarlyExitDrafter
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
@@ -37,8 +38,11 @@ from specchat.engine.speculation.drafters.ngram import NGramDrafter
 from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.speculation.drafters.published.find import find_published
 from specchat.engine.speculation.drafters.published.load import load_published
+from specchat.engine.speculation.drafters.random_tokens import RandomDrafter
 from specchat.engine.speculation.drafters.recycling import RecyclingDrafter
 from specchat.engine.speculation.drafters.suffix import SuffixDrafter
+from specchat.engine.speculation.drafters.tables.drafter import table_drafters
+from specchat.engine.speculation.drafters.tables.folder import LoadedTables, is_tables, load_tables
 from specchat.engine.speculation.verify.verifier import Draws, Verifier
 from specchat.engine.worker.model_drafters import drafters_of
 from specchat.engine.worker.obtain import Model, make_runner, obtain_model
@@ -57,6 +61,7 @@ class Assembly:
     """The draft model's passes."""
     draft: Model | None
     head: LoadedHead | None
+    tables: LoadedTables | None
     drafters: dict[str, Drafter]
     """By name, best first."""
     verifier: Verifier
@@ -111,12 +116,23 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     if config.draft and is_look_ahead(folder):
         look_ahead = load_look_ahead(folder, target.model)
         return put_together(config, target.model, notices=target.notices, look_ahead=look_ahead)
+    tables = _tables(config, target.model)
+    if tables is not None:
+        return put_together(config, target.model, tables=tables, notices=target.notices)
     head = _head(config, target.model, progress)
     if head is not None or config.draft is None:
         return put_together(config, target.model, head=head, notices=target.notices)
     draft = obtain_model(config.draft, config, target.model.device, progress, stage="draft")
     check_vocabularies(target.model.tokenizer, draft.model.tokenizer, target.model.eos_ids, draft.model.eos_ids)
     return put_together(config, target.model, draft.model, notices=(*target.notices, *draft.notices))
+
+
+def _tables(config: EngineConfig, model: Model) -> LoadedTables | None:
+    """Counted tables, where the draft that is asked for is a folder of them."""
+    folder = Path(config.draft).expanduser() if config.draft else None
+    if folder is None or not is_tables(folder):
+        return None
+    return load_tables(folder, model.tokenizer, model.vocab_size, model.name)
 
 
 def _head(config: EngineConfig, model: Model, progress: Progress) -> LoadedHead | None:
@@ -136,6 +152,7 @@ def put_together(
     model: Model,
     draft: Model | None = None,
     head: LoadedHead | None = None,
+    tables: LoadedTables | None = None,
     notices: Sequence[str] = (),
     look_ahead: LookAhead | None = None,
 ) -> Assembly:
@@ -144,7 +161,7 @@ def put_together(
     Raises:
         EngineError: not even one slot of a small context fits.
     """
-    parts = _Parts(config, model, draft, head, look_ahead, tuple(notices))
+    parts = _Parts(config, model, draft, head, tables, look_ahead, tuple(notices))
     return _first_that_fits(parts, list(_sizes(config.slots, parts.context)))
 
 
@@ -156,6 +173,7 @@ class _Parts:
     model: Model
     draft: Model | None
     head: LoadedHead | None
+    tables: LoadedTables | None
     look_ahead: LookAhead | None
     notices: tuple[str, ...]
 
@@ -190,11 +208,12 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     penalties = Penalties(target.cache.slots, context, target.device)
     never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
     suffix = SuffixDrafter(model.eos_ids, never)
-    of_text: list[Drafter] = [suffix, NGramDrafter(model.eos_ids, never)]
+    of_text: list[Drafter] = [suffix, NGramDrafter(model.eos_ids, never), CopyDrafter(model.eos_ids, never)]
     recycling = RecyclingDrafter(model.eos_ids, branches=target.branches)
-    drafters = [*of_text, recycling, *_early_exit(model, target, penalties), NoDrafter()]
+    at_random = RandomDrafter(model.vocab_size, target.device)
+    drafters = [*of_text, recycling, *_early_exit(model, target, penalties), at_random, NoDrafter()]
     cache_bytes = target.cache.bytes + (cached.cache.bytes if cached else 0)
-    score_bytes = 0
+    score_bytes = table_bytes = 0
     if head is not None:
         drafter = HeadDrafter(head.head, head.vocabulary, target, penalties, branches=target.branches)
         with_head = [CombinedDrafter(drafter, suffix, target.device), drafter]
@@ -203,6 +222,10 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         score_bytes = drafter.score_bytes
     if parts.look_ahead is not None:
         drafters.insert(0, _look_ahead(parts.look_ahead, model, target, penalties))
+    if parts.tables is not None:
+        bigram, unigram = table_drafters(parts.tables.counts, penalties, model.vocab_size, target.device, model.eos_ids)
+        drafters = [bigram, *drafters[:-1], unigram, NoDrafter()]
+        table_bytes = bigram.bytes + unigram.bytes
     if cached is not None:
         drafters = [*drafters_of(cached, target, penalties, suffix, config.prefill_chunk), *drafters]
     return Assembly(
@@ -211,9 +234,10 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         draft_runner=cached,
         draft=draft,
         head=head,
+        tables=parts.tables,
         drafters={drafter.name: drafter for drafter in drafters},
         verifier=Verifier(target, penalties),
-        weight_bytes=model.weight_bytes + sum(part.weight_bytes for part in (draft, head) if part),
+        weight_bytes=model.weight_bytes + sum(part.weight_bytes for part in (draft, head) if part) + table_bytes,
         cache_bytes=cache_bytes,
         score_bytes=score_bytes,
         smaller=smaller,

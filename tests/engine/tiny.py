@@ -18,7 +18,7 @@ from specchat.engine.speculation.drafters.head.folder import LoadedHead
 from specchat.engine.speculation.drafters.head.network import DraftHead
 from specchat.engine.speculation.drafters.look_ahead.folder import LookAhead
 from specchat.engine.tools.distill.initial import head_shape
-from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.assembly import Assemble, Assembly, put_together
 
 EOS = 256
 VOCABULARY = 260
@@ -82,15 +82,16 @@ def tiny_engine(
     slots: int = 4,
     chunk: int = 32,
     queue: int = 1024,
+    assemble: Assemble | None = None,
     look_ahead: LookAhead | None = None,
 ) -> Iterator[Engine]:
-    """A running engine on tiny models."""
+    """A running engine on tiny models, or on what `assemble` puts together."""
 
-    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
+    def of_models(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
         return put_together(config, target or tiny_model(), draft, head, look_ahead=look_ahead)
 
     config = EngineConfig("tiny", Path(), slots=slots, context=256, queue=queue, prefill_chunk=chunk)
-    engine = Engine(config, assemble)
+    engine = Engine(config, assemble or of_models)
     engine.start()
     engine.wait_ready(60)
     try:

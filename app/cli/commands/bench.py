@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specchat.app.cli.commands.options import Context, Device, Dtype, Quantize, Slots, Target
 from specchat.app.cli.status_line import StatusLine
+from specchat.app.errors import UsageError
+from specchat.app.sanitize import escape_controls
+from specchat.app.settings.settings import AUTO, DRAFTERS
 from specchat.engine import models_folder
+
+if TYPE_CHECKING:
+    from specchat.engine.tools.bench import BenchOptions
 
 Draft = Annotated[str | None, typer.Option("--draft", metavar="MODEL", help="A draft model, named as the target is.")]
 Drafters = Annotated[
@@ -70,6 +78,18 @@ def bench(
         typer.Option("--prompt-tokens", metavar="N", help="Also measure how fast a prompt of N tokens is read."),
     ] = None,
     crossover: Annotated[bool, typer.Option("--crossover", help="Grow the batch until drafting stops paying.")] = False,
+    drafts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drafts",
+            metavar="DRAFT,…",
+            help="With --crossover: these drafters, draft models, heads or tables in one picture, each in a run of its "
+            "own; with commas, or repeated.",
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE.svg", help="With --drafts: write the plot there too.")
+    ] = None,
     synthetic: Annotated[
         float | None,
         typer.Option("--synthetic", metavar="ALPHA", help="A random-weight pair that agrees at ALPHA of all tokens."),
@@ -110,9 +130,38 @@ def bench(
         "device": device,
     }
     options = BenchOptions(models=models_folder(), command=typed(), **chosen(given))
+    if drafts or picture:
+        _race(options, [name for each in drafts or () for name in each.split(",") if name], picture, as_json=as_json)
+        return
     with StatusLine(sys.stderr) as line:
         report = run(options, line.say)
     print(report.json() if as_json else report.text())
+
+
+def _race(options: BenchOptions, drafts: Sequence[str], picture: Path | None, *, as_json: bool) -> None:
+    """Several drafts batch by batch, each in a run of its own."""
+    if not drafts or not options.crossover:
+        raise UsageError("--drafts and --picture go with --crossover: name drafts, and let the batch grow")
+    if options.draft or options.drafters != (AUTO,) or options.synthetic is not None:
+        raise UsageError("--drafts contradicts --draft, --drafter and --synthetic: leave one of them out")
+    from specchat.app.cli.draft_race import check_picture, race_text, racers, save_race
+    from specchat.engine.tools.bench import run
+
+    if picture is not None:
+        check_picture(picture)
+    reports = []
+    with StatusLine(sys.stderr) as line:
+        for name in dict.fromkeys(drafts):
+            how: dict[str, Any] = {"drafters": (name,)} if name in DRAFTERS else {"draft": name}
+            line.say(f"the draft {name}")
+            reports.append(run(replace(options, **how), line.say))
+    found = racers(list(dict.fromkeys(drafts)), reports)
+    if picture is not None:
+        save_race(found, escape_controls(f"{reports[0].setting.target}, {reports[0].setting.device_name}"), picture)
+    if as_json:
+        print(json.dumps([json.loads(report.json()) for report in reports], indent=1, ensure_ascii=False))
+    else:
+        print("\n\n".join([*(report.text() for report in reports), race_text(found)]))
 
 
 def chosen(given: Mapping[str, object]) -> dict[str, Any]:

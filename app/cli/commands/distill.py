@@ -10,6 +10,7 @@ import typer
 
 from specchat.app.cli.commands.options import Context, Device, Dtype, Slots, Target
 from specchat.app.cli.pull_progress import pull_progress
+from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
 from specchat.engine import models_folder
 from specchat.engine.models import DEFAULT_PRESET
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def distill(
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the draft head goes.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the draft goes.")],
     target: Target = None,
     kind: Annotated[
         str | None,
         typer.Option(
             "--kind",
-            metavar="eagle|medusa|pass",
-            help="What to make: a head of one layer, Medusa heads, or look-ahead embeddings.",
+            metavar="eagle|medusa|pass|bigram",
+            help="A head of one layer (if not given), Medusa heads, look-ahead embeddings, or counted tables.",
         ),
     ] = None,
     minutes: Annotated[
@@ -36,12 +37,24 @@ def distill(
         Path | None,
         typer.Option("--prompts", metavar="FILE", help="Prompts to learn on, one per line."),
     ] = None,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--text",
+            metavar="FILE",
+            help="What to count, for --kind bigram: plain text, or chats and traces (.json, .jsonl), of which replies "
+            "count; may be repeated.",
+        ),
+    ] = None,
     slots: Slots = None,
     context: Context = None,
     dtype: Dtype = None,
     device: Device = None,
 ) -> None:
-    """Make a draft head for a target. The same call again goes on where it stopped; more minutes take it further."""
+    """Make a draft for a target. The same call again goes on where it stopped; more minutes take it further."""
+    for name, value in (("minutes", minutes), ("prompts", prompts)) if text else ():
+        if value is not None:
+            raise UsageError(f"--{name} contradicts --text, which is counted as it is: leave one of them out")
     from specchat.engine.tools.distill import DistillOptions
     from specchat.engine.tools.distill import distill as run
 
@@ -49,6 +62,7 @@ def distill(
         "kind": kind,
         "minutes": minutes,
         "prompts": prompts,
+        "text": tuple(text or ()),
         "slots": slots,
         "context": context,
         "dtype": dtype,

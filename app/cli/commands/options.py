@@ -16,13 +16,14 @@ Target = Annotated[
     str | None, typer.Option("--target", metavar="MODEL", help="A preset, a hub id, a folder or a GGUF file.")
 ]
 Draft = Annotated[
-    str | None, typer.Option("--draft", metavar="MODEL", help="A smaller model that drafts, or a draft head.")
+    str | None,
+    typer.Option("--draft", metavar="MODEL", help="A smaller model that drafts, a draft head, or counted tables."),
 ]
 Drafter = Annotated[
     str | None,
     typer.Option(
         "--drafter",
-        metavar="auto|none|suffix|ngram|recycling|early-exit|head|combined|model|model-tree|hierarchical|pass",
+        metavar="auto|none|suffix|ngram|copy|recycling|early-exit|random|bigram|unigram|head|combined|model|model-tree|hierarchical|pass",
         help="What proposes tokens.",
         show_default=False,
     ),

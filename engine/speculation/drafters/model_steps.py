@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.runner.runner import Runner
+from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampler import draw, most_likely, standardise
@@ -18,17 +19,32 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.static_steps import StaticSteps
 
 
+class Network(Protocol):
+    """What drafts token by token: a runner of a model, or a table of counts."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where its logits are."""
+
+    @property
+    def graph_runner(self) -> GraphRunner | None:
+        """Passes of fixed shape, on a GPU."""
+
+    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Logits [B, T or 1, V] behind tokens [B, T], int64, or behind the last of them."""
+
+
 class ModelSteps:
     """The steps of one network.
 
     Args:
-        network: a runner of it.
+        network: draft steps are passes of it.
         penalties: shared with the target, so that p and q know the same context.
         vocabulary: V, the size of the target's distributions; what the network has beyond it is never drafted.
         lead: tokens fed in the first step, where a row has as many.
     """
 
-    def __init__(self, network: Runner, penalties: Penalties, vocabulary: int, lead: int) -> None:
+    def __init__(self, network: Network, penalties: Penalties, vocabulary: int, lead: int) -> None:
         self._network = network
         self._device = network.device
         self._penalties = penalties

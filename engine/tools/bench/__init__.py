@@ -5,5 +5,6 @@ torch, transformers and safetensors.
 """
 
 from specchat.engine.tools.bench.command import BenchOptions, run
+from specchat.engine.tools.bench.report import BenchReport
 
-__all__ = ["BenchOptions", "run"]
+__all__ = ["BenchOptions", "BenchReport", "run"]

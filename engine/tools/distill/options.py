@@ -8,6 +8,8 @@ from pathlib import Path
 from specchat.engine.errors import EngineError
 
 DEFAULT_KIND = "eagle"
+COUNTED = "bigram"
+"""The kind that is counted in texts."""
 _CONTEXT = 1024
 
 
@@ -27,6 +29,8 @@ class DistillOptions:
     minutes: float = 120.0
     prompts: Path | None = None
     """File of prompts, one per line; without it the target writes the user turns too."""
+    text: tuple[Path, ...] = ()
+    """Files that tables are counted in."""
     device: str = "auto"
     dtype: str = "auto"
     slots: int = 4
@@ -37,3 +41,5 @@ class DistillOptions:
     def __post_init__(self) -> None:
         if not self.minutes > 0:
             raise EngineError(f"minutes is {self.minutes:g}: it must be above 0")
+        if self.text and self.kind != COUNTED:
+            raise EngineError(f"text is for kind {COUNTED}, and kind is {self.kind}: leave one of them out")

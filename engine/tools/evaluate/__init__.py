@@ -1,6 +1,7 @@
-"""Evaluation of drafters on text that is there already: one reading by the target, then any number of drafters."""
+"""Evaluation on text that is there already: one reading by the target, then any drafters, or another target."""
 
+from specchat.engine.tools.evaluate.against import Against, compare_targets
 from specchat.engine.tools.evaluate.evaluation import evaluate
 from specchat.engine.tools.evaluate.options import EvaluateOptions
 
-__all__ = ["EvaluateOptions", "evaluate"]
+__all__ = ["Against", "EvaluateOptions", "compare_targets", "evaluate"]

@@ -10,8 +10,7 @@ from specchat.engine.request import Request
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner
-from specchat.engine.speculation.round import run_round
-from specchat.engine.speculation.verify.verifier import Verifier
+from specchat.engine.tools.evaluate.text_round import run_text_round
 from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner
 
 
@@ -20,11 +19,12 @@ class Course:
     """What the rounds of one text came to."""
 
     category: str
-    rounds: int = 0
+    rounds: float = 0
     emitted: int = 0
     tested: Counter[int] = field(default_factory=Counter)
     """Tested positions, by place in the draft from 0 on."""
-    accepted: Counter[int] = field(default_factory=Counter)
+    accepted: dict[int, float] = field(default_factory=dict)
+    """How many of them were accepted; of sampled texts, how many are expected to be."""
     lengths: Counter[int] = field(default_factory=Counter)
     """Draft steps to number of rounds."""
     draft_s: float = 0.0
@@ -34,37 +34,22 @@ class Course:
     pass_s: float = 0.0
     """Time of a plain pass of the target."""
     drafted: list[bool] = field(default_factory=list)
-    """For each token of the reply, whether it came out of a draft."""
+    """For each token of the reply, whether it came out of a draft; of sampled texts, whether that is likely."""
 
 
-def follow(runner: TextRunner, reading: Reading, planner: Planner, verifier: Verifier, request: Request) -> Course:
+def follow(runner: TextRunner, reading: Reading, planner: Planner, request: Request) -> Course:
     """Draft along a text: the greedy rounds of a reply that comes out as the text.
 
     Args:
-        runner: answers with the text.
+        runner: that the planner plans for.
         reading: of the text.
         planner: with the drafter that the request names.
-        verifier: judges drafts by what the runner answers.
         request: its prompt and its length are the text's, its γ is fixed.
     """
-    text = reading.text
-    runner.reading = reading
-    row = SequenceState(
-        request=request,
-        outbox=Outbox(),
-        slot=0,
-        tokens=list(text.prompt),
-        prompt_length=len(text.prompt),
-        cached=0,
-        seed=0,
-        text=Detokenizer(None, ()),
-        drafter=request.drafter,
-    )
+    text, row = reading.text, start(runner, reading, planner, request)
     course = Course(text.category, pass_s=reading.pass_s)
-    planner.admit(row)
-    _read_prompt(row, reading, planner)
     while row.emitted < len(text.reply):
-        plan, (outcome,), timing = run_round(runner, [row], planner, verifier)
+        plan, outcome, draft_s = run_text_round(reading, row, planner, runner.device)
         left = len(text.reply) - row.emitted
         emitted = text.reply[row.emitted : row.emitted + outcome.accepted + 1]
         row.cached += min(1 + outcome.accepted, left)
@@ -73,15 +58,35 @@ def follow(runner: TextRunner, reading: Reading, planner: Planner, verifier: Ver
         course.rounds += 1
         course.emitted += len(emitted)
         course.tested.update(range(len(outcome.p)))
-        course.accepted.update(range(outcome.accepted))
+        for place in range(outcome.accepted):
+            course.accepted[place] = course.accepted.get(place, 0) + 1
         course.lengths[plan.steps] += 1
         course.drafted += [place < outcome.accepted for place in range(len(emitted))]
         if row.rounds:
-            course.draft_s += timing.draft
+            course.draft_s += draft_s
             course.timed_steps += plan.steps
         row.rounds += 1
     planner.release(row)
     return course
+
+
+def start(runner: TextRunner, reading: Reading, planner: Planner, request: Request) -> SequenceState:
+    """A row at the beginning of its reply: the target and the drafter have read the prompt."""
+    runner.reading = reading
+    row = SequenceState(
+        request=request,
+        outbox=Outbox(),
+        slot=0,
+        tokens=list(reading.text.prompt),
+        prompt_length=len(reading.text.prompt),
+        cached=0,
+        seed=0,
+        text=Detokenizer(None, ()),
+        drafter=request.drafter,
+    )
+    planner.admit(row)
+    _read_prompt(row, reading, planner)
+    return row
 
 
 def _read_prompt(row: SequenceState, reading: Reading, planner: Planner) -> None:

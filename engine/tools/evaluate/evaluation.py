@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NoReturn
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.progress import ignore_progress
-from specchat.engine.request import Request
+from specchat.engine.request import Request, Sampling
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
@@ -18,10 +17,11 @@ from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.speculation.verify.verifier import Verifier
 from specchat.engine.tools.evaluate.course import Course, follow
+from specchat.engine.tools.evaluate.expectation import expect
 from specchat.engine.tools.evaluate.options import EvaluateOptions
 from specchat.engine.tools.evaluate.report import Evaluation, Way
+from specchat.engine.tools.evaluate.selection import select
 from specchat.engine.tools.evaluate.text_runner import TextRunner, read
-from specchat.engine.tools.evaluate.texts import Text, TextFiles
 from specchat.engine.worker.assembly import Assembly, assemble, warm_up
 from specchat.engine.worker.plain_passes import time_wider_passes
 
@@ -48,11 +48,7 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
     )
     made = assemble(config, ignore_progress)
     ways = _ways(options, made)
-    files = TextFiles(made.model.tokenizer)
-    texts = [_cut(text, options.max_tokens, made.target.context) for text in files.read(options.files)]
-    texts = [text for text in texts if text.reply][: options.limit]
-    if not texts:
-        raise EngineError("; ".join(["there is no text to evaluate on", *files.problems[:3]]))
+    texts, problems = select(options, made.model.tokenizer, made.target.context)
     warm_up(made)
     runner = TextRunner(made.target)
     planner = Planner(made.drafters, runner, _fail)
@@ -60,11 +56,11 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
         planner.learn_costs(time_wider_passes(made.target))
     verifier = Verifier(runner, Penalties(made.target.cache.slots, made.target.context, made.target.device))
     courses: dict[Way, list[Course]] = {way: [] for way in ways}
-    agreed = 0
+    sampled, agreed = options.temperature > 0, 0
     reading_s = drafting_s = 0.0
     for number, text in enumerate(texts, 1):
         say(f"text {number} of {len(texts)}: {text.name}")
-        reading = read(made.target, text, config.prefill_chunk)
+        reading = read(made.target, text, config.prefill_chunk, sampled=sampled)
         agreed += reading.agreed
         reading_s += reading.seconds
         started = time.perf_counter()
@@ -73,19 +69,25 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
                 text.name,
                 prompt_ids=text.prompt,
                 drafter=way.drafter,
-                gamma=way.gamma,
-                max_tokens=len(text.reply),
+                gamma=1 if sampled else way.gamma,
+                max_tokens=len(text.reply) + sampled,  # the last place is drafted for too
+                sampling=Sampling(temperature=options.temperature),
             )
-            courses[way].append(follow(runner, reading, planner, verifier, request))
+            if sampled:
+                course = expect(runner, reading, planner, verifier, request, way.gamma)
+            else:
+                course = follow(runner, reading, planner, request)
+            courses[way].append(course)
         drafting_s += time.perf_counter() - started
     return Evaluation(
         target=made.model.name,
-        texts=tuple(texts),
+        temperature=options.temperature,
+        texts=texts,
         courses=courses,
         agreed=agreed,
         reading_s=reading_s,
         drafting_s=drafting_s,
-        problems=tuple(files.problems),
+        problems=problems,
         name=lambda token: str(made.model.tokenizer.decode([token])),
     )
 
@@ -97,12 +99,6 @@ def _ways(options: EvaluateOptions, made: Assembly) -> list[Way]:
             raise EngineError(f"drafter {name!r} is not there: choose one of {', '.join(known)}")
     names = options.drafters or known
     return [Way(name, gamma) for name in dict.fromkeys(names) for gamma in dict.fromkeys(options.gammas)]
-
-
-def _cut(text: Text, most: int, context: int) -> Text:
-    """The text up to so many tokens of its reply, and as far as the context goes."""
-    room = max(context - len(text.prompt) - 1, 0)
-    return replace(text, reply=text.reply[: min(most, room)])
 
 
 def _fail(row: SequenceState, error: Exception) -> NoReturn:

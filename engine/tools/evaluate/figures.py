@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from specchat.engine.stats.theory import speedup_of_rounds
 from specchat.engine.tools.evaluate.course import Course
-
-_RESAMPLES = 1000
-_OUTSIDE = 0.025
-"""Share of the resamples on each side of an interval."""
-
-
-class Interval(NamedTuple):
-    """A figure's 95 % interval: percentiles of its bootstrap (Efron and Tibshirani 1993, section 13.3)."""
-
-    low: float
-    high: float
+from specchat.engine.tools.evaluate.intervals import Interval, interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +21,12 @@ class Figures:
     """Empty for all of them."""
     texts: int
     tested: int
-    accepted: int
+    accepted: float
+    """Of sampled texts, how many are expected to be: the sum of β."""
     by_position: tuple[float, ...]
     """Accepted / tested at draft position 1, 2, …"""
     alpha: float
-    """Accepted / tested: of a greedy text each β is 0 or 1."""
+    """Accepted / tested: of a greedy text each β is 0 or 1; at a temperature, the mean of Σ min(p, q)."""
     alpha_interval: Interval
     tau: float
     """Tokens emitted / rounds."""
@@ -50,10 +39,12 @@ class Figures:
     @classmethod
     def of(cls, drafter: str, gamma: int, category: str, courses: Sequence[Course]) -> Figures:
         """Sum up the courses of one drafter."""
-        tested, accepted, lengths = Counter[int](), Counter[int](), Counter[int]()
+        tested, lengths = Counter[int](), Counter[int]()
+        accepted: dict[int, float] = {}
         for course in courses:
             tested += course.tested
-            accepted += course.accepted
+            for place, count in course.accepted.items():
+                accepted[place] = accepted.get(place, 0) + count
             lengths += course.lengths
         alpha = _alpha(courses)
         steps = sum(course.timed_steps for course in courses)
@@ -66,11 +57,11 @@ class Figures:
             texts=len(courses),
             tested=sum(tested.values()),
             accepted=sum(accepted.values()),
-            by_position=tuple(accepted[place] / tested[place] for place in sorted(tested)),
+            by_position=tuple(accepted.get(place, 0) / tested[place] for place in sorted(tested)),
             alpha=alpha,
-            alpha_interval=_interval(courses, _alpha),
+            alpha_interval=interval(courses, _alpha),
             tau=_tau(courses),
-            tau_interval=_interval(courses, _tau),
+            tau_interval=interval(courses, _tau),
             c=c,
             predicted_speedup=speedup_of_rounds(alpha, lengths, c),
         )
@@ -83,14 +74,8 @@ def only_one(ours: Sequence[bool], theirs: Sequence[bool]) -> list[int]:
 
 def _alpha(courses: Sequence[Course]) -> float:
     tested = sum(course.tested.total() for course in courses)
-    return sum(course.accepted.total() for course in courses) / tested if tested else 0.0
+    return sum(sum(course.accepted.values()) for course in courses) / tested if tested else 0.0
 
 
 def _tau(courses: Sequence[Course]) -> float:
     return sum(course.emitted for course in courses) / sum(course.rounds for course in courses)
-
-
-def _interval(courses: Sequence[Course], figure: Callable[[Sequence[Course]], float]) -> Interval:
-    dice = random.Random(0)  # the same texts give the same interval
-    values = sorted(figure(dice.choices(courses, k=len(courses))) for _ in range(_RESAMPLES))
-    return Interval(values[int(_OUTSIDE * _RESAMPLES)], values[int((1 - _OUTSIDE) * _RESAMPLES) - 1])

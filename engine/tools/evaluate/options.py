@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
+from specchat.engine.request import Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class EvaluateOptions:
     drafters: tuple[str, ...] = ()
     """Those to evaluate; all that there are if empty."""
     gammas: tuple[int, ...] = (4,)
+    temperature: float = 0.0
+    """How the texts' tokens were chosen: 0 greedy, else drawn."""
     limit: int = 100
     """Largest number of texts."""
     max_tokens: int = 500
@@ -42,5 +45,6 @@ class EvaluateOptions:
         ):
             if value < 1:
                 raise EngineError(f"{name} is {value}: it must be at least 1")
+        Sampling(temperature=self.temperature)  # says so where it is out of range
         if not self.files:
             raise EngineError("there is no text: name files of chats, traces or data sets")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.tools.evaluate.course import Course
 from specchat.engine.tools.evaluate.figures import Figures, only_one
+from specchat.engine.tools.evaluate.lines import one_line
 from specchat.engine.tools.evaluate.texts import Text
 
 VERSION = 1
@@ -38,6 +39,7 @@ class Evaluation:
     """Drafters along texts."""
 
     target: str
+    temperature: float
     texts: tuple[Text, ...]
     courses: Mapping[Way, Sequence[Course]]
     """One for each text."""
@@ -68,10 +70,11 @@ class Evaluation:
 
     def text(self) -> str:
         """A table to read, bars to look at, and what one drafter had and another had not."""
+        at = f" at temperature {self.temperature:g}" if self.temperature else ""
         lines = [
-            f"{self.target} on {len(self.texts)} texts, {self.tokens:,} tokens of replies; "
+            f"{self.target}{at} on {len(self.texts)} texts, {self.tokens:,} tokens of replies; "
             f"{100 * self.agreed / self.tokens:.0f} % of them are its own greedy choice",
-            *(f"left out: {problem}" for problem in self.problems),
+            *(f"left out: {one_line(problem)}" for problem in self.problems),
             "",
         ]
         figures = self.figures()
@@ -99,6 +102,7 @@ class Evaluation:
         whole: dict[str, Any] = {
             "specchat_evaluate": VERSION,
             "target": self.target,
+            "temperature": self.temperature,
             "texts": [
                 {"name": text.name, "category": text.category, "prompt_tokens": len(text.prompt), "tokens": text.reply}
                 for text in self.texts
@@ -148,12 +152,12 @@ class Evaluation:
             yield f"{has} has, {has_not} has not: {len(places)} tokens"
             for text, place in places[:: max(len(places) // _EXAMPLES, 1)][:_EXAMPLES]:
                 before = "".join(self.name(token) for token in text.reply[max(place - _BEFORE, 0) : place])
-                yield f"    {_line(before)}▸{_line(self.name(text.reply[place]))}"
+                yield f"    {one_line(before)}▸{one_line(self.name(text.reply[place]))}"
 
 
 def _table(figures: Sequence[Figures], category: str) -> Iterator[str]:
     """Rows of one category, each with a bar for τ."""
-    yield category or "all texts"
+    yield one_line(category) or "all texts"
     yield f"  {'':16}{'τ (95 %)':>20}{'α (95 %)':>20}{'c':>8}{'predicted':>11}   by position, %"
     longest = max(each.tau for each in figures)
     for each in figures:
@@ -167,8 +171,3 @@ def _table(figures: Sequence[Figures], category: str) -> Iterator[str]:
     yield ""
     for each in figures:
         yield f"  {Way(each.drafter, each.gamma)!s:16}{'█' * round(_BAR * each.tau / longest)} τ {each.tau:.2f}"
-
-
-def _line(text: str) -> str:
-    """Text on one line, without anything that a terminal acts on."""
-    return "".join(character if character.isprintable() else "␤" if character == "\n" else "·" for character in text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
@@ -30,12 +29,14 @@ class Reading:
     """What the target made of a text of L tokens, read in one go."""
 
     text: Text
-    following: Tensor
-    """[L], int64: the token behind each; the last one's is itself."""
+    following: list[int]
+    """[L]: the token behind each; the last one's is itself."""
     states: Tensor | None
     """[L - 1, taps x hidden]: the tapped hidden states; None where no drafter asks for them."""
-    likeliest: Tensor
-    """[tokens of the reply, `BRANCHES`], int64: what the target found likeliest in the place of each, in order."""
+    likeliest: list[list[int]]
+    """[tokens of the reply][`BRANCHES`]: what the target found likeliest in the place of each, in order."""
+    logits: Tensor | None
+    """[tokens of the reply, V], float32, of what stands in the place of each; None for greedy texts."""
     seconds: float
     """Time of the reading."""
     pass_s: float
@@ -44,32 +45,55 @@ class Reading:
     @property
     def agreed(self) -> int:
         """Tokens of the reply that are the target's own greedy choice."""
-        return sum(map(int.__eq__, self.likeliest[:, 0].tolist(), self.text.reply))
+        return sum(ranks[0] == token for ranks, token in zip(self.likeliest, self.text.reply, strict=True))
 
 
-@torch.inference_mode()
-def read(target: Runner, text: Text, chunk: int) -> Reading:
-    """Read a text with the target, in chunks of so many tokens: the prompt's for their states, the reply's judged."""
+def passes(target: Runner, text: Text, chunk: int) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+    """Read a text in chunks of so many tokens: first its prompt, for its keys and values, then its reply to be judged.
+
+    Yields:
+        Logits [T, V], which the T next tokens of the reply are judged by, None in the prompt; and the tapped hidden
+        states [1, T, taps x hidden], None without taps. Both are good until the next pass.
+    """
     tokens = [*text.prompt, *text.reply]
-    started = time.perf_counter()
-    states: list[Tensor] = []
-    likeliest: list[Tensor] = []
     place, first = 0, len(text.prompt) - 1
     while place < len(tokens) - 1:
         end = min(place + chunk, first if place < first else len(tokens) - 1)
         fed = to_device([tokens[place:end]], target.device)
         if place < first:
-            tapped = target.prefill(fed, [_SLOT], [place])
+            yield None, target.prefill(fed, [_SLOT], [place])
         else:
             logits, tapped = target.forward_tapped(fed, [_SLOT], [place])
-            likeliest.append(logits[0].topk(BRANCHES).indices)
+            yield logits[0], tapped
+        place = end
+
+
+@torch.inference_mode()
+def read(target: Runner, text: Text, chunk: int, *, sampled: bool = False) -> Reading:
+    """Read a text with the target, in chunks of so many tokens; its logits are kept where the text was sampled."""
+    tokens = [*text.prompt, *text.reply]
+    started = time.perf_counter()
+    states: list[Tensor] = []
+    likeliest: list[Tensor] = []
+    kept: list[Tensor] = []
+    for logits, tapped in passes(target, text, chunk):
+        if logits is not None:
+            likeliest.append(logits.topk(BRANCHES).indices)
+            if sampled:
+                kept.append(logits.float().clone())
         if tapped is not None:
             states.append(tapped[0].clone())
-        place = end
     seconds = time.perf_counter() - started
-    following = to_device([*tokens[1:], tokens[-1]], target.device)
     tapped_states = torch.cat(states) if states else None
-    return Reading(text, following, tapped_states, torch.cat(likeliest), seconds, _plain_pass(target, tokens))
+    return Reading(
+        text,
+        [*tokens[1:], tokens[-1]],
+        tapped_states,
+        torch.cat(likeliest).tolist(),
+        torch.cat(kept) if kept else None,
+        seconds,
+        _plain_pass(target, tokens),
+    )
 
 
 def _plain_pass(target: Runner, tokens: Sequence[int]) -> float:
@@ -98,9 +122,9 @@ class _NoCache:
 
 
 class TextRunner:
-    """A `Runner` whose greedy choice behind every token of the text is the text's next one.
+    """A `Runner` that says of a sampled text what the target said, and of all texts how large the target is.
 
-    What it says of drafts that leave the text means nothing: nobody judges what follows a rejected token.
+    What it says of drafts that leave the text means nothing: nobody asks for it.
 
     Args:
         target: for its sizes, and for what rides in its passes.
@@ -119,20 +143,13 @@ class TextRunner:
         self.embedding_rows, self.output_rows = target.embedding_rows, target.output_rows
         self.reading: Reading | None = None
         """Of the text that is being drafted along."""
-        self._logits = torch.zeros(1, MAX_GAMMA + 1, target.vocabulary, device=target.device)
-        """All 0 between passes: a fresh tensor of this size would cost more than all else of a round."""
-        self._said: Tensor | None = None
-        """[T, 1 + `BRANCHES`], the tokens that the last pass has set, by place."""
-        self._shares = 0.5 / torch.arange(1, BRANCHES + 1, device=target.device)
-        """Logits of the likeliest tokens beside the text's own."""
 
     def width(self, length: int) -> int:
         """Nothing is padded."""
         return length
 
     def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Logits [1, T, V], float32, T up to `MAX_GAMMA` + 1: 1 for the text's next token, less for others that the
-        target found likely, 0 for all else. They are good until the next pass."""
+        """Logits [1, T, V], float32, of the places that tokens stand in."""
         return self.forward_tapped(tokens, slots, starts)[0]
 
     forward_as_it_comes = forward
@@ -153,17 +170,12 @@ class TextRunner:
             said, states = self.forward_tapped(tokens, slots, starts)
             ridden = self._target.forward_tapped(tokens, slots, starts, tree_mask, lengths, entered)[0]
             return torch.cat([said, ridden[:, tokens.shape[1] :].float()], dim=1), states
+        assert self.reading.logits is not None
         depths = torch.arange(tokens.shape[1], device=self.device)[None] if tree_mask is None else tree_mask.depths
-        following, states = self.reading.following, self.reading.states
-        places = (to_device(starts, self.device)[:, None] + depths).clamp(max=len(following) - 1)
-        if self._said is not None:
-            self._logits[0, : len(self._said)].scatter_(1, self._said, 0.0)
-        next_ones, first = following[places[0]][:, None], len(self.reading.text.prompt) - 1
-        likeliest = self.reading.likeliest[(places[0] - first).clamp(0, len(self.reading.likeliest) - 1)]
-        self._said = torch.cat([likeliest, next_ones], dim=1)
-        logits = self._logits[0, : len(likeliest)]
-        logits.scatter_(1, likeliest, self._shares.expand_as(likeliest)).scatter_(1, next_ones, 1.0)
-        return self._logits[:, : places.shape[1]], None if states is None else states[places.clamp(max=len(states) - 1)]
+        places = to_device(starts, self.device)[:, None] + depths
+        logits, states, first = self.reading.logits, self.reading.states, len(self.reading.text.prompt) - 1
+        tapped = None if states is None else states[places.clamp(max=len(states) - 1)]
+        return logits[(places - first).clamp(0, len(logits) - 1)], tapped
 
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
         """Not asked for: drafters know the target itself."""

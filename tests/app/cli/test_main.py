@@ -33,7 +33,10 @@ HEAVY = ("torch", "transformers", "tokenizers", "textual", "pydantic", "rich", "
         ("ask hi --max-tokens 0", "max-tokens is 0"),
         ("ask hi --context 0", "context is 0"),
         ("ask hi --dtype int3", "dtype 'int3' is not known: choose one of auto"),
-        ("ask hi --drafter magic", "drafter 'magic' is not known: choose one of auto, none, suffix, ngram, recycling"),
+        (
+            "ask hi --drafter magic",
+            "drafter 'magic' is not known: choose one of auto, none, suffix, ngram, copy, recycling",
+        ),
         ("ask hi --drafter none --gamma 4", "--gamma 4 contradicts --drafter none"),
         ("--drafter none --gamma 4", "--gamma 4 contradicts --drafter none"),
         ("ask hi there", "unexpected extra argument"),

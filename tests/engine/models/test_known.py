@@ -42,3 +42,5 @@ def test_vocabularies_are_compared_without_loading_the_models(tiny_model: Callab
     assert "choose a draft of the same family" in vocabulary_misfit(one, other)
     (same / "tokenizer.json").write_text("{")
     assert "cannot be compared" in vocabulary_misfit(one, same)
+    (same / "config.json").unlink()  # as of a head, which is checked when it is loaded
+    assert vocabulary_misfit(one, same) == ""

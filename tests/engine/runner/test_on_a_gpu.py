@@ -39,7 +39,19 @@ from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
 from tests.engine.tiny import ask, ids_of, tiny_head, tiny_model
 
-DRAFTERS = ["none", "suffix", "ngram", "recycling", "early-exit", "model", "model-tree", "head", "combined"]
+DRAFTERS = [
+    "none",
+    "suffix",
+    "ngram",
+    "copy",
+    "recycling",
+    "early-exit",
+    "random",
+    "model",
+    "model-tree",
+    "head",
+    "combined",
+]
 FEW = [pytest.param(each, marks=pytest.mark.slow) if each == "model-tree" else each for each in DRAFTERS]
 """With what takes long only where there is time."""
 SAMPLINGS = {

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from specchat.engine.tools.bench import command as benching
 from specchat.engine.tools.bench import roofline
 from specchat.engine.tools.lossless import command as verification
 from tests.app.cli.commands.command import command
@@ -50,6 +51,27 @@ def test_bench_prints_json() -> None:
     assert found["setting"]["synthetic"].startswith("SYNTHETIC")
 
 
+@pytest.mark.slow
+def test_drafts_race_batch_by_batch(
+    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benching, "LARGEST_BATCH", 2)
+    picture = tmp_path / "race.svg"
+    arguments = ("bench", "--target", tiny_model(max_position_embeddings=2048), "--dtype", "float32", "--crossover")
+    short = ("--prompts", "chat", "--limit", "1", "--max-tokens", "6", "--passes", "1", "--picture", picture)
+    done = command(*arguments, *short, "--drafts", "suffix,copy", "--drafts", tiny_model(num_hidden_layers=1))
+    assert done.code == 0
+    table = done.out[done.out.index("speedup over plain decoding, by batch") :]
+    assert [line.split()[0] for line in table.splitlines()[1:4]] == ["batch", "suffix", "copy"]
+    assert [sign for sign in "●■▲" if sign not in table] == []
+    assert "at a batch of 1: " in table
+    assert "requests at once" in table
+    assert "\x1b" not in done.out
+    assert "speedup" in picture.read_text()
+    again = command(*arguments, *short, "--drafts", "suffix")
+    assert "is there already: name another picture" in again.sentence
+
+
 def test_a_person_who_waits_sees_how_far_it_is() -> None:
     done = command(*SYNTHETIC, terminal=True)
     assert "warming up" in done.err
@@ -88,6 +110,12 @@ def test_verify_says_by_its_exit_code_that_something_differs(
         (("bench", "--synthetic", "0.5", "--shape", "huge"), "shape 'huge' is not known"),
         (("bench", "--shape", "tiny"), "--shape goes with --synthetic"),
         (("bench", "--target", "/nowhere/at/all"), "there is no file or folder /nowhere/at/all"),
+        (("bench", "--drafts", "suffix,copy"), "--drafts and --picture go with --crossover"),
+        (
+            ("bench", "--crossover", "--drafts", "suffix", "--drafter", "head"),
+            "--drafts contradicts --draft, --drafter",
+        ),
+        (("bench", "--crossover", "--drafts", "suffix", "--picture", "x.png"), "give it a name that ends in .svg"),
         (("bench", "--device", "abacus"), "device 'abacus' is not known"),
         (("verify", "--temperature", "0"), "sampling needs one above 0"),
         (("verify", "--samples", "1"), "samples is 1"),

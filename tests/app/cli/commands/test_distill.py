@@ -30,6 +30,21 @@ def test_a_head_is_made_and_its_figures_are_shown(
     assert '"drafter": "combined"' in answered.out
 
 
+def test_tables_are_counted_and_loaded(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    target, out, text = tiny_model(), tmp_path / "tables", tmp_path / "text.txt"
+    text.write_text("the quick brown fox and the lazy dog\n" * 100)
+    done = command("distill", "--target", str(target), "--out", str(out), "--kind", "bigram", "--text", str(text))
+    assert done.code == 0
+    assert done.out.startswith(f"A bigram table for {target.name}: ")
+    assert "longer than" not in done.err
+    assert done.out.splitlines()[-1] == f"Use it with: specchat --draft {out}"
+    answered = command("ask", "hello", "--target", str(target), "--draft", str(out), "--max-tokens", "8", "--json")
+    assert '"drafter": "bigram"' in answered.out
+    refused = command("ask", "hello", "--target", str(target), "--drafter", "unigram", "--max-tokens", "8")
+    assert refused.code == 2
+    assert "it needs --draft with what specchat distill --kind bigram makes" in refused.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -37,6 +52,10 @@ def test_a_head_is_made_and_its_figures_are_shown(
         ("--out x --minutes 0", "minutes is 0: it must be above 0"),
         ("--out x --minutes 0.00001", "tokens in the time given and a draft head needs"),
         ("--out x --prompts nowhere.txt", "nowhere.txt cannot be read"),
+        ("--out x --kind bigram", "there is nothing to count: name texts with --text"),
+        ("--out x --text y", "text is for kind bigram, and kind is eagle"),
+        ("--out x --kind bigram --text y --minutes 3", "--minutes contradicts --text"),
+        ("--out x --kind bigram --text nowhere.txt", "nowhere.txt cannot be read"),
         ("", "Missing option '--out'"),
     ],
 )

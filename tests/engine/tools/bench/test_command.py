@@ -49,7 +49,7 @@ def test_a_synthetic_pair_over_drafters_gammas_batches_and_temperatures() -> Non
         ("none", "-"),
         ("model", "2"),
         ("model", "3"),
-        *((name, gamma) for name in ("suffix", "ngram", "recycling", "early-exit") for gamma in "23"),
+        *((name, gamma) for name in ("suffix", "ngram", "copy", "recycling", "early-exit", "random") for gamma in "23"),
     ]
     assert [(c.batch, c.temperature, c.drafter, c.gamma) for c in report.cells] == [
         (batch, temperature, *way) for batch in (1, 2) for temperature in (0.0, 0.7) for way in ways
@@ -62,7 +62,7 @@ def test_a_synthetic_pair_over_drafters_gammas_batches_and_temperatures() -> Non
     assert "synthetic, batch 2, temperature 0.7" in text
     found = json.loads(report.json())
     assert found["specchat_bench"] == 1
-    assert len(found["cells"]) == 44
+    assert len(found["cells"]) == 60
     assert found["setting"]["device"] == "cpu"
     assert {"python", "torch", "transformers"} <= found["versions"].keys()
     assert found["plan"]["gammas"] == [2, 3]
@@ -143,7 +143,7 @@ def test_reading_a_prompt_is_measured_for_every_drafter() -> None:
     )  # type: ignore[arg-type]
     report = run(options, lambda _line: None)
     assert [(each.name, each.prompt_tokens) for each in report.readings] == [
-        (name, 30) for name in ("none", "model", "suffix", "ngram", "recycling", "early-exit")
+        (name, 30) for name in ("none", "model", "suffix", "ngram", "copy", "recycling", "early-exit", "random")
     ]
     assert report.readings[0].measured_speedup == 1
     assert "reading a prompt of 30 tokens" in report.text()

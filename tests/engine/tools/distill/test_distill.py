@@ -88,7 +88,7 @@ def test_the_card_says_where_the_head_comes_from(made: Path, target: Path) -> No
 
 def test_the_engine_drafts_with_it(made: Path, target: Path) -> None:
     assembly = assemble(EngineConfig(str(target), Path(), draft=str(made)), ignore_progress)
-    assert list(assembly.drafters) == ["combined", "head", "suffix", "ngram", "recycling", "early-exit", "none"]
+    assert list(assembly.drafters)[:3] == ["combined", "head", "suffix"]
     found = assemble(EngineConfig(str(target), Path(), heads=(made.parent,)), ignore_progress)
     assert found.head is not None
     assert torch.equal(found.head.vocabulary, assembly.head.vocabulary)  # type: ignore[union-attr]

@@ -14,6 +14,7 @@ from specchat.engine.speculation.verify.chain_acceptance import Verdict, accept,
 from specchat.engine.tools.lossless.command import LosslessOptions, Verification, run
 
 QUICK = {"models": Path(), "command": "verify", "prompts": ("chat",), "limit": 2, "max_tokens": 16, "contexts": 1}
+DRAFTERS = ("model", "suffix", "ngram", "copy", "recycling", "early-exit", "random")
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +33,9 @@ def test_a_correct_engine_passes(pair: dict[str, str]) -> None:
     found = verified(pair)
     report = found.report
     assert report.passed
-    assert [check.drafter for check in report.greedy] == ["none", "model", "suffix", "ngram", "recycling", "early-exit"]
+    assert [check.drafter for check in report.greedy] == ["none", *DRAFTERS]
     assert all(not check.divergences for check in report.greedy)
-    assert {check.drafter for check in report.sampled} == {"model", "suffix", "ngram", "recycling", "early-exit"}
+    assert {check.drafter for check in report.sampled} == set(DRAFTERS)
     text = found.text()
     assert "PASSED" in text
     assert "2 of 2 replies the same" in text
@@ -61,7 +62,7 @@ def test_what_is_finished_is_kept_when_it_is_stopped(pair: dict[str, str]) -> No
 
     report = run(LosslessOptions(**{**QUICK, "samples": 40, "dtype": "float32", **pair}), say).report  # type: ignore[arg-type]
     assert report.stopped
-    assert len(report.greedy) == 6
+    assert len(report.greedy) == 1 + len(DRAFTERS)
     assert [check.drafter for check in report.sampled] == ["model"]
     assert "STOPPED" in report.text(str)
     with pytest.raises(KeyboardInterrupt):

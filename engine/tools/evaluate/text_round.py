@@ -1,0 +1,52 @@
+"""A round along a text: its draft is judged by the text's own tokens, without a pass and without logits."""
+
+from __future__ import annotations
+
+import torch
+
+from specchat.engine.runner.stopwatch import Stopwatch
+from specchat.engine.runner.tree import BRANCHES, chain
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.planner import Planner
+from specchat.engine.speculation.round_plan import RoundPlan
+from specchat.engine.speculation.verify.agreement import compare
+from specchat.engine.speculation.verify.outcome import Outcome
+from specchat.engine.tools.evaluate.text_runner import Reading
+
+
+@torch.inference_mode()
+def run_text_round(
+    reading: Reading, row: SequenceState, planner: Planner, device: torch.device
+) -> tuple[RoundPlan, Outcome, float]:
+    """What `engine.speculation.round.run_round` does for a greedy row whose target says the text.
+
+    Returns:
+        The plan with the draft, what became of it, and the seconds that drafting took.
+    """
+    watch = Stopwatch(device)
+    plan = planner.plan([row], device)
+    watch.mark()
+    proposal, wanted = plan.proposal, planner.successors([row])
+    count = proposal.lengths[0]
+    drafted = proposal.tokens[0, :count].tolist()
+    tree = proposal.trees[0] if proposal.trees else None
+    last = len(reading.following) - 1
+    places = [min(row.cached + depth, last) for depth in (tree or chain(count)).depths]
+    outcome = compare(row, drafted, tree, [reading.following[place] for place in places], plan.gammas[0])
+    watch.mark()
+    if wanted:
+        fed = [row.tokens[-1], *drafted]
+        ranked = [[token, *_likeliest(reading, place)[:wanted]] for token, place in zip(fed, places, strict=True)]
+        planner.witness([row], [count], [outcome], [ranked], everywhere=False)
+    if reading.states is not None:
+        kept = 1 + outcome.accepted
+        read = reading.states[row.cached : row.cached + kept]
+        planner.absorb([row], read[None], [len(read)])
+    return plan, outcome, watch.seconds()[0]
+
+
+def _likeliest(reading: Reading, place: int) -> list[int]:
+    """The text's next token, then what else the target found likely in its place."""
+    said = reading.following[place]
+    ranks = reading.likeliest[min(place - len(reading.text.prompt) + 1, len(reading.likeliest) - 1)]
+    return [said, *(token for token in ranks if token != said)][:BRANCHES]

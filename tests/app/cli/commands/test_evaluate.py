@@ -1,0 +1,50 @@
+"""`specchat evaluate` as a command: what it prints, and bad input as one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.app.cli.commands.command import command
+
+TALK = {"messages": [{"role": "user", "content": "the fox"}, {"role": "assistant", "content": "the lazy dog barks"}]}
+
+
+@pytest.fixture(scope="module")
+def target(tiny_model: Callable[..., Path]) -> Path:
+    return tiny_model()
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Path:
+    file = tmp_path / "talk.jsonl"
+    file.write_text(json.dumps(TALK))
+    return file
+
+
+def test_two_formats_of_one_target_are_compared(target: Path, talk: Path) -> None:
+    done = command("evaluate", talk, "--target", target, "--dtype", "float32", "--against-dtype", "bfloat16")
+    assert done.code == 0
+    assert "(float32) against" in done.out
+    assert "same top-1" in done.out
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--against", "x", "--drafter", "suffix"), "--drafter contradicts --against"),
+        (("--against-dtype", "float32", "--gamma", "4"), "--gamma contradicts --against"),
+        (("--against-dtype", "float33"), "dtype 'float33' is not known"),
+        (("--against-dtype", "float32", "--against-quantize", "q8"), "contradicts dtype float32"),
+        (("--against-dtype", "float32"), "both targets are the same"),
+        (("--json", "--csv"), "--json and --csv contradict each other"),
+    ],
+)
+def test_bad_input_is_one_line(options: tuple[str, ...], sentence: str, target: Path, talk: Path) -> None:
+    done = command("evaluate", talk, "--target", target, "--dtype", "float32", *options)
+    assert done.code == 2
+    assert sentence in done.err
+    assert len(done.err.strip().splitlines()) == 1

@@ -1,0 +1,112 @@
+"""Sampled texts: α is the mean of Σ min(p, q), and τ agrees with generation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from specchat.engine import Engine, EngineConfig, EngineError, Message, Request, Round, Sampling, TraceWriter
+from specchat.engine.tools.evaluate import EvaluateOptions, evaluate
+from specchat.engine.tools.evaluate.expectation import _rounds
+from specchat.engine.tools.evaluate.report import Evaluation, Way
+from tests.tiny_model import write_tiny_model
+
+GAMMA = 3
+
+
+class Sampled:
+    """A tiny target with a draft model, replies drawn at temperature 1, and the rounds that they took."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.target = write_tiny_model(folder / "target", eos_token_id=3)
+        self.draft = write_tiny_model(folder / "draft", eos_token_id=3, num_hidden_layers=1)
+        self.files: list[Path] = []
+        self.rounds: list[Round] = []
+        engine = Engine(EngineConfig(str(self.target), folder, draft=str(self.draft), dtype="float32", context=256))
+        engine.start()
+        engine.wait_ready(60)
+        for number in range(12):
+            sampling = Sampling(temperature=1.0, seed=number)
+            request = Request(
+                f"r{number}",
+                (Message("user", "the fox"),),
+                drafter="model",
+                gamma=GAMMA,
+                max_tokens=80,
+                sampling=sampling,
+            )
+            writer = TraceWriter(folder / f"text{number}.jsonl")
+            writer.write(request)
+            for event in engine.stream(request):
+                writer.write(event)
+                if isinstance(event, Round):
+                    self.rounds.append(event)
+            writer.close()
+            self.files.append(folder / f"text{number}.jsonl")
+        engine.close()
+
+    def evaluate(self, **options: object) -> Evaluation:
+        given = {"files": tuple(self.files), "draft": str(self.draft), "dtype": "float32", "gammas": (GAMMA,)} | options
+        whole = EvaluateOptions(self.folder, str(self.target), temperature=1.0, **given)  # type: ignore[arg-type]
+        return evaluate(whole, lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Sampled:
+    return Sampled(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def found(sampled: Sampled) -> Evaluation:
+    return sampled.evaluate(drafters=("model", "ngram", "random"))
+
+
+@pytest.mark.slow
+def test_alpha_and_tau_agree_with_generation(sampled: Sampled, found: Evaluation) -> None:
+    (model,) = (each for each in found.figures() if each.drafter == "model" and not each.category)
+    tested = sum(each.tested for each in sampled.rounds)
+    alpha = sum(sum(each.beta) for each in sampled.rounds) / tested
+    tau = sum(len(each.emitted) for each in sampled.rounds) / len(sampled.rounds)
+    # Both are means over texts: they differ by chance.
+    assert model.alpha == pytest.approx(alpha, abs=0.06)
+    assert model.tau == pytest.approx(tau, rel=0.12)
+    assert model.tau_interval.low <= model.tau <= model.tau_interval.high
+
+
+@pytest.mark.slow
+def test_alpha_of_a_model_is_the_overlap_of_both_networks(sampled: Sampled, found: Evaluation) -> None:
+    from transformers import AutoModelForCausalLM
+
+    networks = [AutoModelForCausalLM.from_pretrained(folder) for folder in (sampled.target, sampled.draft)]
+    for text, course in zip(found.texts, found.courses[Way("model", GAMMA)], strict=True):
+        ids = torch.tensor([[*text.prompt, *text.reply]])
+        with torch.inference_mode():
+            p, q = (network(ids).logits[0, len(text.prompt) - 1 : -1].softmax(-1) for network in networks)
+        assert course.accepted[0] == pytest.approx(torch.minimum(p, q).sum().item(), rel=1e-3)
+
+
+@pytest.mark.slow
+def test_certain_drafts_are_accepted_with_chance_p(found: Evaluation) -> None:
+    courses = found.courses[Way("ngram", GAMMA)]
+    assert all(0 <= course.accepted[0] <= course.tested[0] <= course.emitted for course in courses)
+    assert 0 < sum(course.accepted[0] for course in courses) < sum(course.tested[0] for course in courses)
+    assert json.loads(found.json())["temperature"] == 1.0
+    assert "at temperature 1 on 12 texts" in found.text()
+
+
+def test_rounds_are_counted_by_their_chances() -> None:
+    assert _rounds([1.0] * 8, 3) == 2.0
+    assert _rounds([0.0] * 8, 3) == 8.0
+    assert _rounds([0.5], 3) == 1.0
+    alpha, gamma = 0.7, 4
+    tau = (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    assert 20_000 / _rounds([alpha] * 20_000, gamma) == pytest.approx(tau, rel=1e-3)
+
+
+def test_a_temperature_that_is_none_is_refused() -> None:
+    with pytest.raises(EngineError, match="temperature is -1: it must be 0"):
+        EvaluateOptions(Path(), "x", (Path("y"),), temperature=-1)
