@@ -24,7 +24,8 @@ from specchat.engine.runner.longrope import fix_longrope
 from specchat.engine.runner.padding import CAPTURED, captured_width, padded_width
 from specchat.engine.runner.static_view import StaticView
 from specchat.engine.runner.to_device import to_device
-from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
+from specchat.engine.runner.tree import Tree
+from specchat.engine.runner.tree_mask import TreeMask
 
 
 class ModelRunner:
@@ -123,6 +124,15 @@ class ModelRunner:
         """Write keys and values of tokens [B, T]; returns their tapped hidden states [B, T, taps x hidden size]."""
         return self._tapped(self._run(self.model.base_model, tokens, slots, starts), tokens.shape[1])
 
+    @torch.inference_mode()
+    def forward_branches(self, tokens: Tensor, slot: int, start: int, tree: Tree) -> Tensor:
+        """Logits [T, V], float32, of the last nodes of a tree, whose other nodes the cache holds."""
+        cached, count = len(tree) + 1 - len(tokens), len(tokens)
+        tree_mask = TreeMask.behind(tree, cached, padded_width(count), self.device)
+        out = self._run(self.model, tokens[None], [slot], [start + cached], tree_mask)
+        logits: Tensor = out.logits[0, :count]
+        return logits.float()
+
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """As `forward`, in the fastest shape, without batch invariance."""
         exact, self._static = self._static, self.graph_runner
@@ -193,7 +203,7 @@ class ModelRunner:
     def _run(
         self, model: Any, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
     ) -> Any:
-        width = padded_width(tokens.shape[1]) if tree_mask is None else tree_mask.depths.shape[1]
+        width = padded_width(tokens.shape[1]) if tree_mask is None else tree_mask.depths.shape[1] - tree_mask.cached
         room = self.cache.columns - max(starts)  # the end of a prompt may be near that of the cache
         tokens = functional.pad(tokens, (0, min(width, room) - tokens.shape[1]))
         first = to_device(starts, self.device)
@@ -230,7 +240,7 @@ class ModelRunner:
         tree_mask: TreeMask | None = None,
     ) -> Any:
         """Run the model on tokens [B, T], written to columns [B, T]; for chains these are the positions."""
-        positions = columns if tree_mask is None else columns[:, :1] + tree_mask.depths
+        positions = columns if tree_mask is None else tree_mask.positions(columns[:, 0])
         return model(
             input_ids=tokens,
             position_ids=positions.clamp(max=self._limit),
@@ -249,9 +259,7 @@ class ModelRunner:
 
         def seen(window: int | None) -> Tensor:
             if tree_mask is not None:
-                return tree_visibility(
-                    tree_mask.inside, tree_mask.depths, tree_mask.depths, written[:, 0], columns, window
-                )
+                return tree_mask.visibility(written[:, 0], columns, window)
             before = columns <= written[:, None, :, None]
             return before if window is None else before & (columns > written[:, None, :, None] - window)
 

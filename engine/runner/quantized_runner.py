@@ -131,6 +131,11 @@ class QuantizedRunner:
         logits, tapped = self._run(_flat(tokens, counts), _chains(trees, slots, starts), every=True)
         return _by_row(logits, counts, width), None if tapped is None else _by_row(tapped, counts, width)
 
+    @torch.inference_mode()
+    def forward_branches(self, tokens: Tensor, slot: int, start: int, tree: Tree) -> Tensor:
+        """Logits [T, V], float32, of the last nodes of a tree, whose other nodes the cache holds."""
+        return self._run(tokens, _last_nodes(tree, len(tokens), slot, start), every=True)[0]
+
     def first_layers(self, count: int) -> QuantizedRunner:
         """Cut off behind its first layers, on the same cache."""
         part = copy(self)
@@ -259,6 +264,20 @@ def _chains(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) 
         prefixes=prefixes,
         ancestor_offsets=offsets,
         ancestors=np.concatenate(ancestors).astype(np.int32),
+    )
+
+
+def _last_nodes(tree: Tree, count: int, slot: int, start: int) -> Chains:
+    """Where the last `count` nodes of a tree stand whose node 0 is in the column `start`."""
+    first = len(tree) + 1 - count
+    before = [[0, *tree.path(node)[:-1]] if node else [] for node in range(first, first + count)]
+    return Chains(
+        slots=np.full(count, slot, dtype=np.int32),
+        positions=np.array(tree.depths[first:], dtype=np.int32) + np.int32(start),
+        columns=np.arange(start + first, start + first + count, dtype=np.int32),
+        prefixes=np.full(count, start, dtype=np.int32),
+        ancestor_offsets=np.cumsum([0, *map(len, before)], dtype=np.int32),
+        ancestors=np.array([start + node for nodes in before for node in nodes], dtype=np.int32),
     )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.kv_cache import KVCache
+from specchat.engine.runner.tree import Tree
 from specchat.engine.runner.tree_mask import TreeMask
 
 
@@ -65,6 +66,16 @@ class Runner(Protocol):
             starts: the position of each row's first token.
             tree_mask: of rows that are trees; None where all are chains.
             lengths: how many of each row's tokens count; what comes out behind them means nothing, and is a number.
+        """
+
+    def forward_branches(self, tokens: Tensor, slot: int, start: int, tree: Tree) -> Tensor:
+        """Logits [T, V] of the last nodes of a tree, whose other nodes the cache holds.
+
+        Args:
+            tokens: [T], int64, on the device: those of the last nodes.
+            slot: of the cache.
+            start: position and column of node 0; node i is written to the column `start` + i.
+            tree: all nodes; any number of them may follow one.
         """
 
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:

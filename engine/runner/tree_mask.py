@@ -28,6 +28,19 @@ class TreeMask:
     """Per depth, the largest number of children in any row."""
     trees: tuple[Tree, ...]
     """The trees themselves."""
+    cached: int = 0
+    """Leading tokens that the cache holds already: the pass is over those behind them."""
+
+    @classmethod
+    def behind(cls, tree: Tree, cached: int, width: int, device: torch.device) -> TreeMask:
+        """Tree mask of one tree whose first `cached` tokens the cache holds, with `width` tokens behind them."""
+        inside = torch.eye(cached + width, dtype=torch.bool)
+        for token, parent in enumerate(tree.parents, 1):
+            inside[token] |= inside[parent]
+        depths = torch.zeros(1, cached + width, dtype=torch.long)
+        depths[0, : len(tree) + 1] = torch.tensor(tree.depths)
+        nobody = torch.zeros(1, cached + width, BRANCHES, dtype=torch.long)  # it is not tested child by child
+        return cls(depths.to(device), inside[None].to(device), nobody, (), (tree,), cached)
 
     @classmethod
     def of(cls, trees: Sequence[Tree], width: int, device: torch.device) -> TreeMask:
@@ -49,6 +62,16 @@ class TreeMask:
         depths, inside, children = (to_device(torch.cat(part)[rows], device) for part in parts)
         widths = zip_longest(*(table.widths for table in tables.values()), fillvalue=0)
         return cls(depths, inside, children, tuple(map(max, widths)), tuple(trees))
+
+    def positions(self, starts: Tensor) -> Tensor:
+        """Positions [B, T] of the tokens of a pass that is written to the columns [B] and those behind them."""
+        return starts[:, None] - self.cached + self.depths[:, self.cached :]
+
+    def visibility(self, starts: Tensor, columns: Tensor, window: int | None = None) -> Tensor:
+        """`tree_visibility` of such a pass."""
+        depths = self.depths
+        asking, first = slice(self.cached, None), starts - self.cached
+        return tree_visibility(self.inside[:, asking], depths, depths[:, asking], first, columns, window)
 
 
 @lru_cache(maxsize=1024)

@@ -15,7 +15,7 @@ from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
-from specchat.engine.runner.tree import BRANCHES
+from specchat.engine.runner.tree import BRANCHES, Tree
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.tools.evaluate.texts import Text
 
@@ -157,6 +157,10 @@ class TextRunner:
         logits = self._logits[0, : len(likeliest)]
         logits.scatter_(1, likeliest, self._shares.expand_as(likeliest)).scatter_(1, next_ones, 1.0)
         return self._logits[:, : places.shape[1]], None if states is None else states[places.clamp(max=len(states) - 1)]
+
+    def forward_branches(self, tokens: Tensor, slot: int, start: int, tree: Tree) -> Tensor:
+        """Not asked for: beams are searched with the target itself."""
+        raise NotImplementedError
 
     def first_layers(self, count: int) -> Runner:
         """Not asked for: drafters know the target itself."""

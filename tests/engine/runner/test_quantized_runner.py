@@ -104,6 +104,17 @@ def test_bits_depend_neither_on_the_step_nor_the_batch_nor_threads(qwen: PackedM
     assert not logits[1, 2:].any()
 
 
+def test_a_tree_that_is_read_in_parts_has_the_bits_of_chains(qwen: PackedModel) -> None:
+    mine, start = runner(qwen), 20
+    mine.prefill(TOKENS[None, :start].repeat(2, 1), [0, 1], [0, 0])
+    tree = Tree((0, 0, 0, 0, 0, 0, 2, 3, 3, 8))
+    fed = torch.arange(len(tree) + 1) * 13 % 300 + 5
+    parts = [mine.forward_branches(fed[a:b], 0, start, tree.first(b - 1)) for a, b in ((0, 1), (1, 7), (7, 11))]
+    for end, logits in enumerate(torch.cat(parts)):
+        alone = mine.forward(fed[None, [0, *tree.path(end)]], [1], [start])
+        assert torch.equal(alone[0, -1], logits)
+
+
 @pytest.mark.parametrize("tree", [tree_of(4), tree_of(8), Tree((0, 0, 1, 2, 4))], ids=len)
 def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedModel) -> None:
     mine = runner(qwen, taps=(1,))

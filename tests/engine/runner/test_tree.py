@@ -110,6 +110,20 @@ def test_a_pass_over_trees_gives_what_passes_over_their_branches_give(static: bo
             torch.testing.assert_close(tapped[row, end], states[0, -1], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_tree_that_is_read_in_parts_gives_what_passes_over_its_branches_give(device: str) -> None:
+    place = torch.device(device)
+    tree = Tree((0, 0, 0, 0, 0, 0, 2, 3, 3, 8))  # more of them behind one token than a drafted tree has
+    fed = torch.randint(0, 250, (1, len(tree) + 1), generator=torch.Generator().manual_seed(4)).to(place)
+    model, other = prompted(place), prompted(place)
+    parts = [model.forward_branches(fed[0, a:b], 1, 20, tree.first(b - 1)) for a, b in ((0, 1), (1, 7), (7, 11))]
+    logits = torch.cat(parts)
+    other._static = None
+    for end in range(len(tree) + 1):
+        alone = other.forward(fed[:, [0, *tree.path(end)]], [1], [20])
+        torch.testing.assert_close(logits[end], alone[0, -1], rtol=1e-4, atol=1e-4)
+
+
 def test_what_is_kept_comes_to_where_it_belongs() -> None:
     tree, model, other = tree_of(3), prompted(), prompted()
     fed = torch.randint(0, 250, (2, len(tree) + 1), generator=torch.Generator().manual_seed(3))

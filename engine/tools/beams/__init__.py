@@ -1,0 +1,6 @@
+"""Beam search, with drafts or without: the same beams in fewer passes of the target."""
+
+from specchat.engine.tools.beams.beams import find_beams
+from specchat.engine.tools.beams.found import FoundBeam, FoundBeams
+
+__all__ = ["FoundBeam", "FoundBeams", "find_beams"]

@@ -1,0 +1,90 @@
+"""What a search has found, and what it took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specchat.engine.events import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBeam:
+    """One complete text."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    """The one that ended it included."""
+    log_probability: float
+    score: float
+    """Log-probability per token: what beams are ordered by."""
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBeams:
+    """The beams of one prompt."""
+
+    beams: tuple[FoundBeam, ...]
+    """Best first."""
+    prompt_tokens: int
+    steps: int
+    """Of the search: passes of the target that plain beam search makes."""
+    target_passes: int
+    """That this one made."""
+    tokens_read: int
+    """In them, by the target."""
+    drafter: str
+    gamma: int
+    """Steps that were drafted ahead; 0 for none."""
+    draft_width: int
+    """Texts that were drafted for each of them."""
+    seconds: float
+    """Of the search, without the prompt."""
+    target: str
+    device: str
+    dtype: str
+    notices: tuple[str, ...]
+    """What the user should know, a sentence each."""
+
+    @property
+    def passes_saved(self) -> int:
+        """Passes that plain beam search would have made in addition."""
+        return self.steps - self.target_passes
+
+    def json(self) -> dict[str, object]:
+        """Everything but the notices, as one object."""
+        best = self.beams[0]
+        return {
+            "text": best.text,
+            "beams": [
+                {
+                    "text": beam.text,
+                    "token_ids": list(beam.token_ids),
+                    "log_probability": beam.log_probability,
+                    "score": beam.score,
+                    "finish_reason": beam.finish_reason,
+                }
+                for beam in self.beams
+            ],
+            "prompt_tokens": self.prompt_tokens,
+            "steps": self.steps,
+            "target_passes": self.target_passes,
+            "passes_saved": self.passes_saved,
+            "tokens_read": self.tokens_read,
+            "drafter": self.drafter,
+            "gamma": self.gamma,
+            "draft_width": self.draft_width,
+            "seconds": self.seconds,
+            "device": self.device,
+            "dtype": self.dtype,
+        }
+
+    def summary(self) -> str:
+        """One line: the passes that drafts have saved."""
+        if not self.gamma:
+            return f"{self.target_passes} target passes, one for each step: nothing was drafted"
+        share = self.passes_saved / self.steps
+        return (
+            f"{self.target_passes} target passes instead of {self.steps}: {self.passes_saved} saved ({share:.0%}), "
+            f"drafted by {self.drafter}, {self.gamma} steps ahead"
+        )
