@@ -12,7 +12,7 @@ from specchat.engine.models.load import pick_device
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.vocabulary import check_vocabularies
 from specchat.engine.progress import Progress
-from specchat.engine.request import DEFAULT_GAMMA, Request
+from specchat.engine.request import MAX_GAMMA, Request
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.fit import check_length, fit
 from specchat.engine.sequence.thinking import find_markers
@@ -76,10 +76,10 @@ def _search(
     prompt = fit(request, model.tokenizer, 0, context).ids
     check_length(len(prompt), context)
     limit = min(request.max_tokens, context - len(prompt))
-    gamma = 0 if name == NoDrafter.name else request.gamma or DEFAULT_GAMMA
-    width = _SPREAD * beams if gamma else 0
+    gamma = 0 if name == NoDrafter.name else request.gamma
+    width = 0 if gamma == 0 else _SPREAD * beams
     # Beams may differ from their first token to their last one.
-    spare = beams * limit + width * gamma + _PADDING
+    spare = beams * limit + width * MAX_GAMMA + _PADDING
 
     def cache_of(part: Model) -> BranchCache:
         return BranchCache(make_runner(part, 1, len(prompt) + limit, spare), config.prefill_chunk)
@@ -94,7 +94,7 @@ def _search(
         guesser = ModelGuesser(own, model.vocab_size)
     at_limit = FinishReason.LENGTH if limit == request.max_tokens else FinishReason.CONTEXT
     search = BeamSearch(root, beams, model.eos_ids, limit, at_limit)
-    drafter = BeamDrafter(guesser, beams, width, gamma, model.eos_ids) if gamma else None
+    drafter = BeamDrafter(guesser, beams, width, gamma, model.eos_ids) if width else None
     started = time.perf_counter()
     passes = decode(search, cache, logits, drafter)
     return FoundBeams(

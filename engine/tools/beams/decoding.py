@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import torch
@@ -9,8 +10,7 @@ from torch import Tensor
 
 from specchat.engine.tools.beams.branch_cache import BranchCache
 from specchat.engine.tools.beams.drafting import BeamDrafter
-from specchat.engine.tools.beams.guesser import Likely, likeliest
-from specchat.engine.tools.beams.node import Node, paths
+from specchat.engine.tools.beams.node import paths
 from specchat.engine.tools.beams.search import BeamSearch
 
 
@@ -40,28 +40,23 @@ def decode(search: BeamSearch, cache: BranchCache, logits: Tensor, drafter: Beam
     Raises:
         EngineError: the target computed something that is not a number.
     """
-    passes = tokens = 1
+    count = tokens = 1
     seen = {search.beams[0].node: logits[0]}
     while True:
         while not search.done and all(beam.node in seen for beam in search.beams):
             search.advance(torch.stack([seen[beam.node] for beam in search.beams]).log_softmax(-1))
+            if drafter:
+                drafter.went_on(search.beams)
         if search.done:
-            return Passes(passes, tokens)
+            return Passes(count, tokens)
         ends = [beam.node for beam in search.beams]
         cache.keep(ends)
         seen = {node: seen[node] for node in ends if node in seen}
-        fed = paths([*ends, *(_drafted(search, seen, drafter) if drafter else ())], cache)
+        fed = paths([*ends, *(drafter.draft(search.beams, seen, search.left - 1) if drafter else ())], cache)
+        started = time.perf_counter()
         logits = cache.feed(fed)
-        seen |= zip(fed, logits, strict=True)
+        logits[0, 0].item()  # waits for a GPU
         if drafter:
-            drafter.guesser.learn(fed, logits)
-        passes, tokens = passes + 1, tokens + len(fed)
-
-
-def _drafted(search: BeamSearch, seen: dict[Node, Tensor], drafter: BeamDrafter) -> list[Node]:
-    """The drafts for the next pass; where the target has read a beam already, its own logits draft the first step."""
-    known: dict[Node, Likely] = {}
-    if seen:
-        known = dict(zip(seen, likeliest(torch.stack([*seen.values()]), drafter.looked_at), strict=True))
-    drafter.guesser.keep([beam.node for beam in search.beams])
-    return drafter.draft(search.beams, known, search.left - 1)
+            drafter.learn(fed, logits, time.perf_counter() - started)
+        seen |= zip(fed, logits, strict=True)
+        count, tokens = count + 1, tokens + len(fed)

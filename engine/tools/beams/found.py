@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specchat.engine.events import FinishReason
+from specchat.engine.request import AUTO, DEFAULT_GAMMA, gamma_text
+
+_FEW = 0.1
+"""Share of passes saved below which it is said why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,8 @@ class FoundBeams:
     tokens_read: int
     """In them, by the target."""
     drafter: str
-    gamma: int
-    """Steps that were drafted ahead; 0 for none."""
+    gamma: int | None
+    """Steps that were drafted ahead: 0 for none, None for as many as paid."""
     draft_width: int
     """Texts that were drafted for each of them."""
     seconds: float
@@ -72,7 +76,7 @@ class FoundBeams:
             "passes_saved": self.passes_saved,
             "tokens_read": self.tokens_read,
             "drafter": self.drafter,
-            "gamma": self.gamma,
+            "gamma": AUTO if self.gamma is None else self.gamma,
             "draft_width": self.draft_width,
             "seconds": self.seconds,
             "device": self.device,
@@ -81,10 +85,11 @@ class FoundBeams:
 
     def summary(self) -> str:
         """One line: the passes that drafts have saved."""
-        if not self.gamma:
+        if self.gamma == 0:
             return f"{self.target_passes} target passes, one for each step: nothing was drafted"
         share = self.passes_saved / self.steps
-        return (
-            f"{self.target_passes} target passes instead of {self.steps}: {self.passes_saved} saved ({share:.0%}), "
-            f"drafted by {self.drafter}, {self.gamma} steps ahead"
-        )
+        saved = f"{self.target_passes} target passes instead of {self.steps}: {self.passes_saved} saved ({share:.0%})"
+        drafted = f"drafted by {self.drafter}, gamma {gamma_text(self.gamma)}"
+        if self.gamma is None and share < _FEW:
+            drafted += f"; wide passes cost too much here to draft more, --gamma {DEFAULT_GAMMA} does so all the same"
+        return f"{saved}, {drafted}"

@@ -7,6 +7,7 @@ beams that differ far back end alike. Until the target has met a context, the pr
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from math import log
 
@@ -19,6 +20,8 @@ CONTEXT = 2
 """Most tokens of a context."""
 _KEPT = 8
 """Tokens that are kept behind each context."""
+_UNREAD = 8
+"""Latest passes that something is learnt from, where none has been drafted for."""
 _OF_THE_PROMPT = log(0.9)
 """What a continuation that the prompt has is thought to be worth."""
 
@@ -31,6 +34,7 @@ class RecyclingGuesser:
     """
 
     def __init__(self, prompt: Sequence[int]) -> None:
+        self._unread: deque[tuple[Sequence[Node], Tensor]] = deque(maxlen=_UNREAD)
         self._last = prompt[-CONTEXT:-1]
         """What stands before the prompt's last token."""
         self._likely: dict[tuple[int, ...], Likely] = {
@@ -41,17 +45,23 @@ class RecyclingGuesser:
 
     def following(self, nodes: Sequence[Node], count: int) -> list[Likely]:
         """What is known of the longest context of each text; nothing where none is known."""
+        while self._unread:
+            self._take_in(*self._unread.popleft())
         known = ((self._likely.get(context, ()) for context in self._contexts(node)) for node in nodes)
         return [next(filter(None, each), ())[:count] for each in known]
 
     def learn(self, nodes: Sequence[Node], logits: Tensor) -> None:
-        """Replace what is known of their contexts by the target's latest."""
-        for node, likely in zip(nodes, likeliest(logits, _KEPT), strict=True):
-            for context in self._contexts(node):
-                self._likely[context] = likely
+        """Note what the target has found; it is looked at when something is drafted."""
+        self._unread.append((nodes, logits))
 
     def keep(self, ends: Sequence[Node]) -> None:
         """Nothing: a dropped text has taught as much as any other."""
+
+    def _take_in(self, nodes: Sequence[Node], logits: Tensor) -> None:
+        """Replace what is known of their contexts."""
+        for node, likely in zip(nodes, likeliest(logits, _KEPT), strict=True):
+            for context in self._contexts(node):
+                self._likely[context] = likely
 
     def _contexts(self, node: Node) -> list[tuple[int, ...]]:
         """The last tokens of a text, the longest context first."""

@@ -12,7 +12,7 @@ from tests.app.cli.commands.command import Done, command
 
 
 def test_the_best_text_is_printed_and_all_beams_beside_it(ask: Callable[..., Done]) -> None:
-    options = ("the quick brown fox", "--beams", 3, "--max-tokens", 20)
+    options = ("the quick brown fox", "--beams", 3, "--max-tokens", 20, "--gamma", 4)
     values = json.loads(ask(*options, "--json").out)
     done = ask(*options)
     assert done.code == 0
@@ -28,12 +28,14 @@ def test_the_best_text_is_printed_and_all_beams_beside_it(ask: Callable[..., Don
 
 def test_json_has_the_same_beams_with_and_without_drafts(ask: Callable[..., Done]) -> None:
     options = ("0123 0123 01", "--beams", 3, "--max-tokens", 20, "--json")
-    drafted, plain = (json.loads(ask(*options, "--drafter", drafter).out) for drafter in ("recycling", "none"))
+    drafted, auto, plain = (json.loads(ask(*options, "--gamma", gamma).out) for gamma in (4, "auto", 0))
     assert [beam["token_ids"] for beam in drafted["beams"]] == [beam["token_ids"] for beam in plain["beams"]]
     assert [beam["score"] for beam in drafted["beams"]] == pytest.approx([beam["score"] for beam in plain["beams"]])
     assert drafted["steps"] == plain["steps"] == plain["target_passes"] == 20
     assert drafted["passes_saved"] == 20 - drafted["target_passes"] >= 0 == plain["passes_saved"]
     assert (drafted["drafter"], drafted["gamma"], drafted["draft_width"]) == ("recycling", 4, 6)
+    assert auto["gamma"] == "auto"
+    assert [beam["token_ids"] for beam in auto["beams"]] == [beam["token_ids"] for beam in plain["beams"]]
     assert (plain["drafter"], plain["gamma"], plain["draft_width"]) == ("none", 0, 0)
     assert drafted["tokens_read"] > plain["tokens_read"]
 

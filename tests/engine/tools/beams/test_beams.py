@@ -64,7 +64,7 @@ def test_beams_are_those_of_transformers(tiny_model: Callable[..., Path], beams:
     folder = tiny_model(eos_token_id=ENDS)
     reasons = set()
     for prompt in PROMPTS:
-        found = find(folder, prompt, beams, drafter=drafter)
+        found = find(folder, prompt, beams, drafter=drafter, gamma=3)
         assert_same(found, of_transformers(folder, prompt, beams))
         reasons |= {beam.finish_reason for beam in found.beams}
         if drafter == "none":
@@ -83,7 +83,7 @@ def test_drafts_change_no_beam_and_save_passes(tiny_model: Callable[..., Path]) 
     saved = 0
     for prompt in PROMPTS:
         plain = find(target, prompt, 4, drafter="none", max_tokens=40)
-        for options in ({"gamma": 2}, {"gamma": 5}, {"draft": draft}):
+        for options in ({}, {"gamma": 2}, {"gamma": 5}, {"draft": draft, "gamma": 3}):
             found = find(target, prompt, 4, max_tokens=40, **options)  # type: ignore[arg-type]
             assert [beam.token_ids for beam in found.beams] == [beam.token_ids for beam in plain.beams]
             assert [beam.score for beam in found.beams] == pytest.approx([beam.score for beam in plain.beams], abs=1e-5)
@@ -106,7 +106,7 @@ def test_a_draft_that_is_the_target_is_always_right(tiny_model: Callable[..., Pa
 def test_quantised_beams_have_the_same_bits_with_drafts(default_model: Path) -> None:  # noqa: ARG001 it is fetched
     config = EngineConfig(DEFAULT_PRESET, models_folder())
     for question in ("What is the capital of Portugal?", "Repeat: one two three four five six seven."):
-        request = Request("beams", (Message("user", question),), max_tokens=32)
+        request = Request("beams", (Message("user", question),), max_tokens=32, gamma=4)
         drafted = find_beams(config, request, 4, ignore_progress)
         plain = find_beams(config, Request("p", request.messages, max_tokens=32, gamma=0), 4, ignore_progress)
         assert drafted.beams == plain.beams
