@@ -12,7 +12,9 @@ import typer
 
 from specchat.app.cli.commands.options import Context, Device, Dtype, Quantize, Slots, Target
 from specchat.app.cli.status_line import StatusLine
-from specchat.engine import models_folder
+from specchat.app.errors import UsageError
+from specchat.engine import EngineConfig, models_folder
+from specchat.engine.models import DEFAULT_PRESET
 
 Draft = Annotated[str | None, typer.Option("--draft", metavar="MODEL", help="A draft model, named as the target is.")]
 Drafters = Annotated[
@@ -28,6 +30,8 @@ Prompts = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", help="Prompts of each set.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", metavar="N", help="Longest reply.")]
+_SINGULAR = {"batches": "batch", "temperatures": "temperature", "peers": "peer"}
+"""Options by the names that the engine has for them."""
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")]
 
 
@@ -75,6 +79,12 @@ def bench(
         typer.Option("--synthetic", metavar="ALPHA", help="A random-weight pair that agrees at ALPHA of all tokens."),
     ] = None,
     shape: Annotated[str | None, typer.Option("--shape", metavar="TARGET/DRAFT", help="Of the synthetic pair.")] = None,
+    beams: Annotated[
+        int | None,
+        typer.Option(
+            "--beams", metavar="N", help="Instead: what drafts save a search for N beams, as ask --beams does."
+        ),
+    ] = None,
     slots: Slots = None,
     context: Context = None,
     dtype: Dtype = None,
@@ -109,9 +119,42 @@ def bench(
         "quantize": quantize,
         "device": device,
     }
+    if beams is not None:
+        _measure_beams(beams, chosen(given), as_json=as_json)
+        return
     options = BenchOptions(models=models_folder(), command=typed(), **chosen(given))
     with StatusLine(sys.stderr) as line:
         report = run(options, line.say)
+    print(report.json() if as_json else report.text())
+
+
+_OF_MODELS = ("target", "draft", "context", "dtype", "quantize", "device")
+_OF_BEAMS = ("prompts", "limit", "max_tokens", "gammas")
+
+
+def _measure_beams(beams: int, given: dict[str, Any], *, as_json: bool) -> None:
+    """Measure beam search with the options that it knows.
+
+    Raises:
+        UsageError: another one was given, or several drafters.
+    """
+    from specchat.engine.tools.beams import measure_beams
+
+    drafters = given.pop("drafters", ("auto",))
+    others = [name for name in given if name not in (*_OF_MODELS, *_OF_BEAMS)]
+    if others:
+        raise UsageError(f"--{_SINGULAR.get(others[0], others[0].replace('_', '-'))} does not go with --beams")
+    if len(drafters) > 1:
+        raise UsageError("--beams measures one drafter: name it once")
+    models = {"target": DEFAULT_PRESET, **{name: given[name] for name in _OF_MODELS if name in given}}
+    with StatusLine(sys.stderr) as line:
+        report = measure_beams(
+            EngineConfig(models=models_folder(), **models),
+            beams,
+            line.say,
+            drafter=drafters[0],
+            **{name: given[name] for name in _OF_BEAMS if name in given},
+        )
     print(report.json() if as_json else report.text())
 
 

@@ -2,5 +2,6 @@
 
 from specchat.engine.tools.beams.beams import find_beams
 from specchat.engine.tools.beams.found import FoundBeam, FoundBeams
+from specchat.engine.tools.beams.measure import BeamReport, measure_beams
 
-__all__ = ["FoundBeam", "FoundBeams", "find_beams"]
+__all__ = ["BeamReport", "FoundBeam", "FoundBeams", "find_beams", "measure_beams"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from specchat.engine.config import EngineConfig
@@ -38,6 +39,34 @@ _PADDING = 32
 """Columns for what passes are padded by."""
 
 
+@dataclass(frozen=True, slots=True)
+class BeamModels:
+    """What beams are searched with."""
+
+    config: EngineConfig
+    target: Obtained
+    draft: Obtained | None
+
+    @classmethod
+    def load(cls, config: EngineConfig, drafter: str, progress: Progress) -> BeamModels:
+        """Load the target and, for the drafter that needs it, the draft model.
+
+        Raises:
+            EngineError: a model cannot be had, loaded or run, or the draft does not fit the target.
+        """
+        target = obtain_model(config.target, config, pick_device(config.device), progress)
+        draft = _draft_model(config, target.model, progress) if drafter == ModelDrafter.name else None
+        return cls(config, target, draft)
+
+    def find(self, request: Request, beams: int) -> FoundBeams:
+        """Search for the likeliest replies to a request that `check_request` lets pass.
+
+        Raises:
+            EngineError: the prompt does not fit, or the target computed something that is not a number.
+        """
+        return _search(self.config, request, beams, self.target, self.draft)
+
+
 def find_beams(config: EngineConfig, request: Request, beams: int, progress: Progress) -> FoundBeams:
     """Search for the likeliest replies to a request; `engine.tools.beams.search` has the rules.
 
@@ -51,10 +80,7 @@ def find_beams(config: EngineConfig, request: Request, beams: int, progress: Pro
         EngineError: a model cannot be had, loaded or run, or the request asks for what beams cannot have.
     """
     check_request(request, beams, config.draft)
-    name = drafter_of(request, config.draft)
-    target = obtain_model(config.target, config, pick_device(config.device), progress)
-    draft = _draft_model(config, target.model, progress) if name == ModelDrafter.name else None
-    return _search(config, request, beams, name, target, draft)
+    return BeamModels.load(config, drafter_of(request, config.draft), progress).find(request, beams)
 
 
 def _draft_model(config: EngineConfig, target: Model, progress: Progress) -> Obtained:
@@ -66,11 +92,9 @@ def _draft_model(config: EngineConfig, target: Model, progress: Progress) -> Obt
     return draft
 
 
-def _search(
-    config: EngineConfig, request: Request, beams: int, name: str, target: Obtained, draft: Obtained | None
-) -> FoundBeams:
+def _search(config: EngineConfig, request: Request, beams: int, target: Obtained, draft: Obtained | None) -> FoundBeams:
     """Read the prompt with both models, and search."""
-    model = target.model
+    model, name = target.model, drafter_of(request, config.draft)
     context = min(config.context, model.context, draft.model.context if draft else model.context)
     request.check_vocabulary(model.vocab_size)
     prompt = fit(request, model.tokenizer, 0, context).ids
@@ -88,7 +112,7 @@ def _search(
     cache = cache_of(model)
     logits = cache.read(prompt, root)
     guesser: Guesser = RecyclingGuesser(prompt)
-    if draft:
+    if draft and name == ModelDrafter.name:
         own = cache_of(draft.model)
         own.read(prompt, root)
         guesser = ModelGuesser(own, model.vocab_size)

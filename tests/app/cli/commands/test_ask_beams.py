@@ -68,3 +68,16 @@ def test_what_beams_cannot_have_is_one_sentence(
 def test_a_server_searches_no_beams() -> None:
     refused = command("ask", "the", "--beams", 4, "--attach", "http://localhost:1").sentence
     assert "--attach does not go with --beams" in refused
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--peer", "loop"), "--peer does not go with --beams"),
+        (("--batch", 2), "--batch does not go with --beams"),
+        (("--drafter", "ngram", "--drafter", "head"), "--beams measures one drafter: name it once"),
+        (("--gamma", 0), "leave gamma 0 and drafter none out"),
+    ],
+)
+def test_a_bench_of_beams_refuses_what_it_does_not_measure(options: tuple[object, ...], sentence: str) -> None:
+    assert sentence in command("bench", "--beams", 4, *options).sentence
