@@ -15,7 +15,7 @@ from specchat.app.cli.status_line import StatusLine
 from specchat.app.errors import UsageError
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import clean_prompt, escape_controls
-from specchat.app.settings.settings import load_settings
+from specchat.app.settings.settings import NO_SWITCH, load_settings
 from specchat.engine import Finished, Loading, models_folder
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def answer_with_beams(
         )
     for text in found.notices:
         _note(text)
+    if options.get("thinking") is not None and not found.thinking_switch:
+        _note(NO_SWITCH.format(found.target))
     if as_json:
         print(json.dumps(found.json()))
         return
@@ -74,10 +76,13 @@ def _note(text: str) -> None:
 
 def _lines(found: FoundBeams) -> list[str]:
     """A line for each beam, as wide as the terminal, and one for what they took."""
+    from rich.text import Text
+
     columns = shutil.get_terminal_size((_WIDTH, 24)).columns
     lines = ["", "beam  log p per token  tokens  end      text"]
     for number, beam in enumerate(found.beams, 1):
         text = escape_controls(" ".join(beam.text.split()))
-        line = f"{number:>4}  {beam.score:>15.4f}  {len(beam.token_ids):>6}  {beam.finish_reason:<7}  {text}"
-        lines.append(line if len(line) <= columns else f"{line[: columns - 1]}…")
+        line = Text(f"{number:>4}  {beam.score:>15.4f}  {len(beam.token_ids):>6}  {beam.finish_reason:<7}  {text}")
+        line.truncate(columns, overflow="ellipsis")
+        lines.append(line.plain)
     return [*lines, "", found.summary()]

@@ -6,17 +6,19 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.events import FinishReason
 from specchat.engine.models.load import pick_device
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.vocabulary import check_vocabularies
-from specchat.engine.progress import Progress
+from specchat.engine.progress import Progress, ignore_progress
 from specchat.engine.request import MAX_GAMMA, Request
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.fit import check_length, fit
-from specchat.engine.sequence.thinking import find_markers
+from specchat.engine.sequence.thinking import find_markers, switch_of
 from specchat.engine.speculation.drafters.draft_model import ModelDrafter
 from specchat.engine.speculation.drafters.head.folder import is_head
 from specchat.engine.speculation.drafters.none import NoDrafter
@@ -58,13 +60,19 @@ class BeamModels:
         draft = _draft_model(config, target.model, progress) if drafter == ModelDrafter.name else None
         return cls(config, target, draft)
 
-    def find(self, request: Request, beams: int) -> FoundBeams:
-        """Search for the likeliest replies to a request that `check_request` lets pass.
+    def find(self, request: Request, beams: int, progress: Progress = ignore_progress) -> FoundBeams:
+        """Search for the likeliest replies to a request that `check_request` lets pass; `progress` hears of each pass.
 
         Raises:
-            EngineError: the prompt does not fit, or the target computed something that is not a number.
+            EngineError: the prompt does not fit, memory is short, or the target computed something that is no
+                number.
         """
-        return _search(self.config, request, beams, self.target, self.draft)
+        try:
+            return _search(self, request, beams, progress)
+        except torch.OutOfMemoryError as error:
+            raise EngineError(
+                "the device is out of memory: ask for fewer beams, lower --max-tokens or choose a smaller model"
+            ) from error
 
 
 def find_beams(config: EngineConfig, request: Request, beams: int, progress: Progress) -> FoundBeams:
@@ -74,13 +82,13 @@ def find_beams(config: EngineConfig, request: Request, beams: int, progress: Pro
         config: of the models; it needs room for one text.
         request: a greedy one without stop strings.
         beams: N.
-        progress: called while models load.
+        progress: called while models load, and with each pass.
 
     Raises:
         EngineError: a model cannot be had, loaded or run, or the request asks for what beams cannot have.
     """
     check_request(request, beams, config.draft)
-    return BeamModels.load(config, drafter_of(request, config.draft), progress).find(request, beams)
+    return BeamModels.load(config, drafter_of(request, config.draft), progress).find(request, beams, progress)
 
 
 def _draft_model(config: EngineConfig, target: Model, progress: Progress) -> Obtained:
@@ -92,8 +100,9 @@ def _draft_model(config: EngineConfig, target: Model, progress: Progress) -> Obt
     return draft
 
 
-def _search(config: EngineConfig, request: Request, beams: int, target: Obtained, draft: Obtained | None) -> FoundBeams:
+def _search(models: BeamModels, request: Request, beams: int, progress: Progress) -> FoundBeams:
     """Read the prompt with both models, and search."""
+    config, target, draft = models.config, models.target, models.draft
     model, name = target.model, drafter_of(request, config.draft)
     context = min(config.context, model.context, draft.model.context if draft else model.context)
     request.check_vocabulary(model.vocab_size)
@@ -102,11 +111,11 @@ def _search(config: EngineConfig, request: Request, beams: int, target: Obtained
     limit = min(request.max_tokens, context - len(prompt))
     gamma = 0 if name == NoDrafter.name else request.gamma
     width = 0 if gamma == 0 else _SPREAD * beams
-    # Beams may differ from their first token to their last one.
+    # Columns: beams may differ from their first token to their last one.
     spare = beams * limit + width * MAX_GAMMA + _PADDING
 
     def cache_of(part: Model) -> BranchCache:
-        return BranchCache(make_runner(part, 1, len(prompt) + limit, spare), config.prefill_chunk)
+        return BranchCache(make_runner(part, 1, context, spare), config.prefill_chunk)
 
     root = Node(prompt[-1], None, len(prompt) - 1)
     cache = cache_of(model)
@@ -120,7 +129,9 @@ def _search(config: EngineConfig, request: Request, beams: int, target: Obtained
     search = BeamSearch(root, beams, model.eos_ids, limit, at_limit)
     drafter = BeamDrafter(guesser, beams, width, gamma, model.eos_ids) if width else None
     started = time.perf_counter()
-    passes = decode(search, cache, logits, drafter)
+    passes = decode(
+        search, cache, logits, drafter, lambda: progress("search", f"step {search.steps} of at most {limit}", None)
+    )
     return FoundBeams(
         beams=tuple(_told(each, model) for each in search.complete),
         prompt_tokens=len(prompt),
@@ -134,6 +145,7 @@ def _search(config: EngineConfig, request: Request, beams: int, target: Obtained
         target=model.name,
         device=model.device.type,
         dtype=model.format,
+        thinking_switch=switch_of(model.tokenizer.chat_template) is not None,
         notices=(*target.notices, *(draft.notices if draft else ())),
     )
 

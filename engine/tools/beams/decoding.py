@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +26,9 @@ class Passes:
 
 
 @torch.inference_mode()
-def decode(search: BeamSearch, cache: BranchCache, logits: Tensor, drafter: BeamDrafter | None) -> Passes:
+def decode(
+    search: BeamSearch, cache: BranchCache, logits: Tensor, drafter: BeamDrafter | None, on_pass: Callable[[], None]
+) -> Passes:
     """Run a search to its end.
 
     A step needs the target's log-probabilities behind all beams. A pass reads the beams that it has not read, and the
@@ -36,6 +39,7 @@ def decode(search: BeamSearch, cache: BranchCache, logits: Tensor, drafter: Beam
         cache: of the target, which has read the prompt.
         logits: [1, V], float32, of what follows the prompt.
         drafter: of what is read ahead; None for plain beam search.
+        on_pass: called before each pass.
 
     Raises:
         EngineError: the target computed something that is not a number.
@@ -49,6 +53,7 @@ def decode(search: BeamSearch, cache: BranchCache, logits: Tensor, drafter: Beam
                 drafter.went_on(search.beams)
         if search.done:
             return Passes(count, tokens)
+        on_pass()
         ends = [beam.node for beam in search.beams]
         cache.keep(ends)
         seen = {node: seen[node] for node in ends if node in seen}

@@ -47,6 +47,8 @@ class FoundBeams:
     target: str
     device: str
     dtype: str
+    thinking_switch: bool
+    """Whether the chat template can switch thinking on and off."""
     notices: tuple[str, ...]
     """What the user should know, a sentence each."""
 
@@ -56,7 +58,7 @@ class FoundBeams:
         return self.steps - self.target_passes
 
     def json(self) -> dict[str, object]:
-        """Everything but the notices, as one object."""
+        """What was found and what it took, as one object."""
         best = self.beams[0]
         return {
             "text": best.text,

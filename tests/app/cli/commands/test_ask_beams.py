@@ -65,6 +65,12 @@ def test_what_beams_cannot_have_is_one_sentence(
     assert sentence in ask("the", *options).sentence
 
 
+def test_a_model_that_cannot_be_told_to_think_is_said(ask: Callable[..., Done]) -> None:
+    done = ask("the", "--beams", 2, "--max-tokens", 3, "--thinking", "--json")
+    assert done.code == 0
+    assert "has no switch for thinking" in done.err
+
+
 def test_a_server_searches_no_beams() -> None:
     refused = command("ask", "the", "--beams", 4, "--attach", "http://localhost:1").sentence
     assert "--attach does not go with --beams" in refused
