@@ -145,6 +145,10 @@ def ask(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
     attach: options.Attach = None,
     trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Record every round in FILE.")] = None,
+    beams: Annotated[
+        int | None,
+        typer.Option("--beams", metavar="N", help="Search for the N likeliest replies (2 to 16), and print the best."),
+    ] = None,
 ) -> None:
     """Ask one question and print the reply as it comes."""
     from specchat.app.cli.commands.ask import Question, answer
@@ -164,8 +168,12 @@ def ask(
         save=save,
         show_thinking=show_thinking,
     )
-    interrupted = answer(asked, given, as_json=as_json, trace=trace, attach=attach)
-    if interrupted:
+    if beams is not None:
+        from specchat.app.cli.commands.ask_beams import answer_with_beams
+
+        elsewhere = {"attach": attach, "trace": trace, "save": save, "chat": chat, "continue": go_on}
+        answer_with_beams(asked, given, beams, elsewhere, as_json=as_json)
+    elif answer(asked, given, as_json=as_json, trace=trace, attach=attach):
         raise typer.Exit(130)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from specchat.engine.errors import EngineError
 from specchat.engine.request import KEEP_ENDS, STOP, Message, Request
 from specchat.engine.sequence.prompt import encode
 
@@ -50,6 +51,19 @@ def fit(request: Request, tokenizer: Any, given: int, context: int) -> FittedPro
     gone = left_out(request, length, given, context)
     kept = without(request.messages, gone)
     return FittedPrompt(read[kept] if kept in read else encode(request, tokenizer), tuple(gone))
+
+
+def check_length(prompt: int, context: int) -> None:
+    """Check that a prompt of so many tokens leaves room for a reply.
+
+    Raises:
+        EngineError: it does not.
+    """
+    if prompt >= context:
+        raise EngineError(
+            f"the prompt has {prompt} tokens and the context holds {context}: "
+            "shorten it, start a new chat or raise --context"
+        )
 
 
 def left_out(request: Request, length: Length, given: int, context: int) -> range:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specchat.engine.commands import Submit
-from specchat.engine.errors import EngineError
 from specchat.engine.events import Admitted, FinishReason, Given
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.fit import fit
+from specchat.engine.sequence.fit import check_length, fit
 from specchat.engine.sequence.prompt import encode_reply
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
@@ -65,11 +64,7 @@ class Admission:
         given = encode_reply(request, model.tokenizer)
         fitted = fit(request, model.tokenizer, len(given), target.context)
         prompt = [*fitted.ids, *given]
-        if len(prompt) >= target.context:
-            raise EngineError(
-                f"the prompt has {len(prompt)} tokens and the context holds {target.context}: "
-                "shorten it, start a new chat or raise --context"
-            )
+        check_length(len(prompt), target.context)
         now, thinking = self._clock(), self._thinking
         place = self._scheduler.place(prompt)
         if place.source != place.slot and place.length:

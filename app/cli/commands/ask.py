@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,6 +97,11 @@ class Question:
         """
         return tuple(replace(file_attachment(str(path), path), name=path.name, path="") for path in self.files)
 
+    def messages(self, prompt: str, attachments: Sequence[Attachment]) -> tuple[Message, ...]:
+        """The instructions, if there are any, and the question with its files."""
+        system, asked = self.instructions(), Message("user", content_of(prompt, attachments))
+        return (*((Message("system", system),) if system else ()), asked)
+
     def _from_template(self) -> str:
         if self.template is None:
             if self.values:
@@ -133,14 +138,12 @@ def answer(
     if notice:
         print(f"specchat: {escape_controls(notice)}", file=sys.stderr)
     prompt, attachments, kept = question.prompt(), question.attachments(), question.kept()
-    system = question.instructions()
     if kept is not None:
         messages = kept.messages(prompt, attachments)
         if options.get("thinking") is None:
             settings = settings.with_thinking(kept.thinking)
     else:
-        asked = Message("user", content_of(prompt, attachments))
-        messages = (*((Message("system", system),) if system else ()), asked)
+        messages = question.messages(prompt, attachments)
     request = settings.request("ask", messages, tuple(clean_prompt(text) for text in question.stop))
     request = replace(request, sampling=replace(request.sampling, logit_bias=question.logit_bias))
     with TraceWriter(trace) if trace else nullcontext() as writer:

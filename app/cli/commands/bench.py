@@ -17,7 +17,8 @@ from specchat.app.cli.status_line import StatusLine
 from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import AUTO, DRAFTERS
-from specchat.engine import models_folder
+from specchat.engine import EngineConfig, models_folder
+from specchat.engine.models import DEFAULT_PRESET
 
 if TYPE_CHECKING:
     from specchat.engine.tools.bench import BenchOptions
@@ -36,6 +37,8 @@ Prompts = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", help="Prompts of each set.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", metavar="N", help="Longest reply.")]
+_SINGULAR = {"batches": "batch", "temperatures": "temperature", "peers": "peer"}
+"""Options by the names that the engine has for them."""
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")]
 
 
@@ -95,6 +98,12 @@ def bench(
         typer.Option("--synthetic", metavar="ALPHA", help="A random-weight pair that agrees at ALPHA of all tokens."),
     ] = None,
     shape: Annotated[str | None, typer.Option("--shape", metavar="TARGET/DRAFT", help="Of the synthetic pair.")] = None,
+    beams: Annotated[
+        int | None,
+        typer.Option(
+            "--beams", metavar="N", help="Instead: what drafts save a search for N beams, as ask --beams does."
+        ),
+    ] = None,
     slots: Slots = None,
     context: Context = None,
     dtype: Dtype = None,
@@ -129,6 +138,9 @@ def bench(
         "quantize": quantize,
         "device": device,
     }
+    if beams is not None:
+        _measure_beams(beams, chosen(given), as_json=as_json)
+        return
     options = BenchOptions(models=models_folder(), command=typed(), **chosen(given))
     if drafts or picture:
         _race(options, [name for each in drafts or () for name in each.split(",") if name], picture, as_json=as_json)
@@ -162,6 +174,36 @@ def _race(options: BenchOptions, drafts: Sequence[str], picture: Path | None, *,
         print(json.dumps([json.loads(report.json()) for report in reports], indent=1, ensure_ascii=False))
     else:
         print("\n\n".join([*(report.text() for report in reports), race_text(found)]))
+
+
+_OF_MODELS = ("target", "draft", "context", "dtype", "quantize", "device")
+_OF_BEAMS = ("prompts", "limit", "max_tokens", "gammas")
+
+
+def _measure_beams(beams: int, given: dict[str, Any], *, as_json: bool) -> None:
+    """Measure beam search with the options that it knows.
+
+    Raises:
+        UsageError: another one was given, or several drafters.
+    """
+    from specchat.engine.tools.beams import measure_beams
+
+    drafters = given.pop("drafters", ("auto",))
+    others = [name for name in given if name not in (*_OF_MODELS, *_OF_BEAMS)]
+    if others:
+        raise UsageError(f"--{_SINGULAR.get(others[0], others[0].replace('_', '-'))} does not go with --beams")
+    if len(drafters) > 1:
+        raise UsageError("--beams measures one drafter: name it once")
+    models = {"target": DEFAULT_PRESET, **{name: given[name] for name in _OF_MODELS if name in given}}
+    with StatusLine(sys.stderr) as line:
+        report = measure_beams(
+            EngineConfig(models=models_folder(), **models),
+            beams,
+            line.say,
+            drafter=drafters[0],
+            **{name: given[name] for name in _OF_BEAMS if name in given},
+        )
+    print(report.json() if as_json else report.text())
 
 
 def chosen(given: Mapping[str, object]) -> dict[str, Any]:

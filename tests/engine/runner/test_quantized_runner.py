@@ -19,6 +19,7 @@ from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.tree import Tree, chain, tree_of
 from specchat.engine.runner.tree_mask import TreeMask
 from tests.engine.families import FAMILIES, write_family
+from tests.engine.tree_places import places
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 CPU = torch.device("cpu")
@@ -102,6 +103,18 @@ def test_bits_depend_neither_on_the_step_nor_the_batch_nor_threads(qwen: PackedM
     assert torch.equal(logits[1, :2], whole[10:12])
     assert torch.equal(logits[2, :3], whole[20:23])
     assert not logits[1, 2:].any()
+
+
+def test_a_tree_that_is_read_in_parts_has_the_bits_of_chains(qwen: PackedModel) -> None:
+    mine, start = runner(qwen), 20
+    mine.prefill(TOKENS[None, :start].repeat(2, 1), [0, 1], [0, 0])
+    tree = Tree((0, 0, 0, 0, 0, 0, 2, 3, 3, 8))
+    fed = torch.arange(len(tree) + 1) * 13 % 300 + 5
+    root = mine.forward(fed[None, :1], [0], [start])[0]
+    parts = [mine.extend(places(tree, fed, 0, start)[a:b]) for a, b in ((0, 6), (6, 10))]
+    for end, logits in enumerate(torch.cat([root, *parts])):
+        alone = mine.forward(fed[None, [0, *tree.path(end)]], [1], [start])
+        assert torch.equal(alone[0, -1], logits)
 
 
 @pytest.mark.parametrize("tree", [tree_of(4), tree_of(8), Tree((0, 0, 1, 2, 4))], ids=len)

@@ -11,6 +11,7 @@ from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
 from tests.engine.tiny import tiny_model
+from tests.engine.tree_places import places
 
 CPU = torch.device("cpu")
 
@@ -108,6 +109,20 @@ def test_a_pass_over_trees_gives_what_passes_over_their_branches_give(static: bo
             assert states is not None
             torch.testing.assert_close(logits[row, end], alone[0, -1], rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(tapped[row, end], states[0, -1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_tree_that_is_read_in_parts_gives_what_passes_over_its_branches_give(device: str) -> None:
+    place = torch.device(device)
+    tree = Tree((0, 0, 0, 0, 0, 0, 2, 3, 3, 8))  # more of them behind one token than a drafted tree has
+    fed = torch.randint(0, 250, (1, len(tree) + 1), generator=torch.Generator().manual_seed(4)).to(place)
+    model, other = prompted(place), prompted(place)
+    root = model.forward(fed[:, :1], [1], [20])[0]
+    logits = torch.cat([root, *(model.extend(places(tree, fed[0], 1, 20)[a:b]) for a, b in ((0, 6), (6, 10)))])
+    other._static = None
+    for end in range(len(tree) + 1):
+        alone = other.forward(fed[:, [0, *tree.path(end)]], [1], [20])
+        torch.testing.assert_close(logits[end], alone[0, -1], rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_kept_comes_to_where_it_belongs() -> None:

@@ -1,0 +1,89 @@
+"""`specchat ask --beams` on a model of random weights: what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from specchat.app.sanitize import escape_controls
+from tests.app.cli.commands.command import Done, command
+
+
+def test_the_best_text_is_printed_and_all_beams_beside_it(ask: Callable[..., Done]) -> None:
+    options = ("the quick brown fox", "--beams", 3, "--max-tokens", 20, "--gamma", 4)
+    values = json.loads(ask(*options, "--json").out)
+    done = ask(*options)
+    assert done.code == 0
+    assert done.out == escape_controls(values["text"]).rstrip("\n") + "\n"
+    lines = done.err.strip().splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["beam", "1", "2", "3"]
+    assert f"{values['beams'][0]['score']:.4f}" in lines[1]
+    assert lines[-1].startswith(
+        f"{values['target_passes']} target passes instead of 20: {values['passes_saved']} saved"
+    )
+    assert all(len(line) <= 100 for line in lines)
+
+
+def test_json_has_the_same_beams_with_and_without_drafts(ask: Callable[..., Done]) -> None:
+    options = ("0123 0123 01", "--beams", 3, "--max-tokens", 20, "--json")
+    drafted, auto, plain = (json.loads(ask(*options, "--gamma", gamma).out) for gamma in (4, "auto", 0))
+    assert [beam["token_ids"] for beam in drafted["beams"]] == [beam["token_ids"] for beam in plain["beams"]]
+    assert [beam["score"] for beam in drafted["beams"]] == pytest.approx([beam["score"] for beam in plain["beams"]])
+    assert drafted["steps"] == plain["steps"] == plain["target_passes"] == 20
+    assert drafted["passes_saved"] == 20 - drafted["target_passes"] >= 0 == plain["passes_saved"]
+    assert (drafted["drafter"], drafted["gamma"], drafted["draft_width"]) == ("recycling", 4, 6)
+    assert auto["gamma"] == "auto"
+    assert [beam["token_ids"] for beam in auto["beams"]] == [beam["token_ids"] for beam in plain["beams"]]
+    assert (plain["drafter"], plain["gamma"], plain["draft_width"]) == ("none", 0, 0)
+    assert drafted["tokens_read"] > plain["tokens_read"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--beams", 1), "beams is 1: it must be from 2 to 16"),
+        (("--beams", "many"), "Invalid value for '--beams'"),
+        (
+            ("--beams", 4, "--temperature", 0.7),
+            "temperature 0.7 draws texts by chance: set it to 0, or",
+        ),
+        (
+            ("--beams", 4, "--drafter", "ngram"),
+            "the drafter ngram cannot draft for each beam: choose",
+        ),
+        (("--beams", 4, "--stop", "fox"), "leave stop strings out"),
+        (("--beams", 4, "--save"), "--save does not go with --beams"),
+        (("--beams", 4, "--trace", "x.jsonl"), "--trace does not go with --beams"),
+        (("--beams", 4, "--draft", "/nowhere"), "/nowhere"),
+    ],
+)
+def test_what_beams_cannot_have_is_one_sentence(
+    ask: Callable[..., Done], options: tuple[object, ...], sentence: str
+) -> None:
+    assert sentence in ask("the", *options).sentence
+
+
+def test_a_model_that_cannot_be_told_to_think_is_said(ask: Callable[..., Done]) -> None:
+    done = ask("the", "--beams", 2, "--max-tokens", 3, "--thinking", "--json")
+    assert done.code == 0
+    assert "has no switch for thinking" in done.err
+
+
+def test_a_server_searches_no_beams() -> None:
+    refused = command("ask", "the", "--beams", 4, "--attach", "http://localhost:1").sentence
+    assert "--attach does not go with --beams" in refused
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--peer", "loop"), "--peer does not go with --beams"),
+        (("--batch", 2), "--batch does not go with --beams"),
+        (("--drafter", "ngram", "--drafter", "head"), "--beams measures one drafter: name it once"),
+        (("--gamma", 0), "leave gamma 0 and drafter none out"),
+    ],
+)
+def test_a_bench_of_beams_refuses_what_it_does_not_measure(options: tuple[object, ...], sentence: str) -> None:
+    assert sentence in command("bench", "--beams", 4, *options).sentence
