@@ -12,7 +12,7 @@ from torch.nn import functional
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.layer import Scores
+from specchat.engine.speculation.drafters.head.layer import Scores, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,11 @@ class MedusaLayer:
         self,
         slots: Sequence[int],
         starts: Sequence[int],
-        tapped: Tensor,
+        tapped: Tensor | Sequence[Tensor],
         lengths: Sequence[int] | None = None,  # noqa: ARG002
     ) -> None:
         """Keep the states of all T tokens: what is not wanted is overwritten before anything looks at it."""
+        tapped = whole(tapped)
         columns = to_device(starts, tapped.device)[:, None] + torch.arange(tapped.shape[1], device=tapped.device)
         self._states[to_device(slots, tapped.device)[:, None], columns] = tapped
 

@@ -16,7 +16,7 @@ from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
 from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.layer import WINDOW, Scores
+from specchat.engine.speculation.drafters.head.layer import WINDOW, Scores, whole
 
 Embed = Callable[[Tensor], Tensor]
 """Gives the target's embeddings [..., d] of tokens [...]."""
@@ -149,10 +149,11 @@ class TorchLayer:
         self,
         slots: Sequence[int],
         starts: Sequence[int],
-        tapped: Tensor,
+        tapped: Tensor | Sequence[Tensor],
         lengths: Sequence[int] | None = None,  # noqa: ARG002
     ) -> None:
         """Keep the states of all T tokens: what is not wanted is overwritten before anything looks at it."""
+        tapped = whole(tapped)
         room = self._states.shape[1] - max(starts)
         tapped = functional.pad(tapped, (0, 0, 0, min(padded_width(tapped.shape[1]), room) - tapped.shape[1]))
         columns = to_device(starts, tapped.device)[:, None] + torch.arange(tapped.shape[1], device=tapped.device)
