@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from sqlite3 import Connection
-from typing import Any
+
+from specchat.app.storage.store_file import StoreFile
 
 BATCH = 500
 """Messages that are indexed in one transaction: a few milliseconds, for which others wait."""
@@ -39,19 +38,12 @@ class SearchIndex:
     """The index of one store.
 
     Args:
-        read: Runs a query.
-        write: A transaction.
+        file: The store's.
         now: Seconds since 1970.
     """
 
-    def __init__(
-        self,
-        read: Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]],
-        write: Callable[[], AbstractContextManager[Connection]],
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._read = read
-        self._write = write
+    def __init__(self, file: StoreFile, now: Callable[[], float] = time.time) -> None:
+        self._file = file
         self._now = now
 
     def update(self, at_most: int = BATCH) -> bool:
@@ -61,13 +53,13 @@ class SearchIndex:
             StoreError: the file cannot be read or written.
         """
         ended = "role = 'user' OR finish_reason IS NOT NULL OR created_at < ?"
-        rows = self._read(
+        rows = self._file.read(
             f"SELECT id, content FROM messages WHERE indexed = 0 AND ({ended}) LIMIT ?",
             (self._now() - ABANDONED_S, at_most),
         )
-        titles = self._read("SELECT -id, title FROM chats WHERE indexed = 0 LIMIT ?", (at_most,))
+        titles = self._file.read("SELECT -id, title FROM chats WHERE indexed = 0 LIMIT ?", (at_most,))
         if rows or titles:
-            with self._write() as db:
+            with self._file.write() as db:
                 db.executemany("INSERT OR REPLACE INTO search (rowid, text) VALUES (?, ?)", [*rows, *titles])
                 # A reply that has grown since it was read is read again.
                 db.executemany(
@@ -91,12 +83,12 @@ class SearchIndex:
             return []
         query = " ".join(words) + "*"
         excerpt = f"snippet(search, 0, '{BEGIN}', '{END}', '…', {_WORDS})"
-        titles = self._read(
+        titles = self._file.read(
             f"SELECT c.id, c.title, NULL, '', {excerpt} FROM search CROSS JOIN chats c ON c.id = -search.rowid"
             " WHERE search MATCH ? AND search.rowid < 0 AND c.deleted_at IS NULL ORDER BY search.rowid LIMIT ?",
             (query, limit),
         )
-        messages = self._read(
+        messages = self._file.read(
             f"SELECT c.id, c.title, m.id, m.role, {excerpt} FROM search CROSS JOIN messages m ON m.id = search.rowid"
             " CROSS JOIN chats c ON c.id = m.chat_id WHERE search MATCH ? AND search.rowid > 0"
             " AND c.deleted_at IS NULL ORDER BY search.rowid DESC LIMIT ?",

@@ -28,7 +28,7 @@ def test_an_older_database_is_migrated_with_its_chats(path: Path, monkeypatch: p
         with Store(path) as store:
             assert store.notice is None
             assert store.chats() == [chat]
-            assert store._db.execute("SELECT colour FROM chats").fetchall() == [(0,)]
+            assert store._file._db.execute("SELECT colour FROM chats").fetchall() == [(0,)]
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_what_version_2_stored_becomes_a_tree_of_the_same_turns(path: Path) -> N
         turns = stored_conversation(lisbon, store.messages(lisbon.id)).turns
         assert all(len(reply.rounds) == 4 for turn in turns[:3] for reply in turn.replies)
         assert turns[1].following.keys() == {turns[1].replies[1]}
-        assert store.unsent() == {0: "half a question"}
+        assert store.unsent.texts() == {0: "half a question"}
         store.restore_chat(3)
         assert paths(store)["Deleted"] == [("Bye", 1, 1)]
 
@@ -102,4 +102,4 @@ def test_a_migration_that_is_killed_is_done_by_the_next_start(path: Path, statem
     assert ended.returncode == -9
     with Store(path) as store:
         assert [len(turns) for turns in paths(store).values()] == [2, 4]
-        assert store.unsent() == {0: "half a question"}
+        assert store.unsent.texts() == {0: "half a question"}
