@@ -49,7 +49,7 @@ _TRIAL = 1.5
 """How much of a draft that has not paid must have been saved for it to be tried again, in its price."""
 _HELD = 16
 """Rounds that the choice of a plain one stands for at most: to choose takes some hundredths of a short pass."""
-_LATE = 6
+_LATE = 16
 """Measurements of costs that may wait."""
 _LEAST_LOSS = 0.1
 """Price of a plain round that is run for comparison, in plain rounds, where little seems to be lost by it."""
@@ -341,6 +341,6 @@ class GammaController:
     def _costs(self, rows: int) -> RoundCosts:
         """Costs of a batch, looked at anew when a good deal more is known."""
         changes = self._latency.changes
-        if self._known is None or self._known[1].rows != rows or changes > self._known[0] + min(changes // 8, _LATE):
+        if self._known is None or self._known[1].rows != rows or changes > self._known[0] + min(changes // 32, _LATE):
             self._known = changes, RoundCosts(self._latency, rows, self._limit)
         return self._known[1]
