@@ -42,12 +42,12 @@ class Planner:
     ) -> None:
         self.drafters = drafters
         self._context, self._columns, self._width = target.context, target.cache.columns, target.width
-        self._ragged = isinstance(target, QuantizedRunner)
-        """Whether a pass costs what its tokens do, however they are spread over the rows."""
         self._on_fault = on_fault
-        self._latency = LatencyModel(target.width)
+        self._latency = LatencyModel(target.width, ragged=isinstance(target, QuantizedRunner))
         self._controller = GammaController(self._latency)
         self._acceptances: dict[str, AcceptanceModel] = {}
+        self._empty: dict[int, Proposal] = {}
+        """Proposals of plain rounds by B: to make one takes a while beside a short pass."""
 
     def learn_costs(self, passes: Sequence[tuple[int, float]]) -> None:
         """What things cost before the first round.
@@ -117,36 +117,20 @@ class Planner:
             row.room = row.draft_room(self._context)
         gammas = [self._usual(row) for row in rows]
         adaptive = [i for i, row in enumerate(rows) if row.adaptive]
-        acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
-        budgets: list[Budget | None] = [None] * len(rows)
-        if adaptive:
-            chosen = self._controller.choose(acceptances, [gammas[i] for i in adaptive], len(rows))
-            for i, gamma, acceptance in zip(adaptive, chosen, acceptances, strict=True):
-                gammas[i] = gamma
-                budgets[i] = self._controller.budget(acceptance, len(rows)) if acceptance.growing and gamma else None
+        budgets = self._choose(rows, adaptive, gammas)
         drafts = self._propose(rows, gammas, budgets)
         steps = _steps(drafts, gammas, len(rows))
-        buckets: list[list[int]] = [[] for _ in adaptive]
+        names = {rows[mine[0]].drafter for mine, _ in drafts}
+        drafts = [(mine, draft) for mine, draft in drafts if any(draft.lengths)]
         adaptive = [i for i in adaptive if rows[i].adaptive]  # a drafter may just have failed
-        if adaptive:
-            acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
-            proposed, trees = _by_row(drafts, len(rows))
-            kept = self._controller.trim(
-                acceptances,
-                [steps[i] for i in adaptive],
-                [proposed[i] for i in adaptive],
-                len(rows),
-                [trees[i] for i in adaptive],
-            )
-            lengths = dict(zip(adaptive, kept, strict=True))
-            drafts = [(mine, draft.shortened([lengths.get(i) for i in mine])) for mine, draft in drafts]
-            buckets = [proposed[i][: lengths[i]] for i in adaptive]
+        buckets: list[list[int]] = [[] for _ in adaptive]
+        if adaptive and (drafts or any(steps)):
+            drafts, buckets = self._trim(rows, adaptive, steps, drafts)
         for mine, draft in drafts:
             for k, i in enumerate(mine):
                 if self.drafters[rows[i].drafter].always:  # what it gives beyond γ is γ too
                     gammas[i] = max(gammas[i], draft.positions(k))
-        names = {rows[mine[0]].drafter for mine, _ in drafts}
-        proposal = merge(drafts, len(rows), device)
+        proposal = merge(drafts, len(rows), device) if drafts else self._nothing(len(rows), device)
         riders = self._riders(rows, gammas, proposal)
         if riders is not None:
             names |= {row.drafter for row, ridden in zip(rows, riders.embeddings, strict=True) if ridden is not None}
@@ -166,15 +150,17 @@ class Planner:
         if plan.riders is None:
             return 0.0
         ridden = [len(tree) + 1 for tree in plan.riders.trees(plan.proposal)]
-        whole = round(sum(ridden) / len(ridden)) if self._ragged else max(ridden)
+        whole = sum(ridden) if self._latency.ragged else max(ridden)
         self._latency.observe_pass(len(rows), whole, verify_s)
         seconds = self._latency.verify_up_to(len(rows), whole)
         return max(0.0, 1 - seconds[self._pass_width(plan) - 1] / seconds[-1])
 
     def _pass_width(self, plan: RoundPlan) -> int:
-        """Tokens per row of a verifying pass that nothing rides in."""
-        lengths = plan.proposal.lengths
-        return 1 + (round(sum(lengths) / len(lengths)) if self._ragged else plan.proposal.tokens.shape[1])
+        """Width, as `LatencyModel` counts it, of a verifying pass that nothing rides in."""
+        proposal = plan.proposal
+        if self._latency.ragged:
+            return len(proposal.lengths) + sum(proposal.lengths)
+        return 1 + proposal.tokens.shape[1]
 
     def _riders(self, rows: Sequence[SequenceState], gammas: Sequence[int], proposal: Proposal) -> Riders | None:
         """What rides in the round's pass; nothing where no drafter wants it, or where the cache has no room."""
@@ -192,6 +178,48 @@ class Planner:
         width = self._width(max(1 + len(tree) for tree in riders.trees(proposal)))
         return riders if max(row.cached for row in rows) + width <= self._columns else None
 
+    def _choose(self, rows: Sequence[SequenceState], adaptive: Sequence[int], gammas: list[int]) -> list[Budget | None]:
+        """Put the controller's choice into `gammas`; what growing drafts may cost, per row."""
+        budgets: list[Budget | None] = [None] * len(rows)
+        if not adaptive:
+            return budgets
+        acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
+        chosen = self._controller.choose(acceptances, [gammas[i] for i in adaptive], len(rows))
+        for i, gamma in zip(adaptive, chosen, strict=True):
+            gammas[i] = gamma
+        growing = [k for k, gamma in enumerate(chosen) if gamma and acceptances[k].growing]
+        for k in growing:
+            budgets[adaptive[k]] = self._controller.budget(acceptances[k], len(rows), len(growing))
+        return budgets
+
+    def _trim(
+        self,
+        rows: Sequence[SequenceState],
+        adaptive: Sequence[int],
+        steps: Sequence[int],
+        drafts: Sequence[tuple[list[int], Draft]],
+    ) -> tuple[list[tuple[list[int], Draft]], list[list[int]]]:
+        """The drafts as far as they are worth their verification, and the buckets of their tokens per adaptive row."""
+        acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
+        proposed, trees = _by_row(drafts, len(rows))
+        kept = self._controller.trim(
+            acceptances,
+            [steps[i] for i in adaptive],
+            [proposed[i] for i in adaptive],
+            len(rows),
+            [trees[i] for i in adaptive],
+        )
+        lengths = dict(zip(adaptive, kept, strict=True))
+        shortened = [(mine, draft.shortened([lengths.get(i) for i in mine])) for mine, draft in drafts]
+        worth = [(mine, draft) for mine, draft in shortened if any(draft.lengths)]
+        return worth, [proposed[i][: lengths[i]] for i in adaptive]
+
+    def _nothing(self, rows: int, device: torch.device) -> Proposal:
+        """The proposal of a plain round."""
+        if rows not in self._empty:
+            self._empty[rows] = merge([], rows, device)
+        return self._empty[rows]
+
     def _usual(self, row: SequenceState) -> int:
         """γ of a row before the controller has chosen: its room, or the drafter's own where none was asked for."""
         free = row.request.gamma is None and not row.adaptive
@@ -204,21 +232,28 @@ class Planner:
         outcomes: Sequence[Outcome],
         draft_s: float,
         verify_s: float,
-        rest_s: float,
     ) -> None:
         """What the round has shown about costs and acceptance. Times are seconds."""
         width = self._pass_width(plan)
         # A row's first draft may have read the whole prompt: that says nothing about a draft step.
         drafter = None if any(row.rounds == 0 for row in rows) else plan.drafter
-        self._latency.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s, rest_s)
-        if plan.adaptive:
-            acceptances = [self._acceptances[rows[i].request.request_id] for i in plan.adaptive]
-            trees = plan.proposal.trees or [None] * len(rows)
-            judged = [
-                VerifiedDraft(buckets, outcomes[i].accepted, trees[i], outcomes[i].path)
-                for buckets, i in zip(plan.buckets, plan.adaptive, strict=True)
-            ]
-            self._controller.observe(acceptances, judged)
+        self._latency.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s)
+        if not plan.adaptive:
+            return
+        acceptances = [self._acceptances[rows[i].request.request_id] for i in plan.adaptive]
+        if not any(plan.buckets) and not (plan.steps and any(each.growing for each in acceptances)):
+            self._controller.observe_plain(acceptances)
+            return
+        trees = plan.proposal.trees or [None] * len(rows)
+        judged = [
+            VerifiedDraft(buckets, outcomes[i].accepted, trees[i], outcomes[i].path)
+            for buckets, i in zip(plan.buckets, plan.adaptive, strict=True)
+        ]
+        self._controller.observe(acceptances, judged)
+
+    def learn_rest(self, rows: int, plan: RoundPlan, seconds: float) -> None:
+        """What the round of so many rows took beside drafting and verification."""
+        self._latency.observe_rest(rows, any(plan.proposal.lengths), seconds)
 
     def unread(self, row: SequenceState) -> int:
         """Tokens that the row's drafter has to read before the row's next round."""
@@ -240,20 +275,28 @@ class Planner:
         return self.drafters[row.drafter].lend(row, source, length)
 
     def absorb(
-        self, rows: Sequence[SequenceState], tapped: Tensor | None, lengths: Sequence[int] | None = None
+        self,
+        rows: Sequence[SequenceState],
+        tapped: Tensor | Sequence[Tensor] | None,
+        lengths: Sequence[int] | None = None,
     ) -> None:
         """Hand drafters the hidden states of tokens that the target has just read, from `SequenceState.cached` on.
 
         Args:
             rows: B.
-            tapped: [B, T, taps x hidden size].
+            tapped: [B, T, taps x hidden size], or of each row as many as stay.
             lengths: how many of each row's T tokens stay; None for all.
         """
         if tapped is None:
             return
+        part: Tensor | Sequence[Tensor]
         for name in dict.fromkeys(row.drafter for row in rows):
             mine = [i for i, row in enumerate(rows) if row.drafter == name]
-            part = tapped if len(mine) == len(rows) else tapped[to_device(mine, tapped.device)]
+            part = tapped
+            if len(mine) < len(rows):
+                part = (
+                    tapped[to_device(mine, tapped.device)] if isinstance(tapped, Tensor) else [tapped[i] for i in mine]
+                )
             self.drafters[name].absorb([rows[i] for i in mine], part, lengths and [lengths[i] for i in mine])
 
     def successors(self, rows: Sequence[SequenceState]) -> int:

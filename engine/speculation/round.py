@@ -64,7 +64,7 @@ def run_round(
         watch.mark()
         planner.witness(rows, proposal.lengths, outcomes, ranked, everywhere=True)
         if states is not None:
-            planner.absorb(rows, torch.nn.utils.rnn.pad_sequence(states, batch_first=True), list(map(len, states)))
+            planner.absorb(rows, states, list(map(len, states)))
         return plan, outcomes, _timing(watch, rows, plan, planner, started)
     last = to_device([[row.tokens[-1]] for row in rows], target.device)
     fed = torch.cat([last, proposal.tokens], dim=1)

@@ -56,11 +56,10 @@ class Rounds:
     def _verify(self, rows: Sequence[SequenceState]) -> None:
         plain_s = self._plain_passes.measure(rows) if self._plain_passes else 0.0
         plan, outcomes, timing = run_round(self._made.target, rows, self._planner, self._made.verifier)
-        rest_s = _rest(timing)
-        self._planner.learn(rows, plan, outcomes, timing.draft, timing.verify, rest_s)
+        self._planner.learn(rows, plan, outcomes, timing.draft, timing.verify)
         if self._plain_passes:
             plain = not any(plan.proposal.lengths)
-            self._plain_passes.learn(len(rows), plain, timing.verify, timing.draft + timing.verify + rest_s)
+            self._plain_passes.learn(len(rows), plain, timing.verify, timing.draft + timing.verify + _rest(timing))
         self._faults.passed()
         self._notices.tell_hindrances()
         for row, outcome in zip(rows, outcomes, strict=True):
@@ -68,6 +67,7 @@ class Rounds:
                 self._conclude(row, outcome, timing, len(rows), plain_s)
             except Exception as error:  # its text, its record: nothing that the others share
                 self._requests.finish(row, FinishReason.ERROR, sentence(error), keep=False)
+        self._planner.learn_rest(len(rows), plan, _rest(timing))
 
     def _conclude(self, row: SequenceState, outcome: Outcome, timing: Timing, rows: int, plain_s: float) -> None:
         model, target = self._made.model, self._made.target

@@ -56,12 +56,15 @@ class Drafter:
         """Slot `source` of the target's cache holds the row's first `length` tokens; how many of them may be copied."""
         return length
 
-    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor, lengths: Sequence[int] | None = None) -> None:
+    def absorb(
+        self, rows: Sequence[SequenceState], tapped: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
+    ) -> None:
         """The target has read T tokens of each row, from `row.cached` on.
 
         Args:
             rows: the drafter's own.
-            tapped: the hidden states [B, T, taps x hidden size] that the target was asked to hand out.
+            tapped: the hidden states [B, T, taps x hidden size] that the target was asked to hand out, or of each row
+                as many as stay.
             lengths: how many of each row's T tokens stay, where some do not; None where all do.
         """
 

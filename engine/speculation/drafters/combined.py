@@ -66,7 +66,9 @@ class CombinedDrafter(Drafter):
         """As the head can."""
         return self._head.lend(row, source, length)
 
-    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor, lengths: Sequence[int] | None = None) -> None:
+    def absorb(
+        self, rows: Sequence[SequenceState], tapped: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
+    ) -> None:
         """For the head."""
         self._head.absorb(rows, tapped, lengths)
 
@@ -97,17 +99,19 @@ class CombinedDrafter(Drafter):
         heads = [i for i, gamma in enumerate(gammas) if gamma and not (found[i] and found[i][0] >= SURE)]
         texts = [i for i in range(len(rows)) if i not in heads]
         parts: list[tuple[list[int], Draft]] = []
+        if not heads:
+            return replace(repeated, steps=0)
         if texts:
             lengths = [repeated.lengths[i] for i in texts]
             parts.append((texts, Draft([repeated.tokens[i] for i in texts], lengths, None, [found[i] for i in texts])))
-        if heads:
-            costs = [_of_head(budgets[i]) for i in heads] if budgets else []
-            draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads], costs)
-            buckets = [[_HEAD + bucket for bucket in each] for each in draft.buckets or ()]
-            parts.append((heads, replace(draft, buckets=buckets)))
-        whole = join(parts, len(rows), self._device)
-        asked = max((gammas[i] for i in heads), default=0)
-        return replace(whole, steps=asked if not heads or draft.steps is None else draft.steps)
+        costs = [_of_head(budgets[i]) for i in heads] if budgets else []
+        draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads], costs)
+        buckets = [[_HEAD + bucket for bucket in each] for each in draft.buckets or ()]
+        steps = max(gammas[i] for i in heads) if draft.steps is None else draft.steps
+        draft = replace(draft, buckets=buckets, steps=steps)
+        if not texts:
+            return draft
+        return replace(join([*parts, (heads, draft)], len(rows), self._device), steps=steps)
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """For the suffix drafter's text."""

@@ -26,8 +26,6 @@ _STRENGTH = 4.0
 """How many tokens' worth of experience an expected rate stands for."""
 _STALE = 8
 """Rounds after which a belief that nothing has tested takes in that the text may have changed."""
-_FORGET = 1 / 12
-"""Weight of one draft in what a row's drafts have been worth."""
 POSITIONS = 2
 """Buckets of a drafter that does not say how sure it is: its first token, and any later one."""
 _SHARE = 0.25
@@ -99,14 +97,13 @@ class AcceptanceModel:
         offers: Offers | None = None,
         *,
         growing: bool = False,
-        worth: float = 0.0,
     ) -> None:
         self.drafter = drafter
         self.offers = offers
         self.growing = growing
         """Whether the drafter decides while it drafts, by these rates and by prices."""
-        self.worth = worth
-        """Of growing drafts: tokens gained beyond their price of late."""
+        self.worth, self.worth_at = 0.0, 0
+        """Of growing drafts: tokens gained beyond their price of late, and in batches of which size."""
         self.price: float | None = None
         """Tokens that the growing draft of this round has to gain; None where there is none."""
         self.by_position = by_position
@@ -114,6 +111,8 @@ class AcceptanceModel:
         self._priors = priors
         self._beliefs = {bucket: prior.weights for bucket, prior in priors.items()}
         self._means: dict[int, list[float]] = {}
+        self._offered: dict[int, list[float]] = {}
+        """`survival` of what is offered for each γ, while nothing has been learnt."""
         self._round = 0
         self._touched = dict.fromkeys(priors, 0)
         """Per bucket, the round up to which its belief takes in that the text may have changed."""
@@ -145,16 +144,34 @@ class AcceptanceModel:
 
     def best_case(self, count: int) -> list[float]:
         """`survival` of a draft not yet made, at its best: all tokens in the most promising bucket."""
+        if self.by_position:
+            return self.survival([0] * count)
         best = max(self._beliefs, key=lambda bucket: self._mean_power(bucket, 1))
-        return self.survival([best] * count)
+        self._mean_power(best, count)
+        chances = self._means[best][1 : count + 1]
+        likely = next((n for n, chance in enumerate(chances) if chance < _NEVER), count)
+        return chances[:likely]
+
+    def offered(self, gamma: int) -> list[float]:
+        """`survival` of what is offered for a γ."""
+        if not self._round % _STALE:
+            self._offered.clear()
+        known = self._offered.get(gamma)
+        if known is None:
+            assert self.offers is not None
+            known = self._offered[gamma] = self.survival(*self.offers(gamma)) if gamma else []
+        return known
+
+    def skip(self) -> None:
+        """A round without a draft has passed."""
+        self._round += 1
 
     def observe(self, judged: VerifiedDraft) -> None:
         """Bayes' rule over the tested tokens; what lies behind a rejection, or beyond the draft, tells nothing."""
         self._round += 1
-        if self.price is not None:
-            # What one round that was held up seems to cost must not outweigh all others.
-            self.worth += _FORGET * (max(judged.accepted - self.price, -1.0) - self.worth)
-            self.price = None
+        if not judged.buckets:
+            return
+        self._offered.clear()
         hits, misses = judged.tested(self.keys(judged.buckets))
         share = _SHARE if self.by_position else 0.0
         for bucket in self._beliefs if self.by_position else dict.fromkeys((*hits, *misses)):

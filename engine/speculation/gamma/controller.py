@@ -32,6 +32,9 @@ from specchat.engine.speculation.gamma.acceptance_model import (
 )
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.gamma.latency_model import LatencyModel
+from specchat.engine.speculation.gamma.round_costs import RoundCosts
+from specchat.engine.speculation.gamma.shared_pass import SharedPass
+from specchat.engine.speculation.gamma.worth import Worths
 from specchat.engine.speculation.proposal import Offers
 
 LIMIT = MAX_GAMMA
@@ -42,10 +45,12 @@ _PROBE = 0.01
 """Share of the time that may be lost on rounds that are run to learn something."""
 _MOST_SAVED = 2.0
 """Plain rounds that may be lost at once, at the start or after a long time without a loss."""
-_CURIOSITY = 0.1
-"""What a row's growing drafts are thought to be worth at first, beyond what those of other rows have been."""
 _TRIAL = 1.5
 """How much of a draft that has not paid must have been saved for it to be tried again, in its price."""
+_HELD = 16
+"""Rounds that the choice of a plain one stands for at most: to choose takes some hundredths of a short pass."""
+_LATE = 16
+"""Measurements of costs that may wait."""
 _LEAST_LOSS = 0.1
 """Price of a plain round that is run for comparison, in plain rounds, where little seems to be lost by it."""
 
@@ -53,16 +58,16 @@ _LEAST_LOSS = 0.1
 class GammaController:
     """The controller of one engine. In each round: `choose`, draft, `trim`, verify, `observe`.
 
-    A pass is padded to its longest draft, so a round has one draft length, good for all rows together, and every row
-    uses as much of it as it can. `rows` is always the size of the batch, rows with a γ of their own included.
+    Where a pass is padded to its longest draft a round has one draft length, good for all rows together, and every row
+    uses as much of it as it can; else each row has its own. `rows` is always the size of the batch, rows with a γ of
+    their own included.
     """
 
     def __init__(self, latency: LatencyModel, limit: int = LIMIT) -> None:
         self._latency = latency
         self._limit = min(limit, LIMIT)
         self._priors: dict[str, dict[int, Prior]] = {}
-        self._worths: dict[str, float] = {}
-        """What growing drafts of each drafter have been worth of late, whatever the row."""
+        self._worths = Worths()
         self._speedup = 1.0
         """λ: tokens per row and plain round of time, of late."""
         self._saved = _MOST_SAVED
@@ -71,6 +76,16 @@ class GammaController:
         """Cost of the round under way."""
         self._drafted = False
         """Whether a draft was verified since the last plain round."""
+        self._choice: tuple[list[object], list[int]] | None = None
+        """What was chosen, for which rows and rooms."""
+        self._hold = 0.0
+        """Plain rounds for which it still stands."""
+        self._longest_hold = 1.0
+        """Plain rounds that a choice may stand for: the longer ago a token was accepted, the more."""
+        self._next = 0.0
+        """Plain rounds until enough is saved for the next trial that was thought of."""
+        self._known: tuple[int, RoundCosts] | None = None
+        """Costs of one batch size, and how many measurements they are from."""
 
     def acceptance(
         self,
@@ -96,77 +111,85 @@ class GammaController:
             keys = buckets or range(POSITIONS)
             bases = dict.fromkeys(later, LOW) | {key: around(rate) for key, rate in expected.items()}
             self._priors[drafter] = {key: Prior(bases.get(key, EVEN)) for key in keys}
-        worth = self._worths.setdefault(drafter, 0.0) + _CURIOSITY
-        return AcceptanceModel(drafter, self._priors[drafter], not buckets, offers, growing=growing, worth=worth)
+        return AcceptanceModel(drafter, self._priors[drafter], not buckets, offers, growing=growing)
 
-    def budget(self, acceptance: AcceptanceModel, rows: int) -> Budget:
-        """What a growing draft may cost. In plain rounds of time a token is worth 1 / λ."""
-        price, passes = max(1.0, self._speedup), self._passes(rows)
-        step = price * self._latency.further_step(acceptance.drafter, rows) / self._plain_s(rows)
-        return Budget([price * (each - passes[0]) for each in passes], step, acceptance.rate)
+    def budget(self, acceptance: AcceptanceModel, rows: int, growing: int = 1) -> Budget:
+        """What a row's growing draft may cost, of so many that grow. In plain rounds of time a token is worth 1 / λ."""
+        costs, several = self._costs(rows), growing if self._latency.ragged else rows
+        price, size = max(1.0, self._speedup) * rows / several, growing if self._latency.ragged else 1
+        passes = [price * costs.verifying(size * count) for count in range(MAX_GAMMA + 1)]
+        return Budget(passes, price * costs.further_step(acceptance.drafter), acceptance.rate)
 
     def choose(self, acceptances: Sequence[AcceptanceModel], rooms: Sequence[int], rows: int) -> list[int]:
         """γ to ask for, per row; 0 for a plain round.
 
         Args:
-            forecasts: of the rows whose γ is adaptive.
+            acceptances: of the rows whose γ is adaptive.
             rooms: the most that each of them can use.
             rows: size of the batch.
         """
+        asked_for = [rows, *acceptances, *rooms]
+        self._round = 1.0
+        if self._choice is not None and self._choice[0] == asked_for and self._hold > 0:
+            return list(self._choice[1])
+        self._choice, self._next, saved = None, float(_HELD), self._saved
+        gammas = self._choose(acceptances, rooms, rows)
+        if saved == self._saved:  # else it is a trial, of one round
+            self._choice, self._hold = (asked_for, gammas), min(self._longest_hold, self._next)
+            self._longest_hold = min(2 * self._longest_hold, _HELD)
+        return list(gammas)
+
+    def _choose(self, acceptances: Sequence[AcceptanceModel], rooms: Sequence[int], rows: int) -> list[int]:
         gammas = [0] * len(acceptances)
-        passes = self._passes(rows)
+        costs = self._costs(rows)
         growing = [i for i, f in enumerate(acceptances) if f.growing and rooms[i]]
-        if growing and self._pays_to_grow([acceptances[i] for i in growing], rows):
+        if growing and self._pays_to_grow([acceptances[i] for i in growing], costs):
             for i in growing:
                 gammas[i] = rooms[i]
         for drafter in dict.fromkeys(f.drafter for f in acceptances if not f.growing):
             mine = [i for i, f in enumerate(acceptances) if f.drafter == drafter and not f.growing]
-            step = self._draft_step(drafter, rows)
-            best, speedup = self._longest([acceptances[i] for i in mine], [rooms[i] for i in mine], step, passes, rows)
-            probe, final = step + passes[1] - passes[0], acceptances[mine[0]].by_position
-            if best == 0 and any(rooms[i] for i in mine) and self._afford(probe, probe if final else step):
-                best = 1
-            elif best and final and self._compare(rows, best, speedup):
-                best = 0
-            for i in mine:
-                gammas[i] = min(best, rooms[i])
+            those, room = [acceptances[i] for i in mine], [min(rooms[i], self._limit) for i in mine]
+            asked, speedup = self._longest(those, room, costs)
+            step, final, ones = costs.step(drafter), those[0].by_position, [min(1, each) for each in room]
+            probe = step + costs.verifying(costs.size(ones))
+            if not any(asked) and any(room) and self._afford(probe, probe if final else step):
+                asked = ones
+            elif any(asked) and final and self._compare(costs, costs.size(asked), speedup):
+                asked = [0] * len(mine)
+            for i, gamma in zip(mine, asked, strict=True):
+                gammas[i] = gamma
         return gammas
 
-    def _pays_to_grow(self, acceptances: Sequence[AcceptanceModel], rows: int) -> bool:
+    def _pays_to_grow(self, acceptances: Sequence[AcceptanceModel], costs: RoundCosts) -> bool:
         """Whether growing drafts have paid of late; now and then one is tried where they have not."""
-        if sum(acceptance.worth for acceptance in acceptances) > 0:
+        step, ones = costs.step(acceptances[0].drafter), [1] * len(acceptances)
+        price = self._speedup * costs.rows / len(ones) * (step + costs.verifying(costs.size(ones)))
+        if sum(self._worths.of(acceptance, costs.rows, price) for acceptance in acceptances) > 0:
             # Where nothing has been drafted since the last plain round there is nothing new to compare.
-            return not (self._drafted and self._compare(rows, 1, self._speedup))
-        step = self._draft_step(acceptances[0].drafter, rows)
+            return not (self._drafted and self._compare(costs, 1, self._speedup))
         # One measurement that was held up must not keep it from ever being made again.
         price = min(step, 1.0)
         return self._afford(_TRIAL * price, price)
 
     def _longest(
-        self,
-        acceptances: Sequence[AcceptanceModel],
-        rooms: Sequence[int],
-        step: float,
-        passes: Sequence[float],
-        rows: int,
-    ) -> tuple[int, float]:
-        """The γ to ask one drafter for, and the speedup to be expected of it."""
-        rooms = [min(room, self._limit) for room in rooms]
+        self, acceptances: Sequence[AcceptanceModel], rooms: Sequence[int], costs: RoundCosts
+    ) -> tuple[list[int], float]:
+        """The γ to ask one drafter for, per row, and the speedup to be expected of it."""
+        step = costs.step(acceptances[0].drafter)
         if any(acceptance.offers is None for acceptance in acceptances):
             chances = [acceptance.best_case(room) for acceptance, room in zip(acceptances, rooms, strict=True)]
-            best, speedup, _ = self._best(chances, [v + step * n for n, v in enumerate(passes)], rows)
-            return best, speedup
+            shared = SharedPass(chances, ragged=costs.ragged)
+            best, speedup, _ = self._best(shared, costs, step=step)
+            return [min(count, room) for count, room in zip(shared.counts(best), rooms, strict=True)], speedup
         longest, best_speedup, best_value = 0, 1.0, 0.0
         for gamma in range(1, min(max(rooms), LONGEST) + 1):
-            pairs = [(f, min(gamma, room)) for f, room in zip(acceptances, rooms, strict=True) if room]
-            chances = [f.survival(*f.offers(length)) for f, length in pairs if f.offers]
-            rounds = [passes[0], *(v + step * gamma for v in passes[1:])]
-            _, speedup, value = self._best(chances, rounds, rows)
+            chances = [each.offered(min(gamma, room)) for each, room in zip(acceptances, rooms, strict=True)]
+            _, speedup, value = self._best(SharedPass(chances, ragged=costs.ragged), costs, drafted=step * gamma)
             if value <= best_value and longest:
                 break
             if value > best_value:
                 longest, best_speedup, best_value = gamma, speedup, value
-        return longest, best_speedup
+        return [min(longest, room) for room in rooms], best_speedup
 
     def trim(
         self,
@@ -181,87 +204,128 @@ class GammaController:
         Only drafters that give buckets are trimmed: the others have said nothing that `choose` did not know.
 
         Args:
-            forecasts: as for `choose`.
+            acceptances: as for `choose`.
             asked: draft steps that were made for it.
             proposed: each token's bucket; anything where the drafter gives none.
             rows: size of the batch.
             trees: what follows what in each proposal, None for chains; nothing if all are.
         """
-        passes = self._passes(rows)
-        offers = list(zip(acceptances, proposed, trees or [None] * len(proposed), strict=True))
-        settled = [
-            acceptance.by_position or (acceptance.growing and tree is not None) for acceptance, _, tree in offers
+        costs, offers = (
+            self._costs(rows),
+            list(zip(acceptances, proposed, trees or [None] * len(proposed), strict=True)),
+        )
+        kept = [len(buckets) for buckets in proposed]
+        open_to_change = [
+            i
+            for i, (acceptance, buckets, tree) in enumerate(offers)
+            if buckets and not acceptance.by_position and (tree is None or not acceptance.growing)
         ]
-        least = max((len(buckets) for (_, buckets, _), done in zip(offers, settled, strict=True) if done), default=0)
-        chances = [
-            acceptance.survival(buckets, tree)
-            for (acceptance, buckets, tree), done in zip(offers, settled, strict=True)
-            if not done
-        ]
-        best, speedup, _ = self._best(chances, passes, rows, least)
-        open_to_change = any(buckets for buckets, done in zip(proposed, settled, strict=True) if not done)
-        if best == 0 and open_to_change and self._afford(passes[1] - passes[0], passes[1] - passes[0]):
-            best = max(n for n, seconds in enumerate(passes) if seconds <= passes[1])
-        elif best and not least and self._compare(rows, best, speedup):
-            best = 0
-        kept = [len(p) if done else min(best, len(p)) for p, done in zip(proposed, settled, strict=True)]
-        steps: dict[str, int] = {}
-        for acceptance, gamma in zip(acceptances, asked, strict=True):
-            steps[acceptance.drafter] = max(gamma, steps.get(acceptance.drafter, 0))
-        drafting = {drafter: self._drafting(drafter, n, rows) for drafter, n in steps.items()}
-        self._round = 1 + sum(drafting.values()) + passes[max(kept, default=0)] - passes[0]
-        for (acceptance, buckets, tree), count in zip(offers, asked, strict=True):
-            if acceptance.growing:
-                verifying = passes[len(buckets) if tree else 0] - passes[0]
-                cost = verifying + drafting[acceptance.drafter]
-                acceptance.price = self._speedup * cost if count else None
+        if open_to_change:
+            chances = [
+                acceptance.survival(buckets, tree)
+                for acceptance, buckets, tree in map(offers.__getitem__, open_to_change)
+            ]
+            shared = SharedPass(chances, ragged=costs.ragged)
+            settled = costs.size([count for i, count in enumerate(kept) if i not in open_to_change])
+            for i, count in zip(open_to_change, self._verified(shared, settled, costs), strict=True):
+                kept[i] = min(count, kept[i])
+        self._note_costs(offers, asked, kept, costs)
         return kept
 
+    def _verified(self, shared: SharedPass, settled: int, costs: RoundCosts) -> list[int]:
+        """How many tokens to verify of each draft that is open to change, beside a size that is settled."""
+        best, speedup, _ = self._best(shared, costs, settled=settled)
+        if best == 0 and self._afford(costs.verifying(1), costs.verifying(1)):
+            best = max(size for size, cost in enumerate(costs.passes) if cost <= costs.passes[1])
+        elif best and not settled and self._compare(costs, best, speedup):
+            best = 0
+        return shared.counts(best)
+
+    def _note_costs(
+        self,
+        offers: Sequence[tuple[AcceptanceModel, Sequence[int], Tree | None]],
+        asked: Sequence[int],
+        kept: Sequence[int],
+        costs: RoundCosts,
+    ) -> None:
+        """Note what the round costs, and each growing draft's share of it."""
+        steps: dict[str, int] = {}
+        for (acceptance, _, _), count in zip(offers, asked, strict=True):
+            steps[acceptance.drafter] = max(count, steps.get(acceptance.drafter, 0))
+        drafting = {drafter: costs.drafting(drafter, count) for drafter, count in steps.items()}
+        whole = costs.size(kept)
+        verifying = costs.verifying(whole)
+        self._round = 1 + sum(drafting.values()) + verifying
+        drafted = sum(count > 0 for count in asked)
+        for (acceptance, buckets, tree), count in zip(offers, asked, strict=True):
+            if not acceptance.growing:
+                continue
+            acceptance.price = None
+            if count and costs.ragged:
+                share = verifying * len(buckets) / whole if tree else 0.0
+                acceptance.price = self._speedup * costs.rows * (share + drafting[acceptance.drafter] / drafted)
+            elif count:
+                own = costs.verifying(len(buckets)) if tree else 0.0
+                acceptance.price = self._speedup * (own + drafting[acceptance.drafter])
+
+    def observe_plain(self, acceptances: Sequence[AcceptanceModel]) -> None:
+        """A round that nobody drafted for has passed."""
+        for acceptance in acceptances:
+            acceptance.skip()
+        self._drafted = False
+        self._hold -= 1
+        self._note_speed(1.0)
+
     def observe(self, acceptances: Sequence[AcceptanceModel], judged: Sequence[VerifiedDraft]) -> None:
-        """Learn from the round: what was verified of each forecast's draft."""
+        """Learn from the round: what was verified of each row's draft."""
         if not acceptances:
             return
         for acceptance, each in zip(acceptances, judged, strict=True):
             acceptance.observe(each)
-            if acceptance.growing:
-                known = self._worths.get(acceptance.drafter, 0.0)
-                self._worths[acceptance.drafter] = known + _MEMORY / 4 * (acceptance.worth - known)
+            self._worths.learn(acceptance, each.accepted)
         self._drafted = any(each.buckets for each in judged)
-        tokens = 1 + sum(each.accepted for each in judged) / len(judged)
+        self._hold = 0.0 if self._drafted else self._hold - 1
+        if any(each.accepted for each in judged):
+            self._longest_hold = 1.0
+        self._note_speed(1 + sum(each.accepted for each in judged) / len(judged))
+
+    def _note_speed(self, tokens: float) -> None:
+        """A round has given so many tokens per row."""
         self._speedup += _MEMORY * (tokens / self._round - self._speedup)
         # A probe that succeeds earns the next one: only what is lost in the end counts as lost.
         self._saved = min(_MOST_SAVED, self._saved + _PROBE * self._round + max(0.0, tokens - self._round))
 
     def _best(
-        self, chances: Sequence[Sequence[float]], rounds: Sequence[float], rows: int, least: int = 0
+        self, shared: SharedPass, costs: RoundCosts, *, settled: int = 0, drafted: float = 0.0, step: float = 0.0
     ) -> tuple[int, float, float]:
-        """The n ≥ `least` that maximises tokens − λ·time, the speedup to be expected of it, and that maximum.
+        """What of a shared pass maximises tokens − λ·time, the speedup to be expected of it, and that maximum.
 
         Args:
-            chances: per row, the survival of each token.
-            rounds: the time of a round for each n.
-            rows: size of the batch.
-            least: the draft length that some other row has in any case.
+            shared: what may be verified.
+            costs: of this batch.
+            settled: size of other drafts of the batch, which are verified in any case.
+            drafted: time of drafting if anything is verified.
+            step: time of drafting for one more token of the longest row.
         """
-        gains = [0.0] * max(map(len, chances), default=0)
-        for row in chances:
-            for i, chance in enumerate(row):
-                gains[i] += chance
-        price = max(1.0, self._speedup) * rows
-        best, best_value, tokens, speedup = least, sum(gains[:least]), 0.0, 1.0
-        for n, gain in enumerate(gains, 1):
+        price, before = max(1.0, self._speedup) * costs.rows, costs.verifying(settled)
+        least, beside = (0, settled) if costs.ragged else (settled, 0)
+        best, best_value, tokens, speedup = least, sum(shared.gains[:least]), 0.0, 1.0
+        for n, (gain, depth) in enumerate(zip(shared.gains, shared.depths, strict=True), 1):
             tokens += gain
-            value = tokens - price * (rounds[n] - rounds[least])
-            if n > least and value > best_value:
-                best, best_value, speedup = n, value, (1 + tokens / rows) / (1 + rounds[n] - rounds[0])
+            if n <= least:
+                continue
+            time = costs.verifying(beside + n) - before + drafted + step * depth
+            value = tokens - price * time
+            if value > best_value:
+                best, best_value, speedup = n, value, (1 + tokens / costs.rows) / (1 + before + time)
         return best, speedup, best_value
 
-    def _compare(self, rows: int, gamma: int, speedup: float) -> bool:
+    def _compare(self, costs: RoundCosts, size: int, speedup: float) -> bool:
         """Whether to run a plain round instead, because the speedup is within the error of the cost table.
 
         Without this an engine that always drafts would never learn that plain rounds are faster.
         """
-        if self._latency.doubt(rows, gamma + 1) < log(max(1.0, speedup)):
+        if costs.doubt(size) < log(max(1.0, speedup)):
             return False
         lost = max(_LEAST_LOSS, speedup - 1)
         return self._afford(lost, lost)
@@ -269,24 +333,14 @@ class GammaController:
     def _afford(self, price: float, now: float) -> bool:
         """Whether so much has been saved; if so, `now` of it is spent at once."""
         if self._saved < price:
+            self._next = min(self._next, (price - self._saved) / _PROBE)
             return False
         self._saved -= now
         return True
 
-    def _drafting(self, drafter: str, steps: int, rows: int) -> float:
-        """Time of so many draft steps."""
-        if not steps:
-            return 0.0
-        further = self._latency.further_step(drafter, rows) / self._plain_s(rows)
-        return self._latency.first_step(drafter, rows) / self._plain_s(rows) + (steps - 1) * further
-
-    def _draft_step(self, drafter: str, rows: int) -> float:
-        return self._latency.draft_step(drafter, rows) / self._plain_s(rows)
-
-    def _passes(self, rows: int) -> list[float]:
-        """The passes that verify 0, 1, 2, … drafted tokens."""
-        plain_s = self._plain_s(rows)
-        return [seconds / plain_s for seconds in self._latency.verify_up_to(rows, self._limit + 1)]
-
-    def _plain_s(self, rows: int) -> float:
-        return self._latency.verify(rows, 1) + self._latency.rest(rows)
+    def _costs(self, rows: int) -> RoundCosts:
+        """Costs of a batch, looked at anew when a good deal more is known."""
+        changes = self._latency.changes
+        if self._known is None or self._known[1].rows != rows or changes > self._known[0] + min(changes // 32, _LATE):
+            self._known = changes, RoundCosts(self._latency, rows, self._limit)
+        return self._known[1]

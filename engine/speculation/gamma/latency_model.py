@@ -13,6 +13,8 @@ from specchat.engine.speculation.gamma.pass_curve import PassCurve
 
 _WINDOW = 15
 """Measurements a median is taken of."""
+_LATE = 32
+"""Measurements that may wait until somebody asks: beside passes of milliseconds taking in each one at once is felt."""
 _PRIOR_DRAFT = 0.05
 """Cost ratio c of a drafter that has never run: low enough to be tried."""
 
@@ -20,95 +22,128 @@ V = TypeVar("V")
 
 
 class LatencyModel:
-    """The cost table of one engine. Feed every round to `observe`; estimates are, in effect, medians.
+    """The cost table of one engine. Feed it every round; estimates are, in effect, medians.
 
     Args:
         padded: the width that a pass of some width is run with.
+        ragged: whether a pass costs what its tokens do, however they are spread over the rows. Its width is then their
+            number; else it is T, those of the longest row.
     """
 
-    def __init__(self, padded: Callable[[int], int] = lambda width: width) -> None:
+    def __init__(self, padded: Callable[[int], int] = lambda width: width, *, ragged: bool = False) -> None:
         self._padded = padded
+        self.ragged = ragged
+        self.changes = 0
+        """Measurements so far: an estimate stays what it is while this does."""
         self._passes: dict[int, PassCurve] = {}
-        self._known: dict[tuple[int, int], list[float]] = {}
-        """Results of `verify_up_to` since the last round."""
-        self._rest: dict[int, _Median] = {}
+        self._waiting: list[Callable[[], None]] = []
+        """What is still to be learnt."""
+        self._rest: dict[bool, dict[int, _Median]] = {False: {}, True: {}}
+        """Of rounds without drafts, and with."""
         self._steps: dict[str, dict[int, _Median]] = {}
         self._first: dict[str, dict[int, _Median]] = {}
         self._further: dict[str, dict[int, _Median]] = {}
 
-    def observe(
-        self, rows: int, width: int, drafter: str | None, steps: int, draft_s: float, verify_s: float, rest_s: float
-    ) -> None:
+    def observe(self, rows: int, width: int, drafter: str | None, steps: int, draft_s: float, verify_s: float) -> None:
         """Learn from one round.
 
         Args:
             rows: requests in the batch.
-            width: T, tokens per row in the verifying pass: the longest draft + 1.
+            width: of the verifying pass.
             drafter: the one that drafted; None where none or several did, and `draft_s` cannot be attributed.
             steps: draft steps it was asked for (the longest γ).
             draft_s: time of all draft steps.
             verify_s: time of the pass and of the acceptance.
-            rest_s: everything else.
         """
-        self.observe_pass(rows, width, verify_s)
-        self._rest.setdefault(rows, _Median()).add(rest_s)
+        self._wait(lambda: self._learn_pass(rows, width, verify_s))
         if drafter is not None and steps > 0:
-            self.observe_step(drafter, rows, draft_s / steps)
-            first = self._first.setdefault(drafter, {}).setdefault(rows, _Median())
-            if steps == 1:
-                first.add(draft_s)
-            elif first.value:
-                more = max(0.0, draft_s - first.value) / (steps - 1)
-                self._further.setdefault(drafter, {}).setdefault(rows, _Median()).add(more)
+            self._wait(lambda: self._learn_draft(drafter, rows, steps, draft_s))
 
     def observe_pass(self, rows: int, width: int, seconds: float) -> None:
-        """Learn from one pass over `width` tokens of each row."""
-        self._known.clear()
-        if rows not in self._passes:
-            self._passes[rows] = PassCurve(_nearest(self._passes, rows))
-        self._passes[rows].observe(self._padded(width), seconds)
+        """Learn from one pass."""
+        self._wait(lambda: self._learn_pass(rows, width, seconds))
 
     def observe_step(self, drafter: str, rows: int, seconds: float) -> None:
         """Learn from one draft step."""
-        self._steps.setdefault(drafter, {}).setdefault(rows, _Median()).add(seconds)
+        self._wait(lambda: self._steps.setdefault(drafter, {}).setdefault(rows, _Median()).add(seconds))
+
+    def observe_rest(self, rows: int, drafted: bool, seconds: float) -> None:
+        """Learn what a round took beside drafting and verification: one with drafts has more to tell."""
+        self._wait(lambda: self._rest[drafted].setdefault(rows, _Median()).add(seconds))
+
+    def plain_width(self, rows: int) -> int:
+        """Width of a pass without drafts."""
+        return rows if self.ragged else 1
 
     def verify(self, rows: int, width: int) -> float:
-        """One pass over `width` tokens for each of `rows` rows."""
+        """One pass of a width over `rows` rows."""
         return self.verify_up_to(rows, width)[-1]
 
     def verify_up_to(self, rows: int, width: int) -> list[float]:
         """`verify` for the widths 1 … `width`."""
-        known = self._known.get((rows, width))
-        if known is None:
-            curve = _nearest(self._passes, rows) or PassCurve()
-            seconds = curve.seconds_up_to(self._padded(width))
-            known = self._known[rows, width] = [seconds[self._padded(each) - 1] for each in range(1, width + 1)]
-        return known
+        self._take_in()
+        curve = _nearest(self._passes, rows) or PassCurve()
+        seconds: list[float] = curve.seconds_up_to(self._padded(width)).tolist()
+        if self.ragged:
+            return seconds
+        return [seconds[self._padded(each) - 1] for each in range(1, width + 1)]
 
     def doubt(self, rows: int, width: int) -> float:
-        """Standard deviation of log(verify(width) / verify(1)): by which factor, roughly, the ratio may be wrong."""
+        """Standard deviation of log(verify(width) / verify(plain)): by which factor, roughly, it may be wrong."""
+        self._take_in()
         curve = self._passes.get(rows) or PassCurve()
-        return curve.doubt(self._padded(width))
+        return curve.doubt(self._padded(width), self._padded(self.plain_width(rows)))
 
     def draft_step(self, drafter: str, rows: int) -> float:
         """One more token drafted for each of `rows` rows."""
+        self._take_in()
         step = _nearest(self._steps.get(drafter, {}), rows)
-        return step.value if step else _PRIOR_DRAFT * self.verify(rows, 1)
+        return step.value if step else _PRIOR_DRAFT * self.verify(rows, self.plain_width(rows))
 
     def first_step(self, drafter: str, rows: int) -> float:
         """A draft of one step."""
+        self._take_in()
         step = _nearest(self._first.get(drafter, {}), rows)
         return step.value if step and step.value else self.draft_step(drafter, rows)
 
     def further_step(self, drafter: str, rows: int) -> float:
         """One draft step behind another, which may have had more to read."""
+        self._take_in()
         step = _nearest(self._further.get(drafter, {}), rows)
         return step.value if step else self.draft_step(drafter, rows)
 
-    def rest(self, rows: int) -> float:
-        """What a round costs beside drafting and verification, whatever its γ."""
-        rest = _nearest(self._rest, rows)
+    def rest(self, rows: int, *, drafted: bool = False) -> float:
+        """What a round costs beside drafting and verification, by whether anything was drafted."""
+        self._take_in()
+        rest = _nearest(self._rest[drafted], rows) or _nearest(self._rest[not drafted], rows)
         return rest.value if rest else 0.0
+
+    def _wait(self, learn: Callable[[], None]) -> None:
+        """Learn this later."""
+        self.changes += 1
+        self._waiting.append(learn)
+        if len(self._waiting) >= _LATE:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        """Learn what has waited."""
+        waiting, self._waiting = self._waiting, []
+        for learn in waiting:
+            learn()
+
+    def _learn_pass(self, rows: int, width: int, seconds: float) -> None:
+        if rows not in self._passes:
+            self._passes[rows] = PassCurve(_nearest(self._passes, rows))
+        self._passes[rows].observe(self._padded(width), seconds)
+
+    def _learn_draft(self, drafter: str, rows: int, steps: int, seconds: float) -> None:
+        self._steps.setdefault(drafter, {}).setdefault(rows, _Median()).add(seconds / steps)
+        first = self._first.setdefault(drafter, {}).setdefault(rows, _Median())
+        if steps == 1:
+            first.add(seconds)
+        elif first.value:
+            more = max(0.0, seconds - first.value) / (steps - 1)
+            self._further.setdefault(drafter, {}).setdefault(rows, _Median()).add(more)
 
 
 class _Median:

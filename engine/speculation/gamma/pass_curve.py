@@ -1,4 +1,6 @@
-"""Pass curve: the time of a forward pass against its width T (tokens per sequence), learnt from noisy passes.
+"""Pass curve: the time of a forward pass against its width, learnt from noisy passes.
+
+The width is T, tokens per sequence, or the tokens of all sequences where a pass costs what they do.
 
 Machines differ in kind: level up to 17 tokens where a pass is bound by reading the weights, rising from some width on
 where arithmetic binds it, rising from the second token on where kernels for one token are the fastest. So the curve has
@@ -11,11 +13,13 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from itertools import accumulate
 from typing import Final
 
-KNOTS: Final = (1, 2, 3, 5, 9, 13, 17)
-"""Widths whose log times are the filter's state; beyond the last the line goes on."""
+import numpy as np
+from numpy.typing import NDArray
+
+KNOTS: Final = (1, 2, 3, 5, 9, 13, 17, 33, 65)
+"""Widths whose log times are the filter's state; beyond the last, time is in proportion to width."""
 _SLOPE = 0.02
 """Growth of log seconds per token expected at first: between a GPU (0) and a small CPU (0.03)."""
 _LEVEL_VARIANCE = 100.0
@@ -24,6 +28,8 @@ _JUMP_VARIANCE = 0.15**2
 """Of leaving the kernels for one token."""
 _SLOPE_VARIANCE = 0.03**2
 """Of the slope behind the first knot."""
+_STEEP: Final = 17
+"""Width from which on time is expected to grow in proportion at most."""
 _BEND_VARIANCE = 0.03**2
 """Of what the slope changes by at each later knot."""
 _LEVEL_DRIFT = 2.5e-4
@@ -38,7 +44,7 @@ _TOO_FAST = 3.0
 """Standard deviations beyond which a fast pass makes the level start anew."""
 
 _N = len(KNOTS)
-_Weights = tuple[tuple[int, float], ...]
+Floats = NDArray[np.float64]
 
 
 class PassCurve:
@@ -49,59 +55,72 @@ class PassCurve:
     """
 
     def __init__(self, like: PassCurve | None = None) -> None:
-        self._state: list[float] = list(like._state) if like else [_SLOPE * (knot - 1) for knot in KNOTS]
-        self._p = [[_prior(i, j) for j in range(_N)] for i in range(_N)]
+        self._state: Floats = like._state.copy() if like else _SLOPE * np.array(_PLACES)
+        self._p: Floats = _PRIOR.copy()
 
     def observe(self, width: int, seconds: float) -> None:
         """One Kalman step, the innovation cut off where the pass was held up."""
-        state, p = self._state, self._p
-        for i in range(_N):
-            for j in range(_N):
-                p[i][j] += _LEVEL_DRIFT + _SHAPE_DRIFT * min(i, j)
+        p = self._p
+        p += _DRIFT
         weights = _weights(width)
-        surprise = math.log(max(seconds, 1e-9)) - self._log_seconds(weights)
-        p_phi = [sum(row[k] * weight for k, weight in weights) for row in p]
-        variance = sum(p_phi[k] * weight for k, weight in weights) + _NOISE
+        surprise = math.log(max(seconds, 1e-9) / _beyond(width)) - float(self._state @ weights)
+        p_phi = p @ weights
+        variance = float(p_phi @ weights) + _NOISE
         if surprise < -_TOO_FAST * math.sqrt(variance):
             # Nothing runs faster than it can: what the level was learnt from must have been held up.
-            for i in range(_N):
-                for j in range(_N):
-                    p[i][j] += _LEVEL_VARIANCE
-            p_phi = [each + _LEVEL_VARIANCE for each in p_phi]
+            p += _LEVEL_VARIANCE
+            p_phi += _LEVEL_VARIANCE
             variance += _LEVEL_VARIANCE
-        surprise = min(surprise, _HELD_UP * math.sqrt(variance))
-        for i in range(_N):
-            gain = p_phi[i] / variance
-            state[i] += gain * surprise
-            for j in range(_N):
-                p[i][j] -= gain * p_phi[j]
+        gain = p_phi / variance
+        self._state += gain * min(surprise, _HELD_UP * math.sqrt(variance))
+        p -= gain[:, None] * p_phi
 
-    def seconds_up_to(self, width: int) -> list[float]:
+    def seconds_up_to(self, width: int) -> Floats:
         """The median times of passes over 1, 2, … tokens; they never fall."""
-        logs = [self._log_seconds(_weights(each)) for each in range(1, width + 1)]
-        return [math.exp(each) for each in accumulate(logs, max)]
+        weights, beyond = _up_to(width)
+        seconds: Floats = np.maximum.accumulate(np.exp(weights @ self._state) * beyond)
+        return seconds
 
-    def doubt(self, width: int) -> float:
-        """Standard deviation of the logarithm of time(width) / time(1)."""
-        weights = ((0, -1.0), *_weights(width))
-        return math.sqrt(max(0.0, sum(a * b * self._p[i][j] for i, a in weights for j, b in weights)))
+    def doubt(self, width: int, beside: int = 1) -> float:
+        """Standard deviation of the logarithm of time(width) / time(beside)."""
+        weights = _weights(width) - _weights(beside)
+        return math.sqrt(max(0.0, float(weights @ self._p @ weights)))
 
-    def _log_seconds(self, weights: _Weights) -> float:
-        return sum(self._state[k] * weight for k, weight in weights)
+
+@lru_cache(maxsize=1024)
+def _weights(width: int) -> Floats:
+    """[knots], how the log time of a width is interpolated."""
+    weights = np.zeros(_N)
+    width = min(width, KNOTS[-1])
+    if width in KNOTS:
+        weights[KNOTS.index(width)] = 1
+        return weights
+    right = next(k for k, knot in enumerate(KNOTS) if knot > width)
+    share = (width - KNOTS[right - 1]) / (KNOTS[right] - KNOTS[right - 1])
+    weights[right - 1 : right + 1] = 1 - share, share
+    return weights
+
+
+def _beyond(width: int) -> float:
+    """By which factor a width is beyond the last knot."""
+    return max(width / KNOTS[-1], 1.0)
 
 
 @lru_cache
-def _weights(width: int) -> _Weights:
-    """The knots that the log time of a width is interpolated from, with their weights."""
-    if width in KNOTS:
-        return ((KNOTS.index(width), 1.0),)
-    right = next((k for k, knot in enumerate(KNOTS) if knot > width), _N - 1)
-    share = (width - KNOTS[right - 1]) / (KNOTS[right] - KNOTS[right - 1])
-    return ((right - 1, 1 - share), (right, share))
+def _up_to(width: int) -> tuple[Floats, Floats]:
+    """[width, knots] and [width], `_weights` and `_beyond` of the widths 1, 2, …"""
+    widths = range(1, width + 1)
+    return np.array([_weights(each) for each in widths]), np.array([_beyond(each) for each in widths])
 
 
 def _prior(i: int, j: int) -> float:
     """Covariance of the log times at two knots before any pass was measured: a slope that may change at every knot."""
-    slope = (KNOTS[i] - 1) * (KNOTS[j] - 1) * _SLOPE_VARIANCE
-    bends = sum((KNOTS[i] - knot) * (KNOTS[j] - knot) for knot in KNOTS[1 : min(i, j)]) * _BEND_VARIANCE
+    slope = _PLACES[i] * _PLACES[j] * _SLOPE_VARIANCE
+    bends = sum((_PLACES[i] - place) * (_PLACES[j] - place) for place in _PLACES[1 : min(i, j)]) * _BEND_VARIANCE
     return _LEVEL_VARIANCE + (_JUMP_VARIANCE if i and j else 0.0) + slope + bends
+
+
+_PLACES: Final = tuple(min(knot, _STEEP) - 1 + _STEEP * math.log(max(knot / _STEEP, 1)) for knot in KNOTS)
+"""Of the knots, on a scale on which log time is expected to be a straight line."""
+_PRIOR: Final = np.array([[_prior(i, j) for j in range(_N)] for i in range(_N)])
+_DRIFT: Final = np.array([[_LEVEL_DRIFT + _SHAPE_DRIFT * min(i, j) for j in range(_N)] for i in range(_N)])

@@ -70,6 +70,6 @@ def test_tokens_that_cost_nothing_are_known_to() -> None:
     costs = LatencyModel(padded_width)
     for _ in range(40):
         for width in (1, 2, 5, 9):
-            costs.observe(1, width, None, 0, 0.0, 0.010 + 0.001 * (padded_width(width) > 5), 0.0)
+            costs.observe(1, width, None, 0, 0.0, 0.010 + 0.001 * (padded_width(width) > 5))
     passes = costs.verify_up_to(1, 9)
     assert passes[1] == passes[4] < passes[5] == passes[8]

@@ -110,7 +110,9 @@ class HeadDrafter(Drafter):
         """As many as the head knows in that slot."""
         return self._memory.lend(row, source, length)
 
-    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor, lengths: Sequence[int] | None = None) -> None:
+    def absorb(
+        self, rows: Sequence[SequenceState], tapped: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
+    ) -> None:
         """Keep the states of what the target has read."""
         self._memory.absorb(rows, tapped, lengths)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.runner.tree import Tree
 from specchat.engine.sequence.sequence import SequenceState
@@ -31,14 +32,18 @@ class HeadLayer(Protocol):
         """Copy the states of the first `length` tokens to another slot."""
 
     def absorb(
-        self, slots: Sequence[int], starts: Sequence[int], tapped: Tensor, lengths: Sequence[int] | None
+        self,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        tapped: Tensor | Sequence[Tensor],
+        lengths: Sequence[int] | None,
     ) -> None:
         """Keep the states of tokens.
 
         Args:
             slots: [B].
             starts: [B], the position of each row's first token.
-            tapped: [B, T, taps x d], the target's hidden states.
+            tapped: [B, T, taps x d], the target's hidden states, or of each row its own [T, taps x d].
             lengths: [B], how many of each row's T tokens are wanted; all if None.
         """
 
@@ -60,3 +65,8 @@ class HeadLayer(Protocol):
             parents: which of the places of the step before each of them follows.
             tokens: [B, P], int64, what they are.
         """
+
+
+def whole(tapped: Tensor | Sequence[Tensor]) -> Tensor:
+    """Hidden states as one tensor [B, T, taps x d]; 0 behind a row's own."""
+    return tapped if isinstance(tapped, Tensor) else pad_sequence(list(tapped), batch_first=True)

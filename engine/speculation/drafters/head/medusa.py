@@ -12,6 +12,7 @@ from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.growing.scores import Scores
+from specchat.engine.speculation.drafters.head.layer import whole
 from specchat.engine.speculation.drafters.head.states import States
 
 
@@ -100,11 +101,15 @@ class MedusaLayer:
         return self._states.stored.nbytes
 
     def absorb(
-        self, slots: Sequence[int], starts: Sequence[int], tapped: Tensor, lengths: Sequence[int] | None = None
+        self,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        tapped: Tensor | Sequence[Tensor],
+        lengths: Sequence[int] | None = None,
     ) -> None:
         """Keep the states of all T tokens."""
         del lengths  # what is not wanted is overwritten
-        self._states.put(slots, starts, tapped)
+        self._states.put(slots, starts, whole(tapped))
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the states of the first `length` tokens."""

@@ -69,12 +69,14 @@ class HeadMemory:
         return max(known, row.cached)
 
     @torch.inference_mode()
-    def absorb(self, rows: Sequence[SequenceState], tapped: Tensor, lengths: Sequence[int] | None = None) -> None:
-        """Keep the states of the tokens [B, T, taps x d] that the target has just read from `row.cached` on.
+    def absorb(
+        self, rows: Sequence[SequenceState], tapped: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
+    ) -> None:
+        """Keep the states of the tokens that the target has just read from `row.cached` on.
 
         Args:
             rows: B.
-            tapped: the target's hidden states.
+            tapped: the target's hidden states [B, T, taps x d], or of each row its own.
             lengths: how many of each row's T tokens are wanted, from the first on; all if not given.
         """
         self._layer.absorb([row.slot for row in rows], [row.cached for row in rows], tapped, lengths)

@@ -92,12 +92,16 @@ class PackedLayer:
         self._states[target, :length] = self._states[source, :length]
 
     def absorb(
-        self, slots: Sequence[int], starts: Sequence[int], tapped: Tensor, lengths: Sequence[int] | None = None
+        self,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        tapped: Tensor | Sequence[Tensor],
+        lengths: Sequence[int] | None = None,
     ) -> None:
         """Keep the states of the tokens that are wanted; they are made when somebody asks for them."""
-        counts = [tapped.shape[1]] * len(slots) if lengths is None else lengths
+        counts = [len(part) for part in tapped] if lengths is None else lengths
         for part, slot, start, count in zip(tapped, slots, starts, counts, strict=True):
-            self._read.append((slot, start, part[:count]))
+            self._read.append((slot, start, part if len(part) == count else part[:count]))
             self._unfused += count
         if self._unfused >= _MOST_UNFUSED:
             self._fuse()

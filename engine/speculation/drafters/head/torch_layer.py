@@ -17,7 +17,7 @@ from specchat.engine.runner.tree import Tree
 from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.growing.scores import Scores
-from specchat.engine.speculation.drafters.head.layer import WINDOW
+from specchat.engine.speculation.drafters.head.layer import WINDOW, whole
 from specchat.engine.speculation.drafters.head.states import States
 
 Embed = Callable[[Tensor], Tensor]
@@ -148,10 +148,15 @@ class TorchLayer:
         self._kept.copy(source, target, length)
 
     def absorb(
-        self, slots: Sequence[int], starts: Sequence[int], tapped: Tensor, lengths: Sequence[int] | None = None
+        self,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        tapped: Tensor | Sequence[Tensor],
+        lengths: Sequence[int] | None = None,
     ) -> None:
         """Keep the states of all T tokens."""
         del lengths  # what is not wanted is overwritten
+        tapped = whole(tapped)
         room = self._states.shape[1] - max(starts)
         tapped = functional.pad(tapped, (0, 0, 0, min(padded_width(tapped.shape[1]), room) - tapped.shape[1]))
         self._kept.put(slots, starts, self._head.fused(tapped))

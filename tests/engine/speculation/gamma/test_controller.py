@@ -112,8 +112,8 @@ class World:
                 steps=asked,
                 draft_s=self.noisy(asked * self.c * PLAIN_S),
                 verify_s=self.noisy(verify_s),
-                rest_s=self.noisy(REST_S),
             )
+            self.latency.observe_rest(1, kept > 0, self.noisy(REST_S))
             seconds = round_s(self.verify, self.c, asked, kept)
             played.append(Played(place, asked, kept, tokens_of(rates), seconds))
             place += accepted + 1
@@ -237,7 +237,8 @@ def measured(rows: int, verify: Pass) -> LatencyModel:
     latency = LatencyModel()
     for _ in range(50):
         for width in (1, 2, 5, 9, 17):
-            latency.observe(rows, width, None, 0, 0.0, verify(width), REST_S)
+            latency.observe(rows, width, None, 0, 0.0, verify(width))
+            latency.observe_rest(rows, width > 1, REST_S)
     return latency
 
 
@@ -274,7 +275,7 @@ def test_what_padding_leaves_free_is_verified_even_in_a_trial() -> None:
     latency = LatencyModel(lambda width: width if width == 1 else 5 + (width - 2) // 4 * 4)
     for _ in range(50):
         for width in (1, 5, 9, 13, 17):
-            latency.observe(1, width, None, 0, 0.0, PLAIN_S * (1 + 0.2 * (width - 1)), REST_S)
+            latency.observe(1, width, None, 0, 0.0, PLAIN_S * (1 + 0.2 * (width - 1)))
     controller = GammaController(latency)
     row = certain(0.02, controller)
     trials = []
@@ -288,7 +289,7 @@ def test_what_padding_leaves_free_is_verified_even_in_a_trial() -> None:
 def test_each_drafter_of_a_batch_gets_its_own_gamma() -> None:
     latency = measured(2, cpu)
     for name, c in (("cheap", 0.01), ("dear", 0.3)):
-        latency.observe(2, 5, name, 4, 4 * c * PLAIN_S, cpu(5), REST_S)
+        latency.observe(2, 5, name, 4, 4 * c * PLAIN_S, cpu(5))
     controller = GammaController(latency)
     rows = [controller.acceptance(name) for name in ("cheap", "dear")]
     for row in rows:
@@ -350,7 +351,8 @@ def tree_rounds(world: World, rates: Sequence[float], rounds: int, rows: int = 1
         world.gamma.observe([acceptance], [VerifiedDraft(buckets[:kept], len(path), tree, path)])
         verify_s = world.noisy(world.verify(rows * (kept + 1)))
         draft_s = world.noisy(asked * world.c * PLAIN_S)
-        world.latency.observe(rows, kept + 1, "tree", asked, draft_s, verify_s, REST_S)
+        world.latency.observe(rows, kept + 1, "tree", asked, draft_s, verify_s)
+        world.latency.observe_rest(rows, kept > 0, REST_S)
         played.append((asked, kept))
     return played
 

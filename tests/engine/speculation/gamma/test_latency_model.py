@@ -32,8 +32,8 @@ def feed(latency: LatencyModel, scale: float, passes: int, chance: random.Random
             steps,
             steps * scale * 0.002 * jitter(chance),
             scale * cpu(width) * jitter(chance),
-            0.001 * jitter(chance),
         )
+        latency.observe_rest(rows, steps > 0, 0.001 * jitter(chance))
 
 
 def test_before_any_measurement_only_ratios_mean_something() -> None:
@@ -58,8 +58,8 @@ def test_noise_averages_out(seed: int) -> None:
 def test_a_pass_never_gets_cheaper_with_more_tokens() -> None:
     latency = LatencyModel()
     for _ in range(50):
-        latency.observe(1, 1, None, 0, 0.0, 0.010, 0.0)
-        latency.observe(1, 9, None, 0, 0.0, 0.008, 0.0)
+        latency.observe(1, 1, None, 0, 0.0, 0.010)
+        latency.observe(1, 9, None, 0, 0.0, 0.008)
     times = latency.verify_up_to(1, 17)
     assert times == sorted(times)
     assert times[-1] == latency.verify(1, 17)
@@ -68,9 +68,9 @@ def test_a_pass_never_gets_cheaper_with_more_tokens() -> None:
 def test_a_held_up_first_pass_is_forgotten() -> None:
     """The first pass of a process may take a hundred times as long as any later one."""
     latency = LatencyModel()
-    latency.observe(1, 1, None, 0, 0.0, 4.0, 0.0)
+    latency.observe(1, 1, None, 0, 0.0, 4.0)
     for _ in range(5):
-        latency.observe(1, 1, None, 0, 0.0, 0.036, 0.0)
+        latency.observe(1, 1, None, 0, 0.0, 0.036)
     assert latency.verify(1, 1) == pytest.approx(0.036, rel=0.15)
 
 
@@ -86,8 +86,8 @@ def test_the_machine_may_change_its_speed(scale: float) -> None:
 def test_a_step_from_one_token_to_two_is_seen() -> None:
     latency, chance = LatencyModel(), random.Random(2)
     for _ in range(60):
-        latency.observe(1, 1, None, 0, 0.0, 0.010 * jitter(chance), 0.0)
-        latency.observe(1, 2, None, 0, 0.0, 0.014 * jitter(chance), 0.0)
+        latency.observe(1, 1, None, 0, 0.0, 0.010 * jitter(chance))
+        latency.observe(1, 2, None, 0, 0.0, 0.014 * jitter(chance))
     assert latency.verify(1, 2) / latency.verify(1, 1) == pytest.approx(1.4, rel=0.1)
 
 
@@ -95,10 +95,10 @@ def test_doubt_shrinks_with_measurements_of_both_kinds() -> None:
     latency, chance = LatencyModel(), random.Random(3)
     fresh = latency.doubt(1, 5)
     for _ in range(20):
-        latency.observe(1, 5, None, 0, 0.0, cpu(5) * jitter(chance), 0.0)
+        latency.observe(1, 5, None, 0, 0.0, cpu(5) * jitter(chance))
     one_kind = latency.doubt(1, 5)
     for _ in range(20):
-        latency.observe(1, 1, None, 0, 0.0, cpu(1) * jitter(chance), 0.0)
+        latency.observe(1, 1, None, 0, 0.0, cpu(1) * jitter(chance))
     assert latency.doubt(1, 5) < 0.6 * one_kind < fresh
 
 
@@ -113,5 +113,5 @@ def test_an_unseen_batch_size_is_like_the_nearest_one() -> None:
 
 def test_drafting_that_nobody_can_be_charged_with_is_not_learnt() -> None:
     latency = LatencyModel()
-    latency.observe(1, 1, None, 0, 5.0, 0.036, 0.0)
+    latency.observe(1, 1, None, 0, 5.0, 0.036)
     assert latency.draft_step("draft", 1) < 0.036

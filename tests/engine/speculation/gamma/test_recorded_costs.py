@@ -153,7 +153,8 @@ def _shares(world: World) -> list[float]:
 def _time(world: World, drafter: str, asked: int, kept: int) -> None:
     draft_s = world.noisy(asked * STEP * world.verify(1))
     verify_s, rest_s = world.noisy(world.verify(kept + 1)), world.noisy(REST)
-    world.latency.observe(1, kept + 1, drafter, asked, draft_s, verify_s, rest_s)
+    world.latency.observe(1, kept + 1, drafter, asked, draft_s, verify_s)
+    world.latency.observe_rest(1, kept > 0, rest_s)
 
 
 def reached(play: Callable[[World], list[float]], verify: Pass, best: float) -> float:

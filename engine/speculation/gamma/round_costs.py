@@ -1,0 +1,62 @@
+"""What rounds of one batch size cost, in plain rounds (γ = 0) of the same batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specchat.engine.speculation.gamma.latency_model import LatencyModel
+
+_MOST = 64
+"""Drafted tokens of all rows up to which costs are worked out; beyond, they grow as they did last."""
+
+
+class RoundCosts:
+    """A view of the cost table as it is now.
+
+    The size of a round's drafts is the tokens of the longest one where passes are padded, else those of all rows.
+
+    Args:
+        latency: the cost table.
+        rows: B.
+        limit: the longest draft of a row.
+    """
+
+    def __init__(self, latency: LatencyModel, rows: int, limit: int) -> None:
+        self.rows, self.ragged = rows, latency.ragged
+        self._latency = latency
+        plain, most = latency.plain_width(rows), max(limit, min(limit * rows, _MOST)) if self.ragged else limit
+        seconds = latency.verify_up_to(rows, plain + most)[plain - 1 :]
+        rest = latency.rest(rows)
+        self.plain_s = seconds[0] + rest
+        more = max(0.0, latency.rest(rows, drafted=True) - rest)
+        self.passes = [1.0, *((each + rest + more) / self.plain_s for each in seconds[1:])]
+        """Rounds by the size of their drafts, 0, 1, 2, …, what drafting takes not counted."""
+
+    def verifying(self, size: int) -> float:
+        """What verifying drafts of a size adds to a round."""
+        beyond = size - len(self.passes) + 1
+        if beyond <= 0:
+            return self.passes[size] - 1.0
+        return self.passes[-1] - 1.0 + beyond * (self.passes[-1] - self.passes[-2])
+
+    def size(self, lengths: Sequence[int]) -> int:
+        """Of drafts of these lengths."""
+        return sum(lengths) if self.ragged else max(lengths, default=0)
+
+    def doubt(self, size: int) -> float:
+        """Standard deviation of the logarithm of a pass over so much more than nothing."""
+        return self._latency.doubt(self.rows, self._latency.plain_width(self.rows) + size)
+
+    def step(self, drafter: str) -> float:
+        """A draft step for all rows."""
+        return self._latency.draft_step(drafter, self.rows) / self.plain_s
+
+    def further_step(self, drafter: str) -> float:
+        """A draft step behind another."""
+        return self._latency.further_step(drafter, self.rows) / self.plain_s
+
+    def drafting(self, drafter: str, steps: int) -> float:
+        """So many draft steps."""
+        if not steps:
+            return 0.0
+        return self._latency.first_step(drafter, self.rows) / self.plain_s + (steps - 1) * self.further_step(drafter)
