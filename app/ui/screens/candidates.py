@@ -65,7 +65,7 @@ class CandidatesScreen(Screen[int | None]):
         with Grid(id="candidates"):
             yield from self._frames
         yield NoticeLine()
-        yield KeyBar(compact=True, show_command_palette=False)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         """Begin with the one that goes on."""

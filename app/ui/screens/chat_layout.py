@@ -66,5 +66,5 @@ class ChatLayout:
             yield self.panel
             yield self.inspector
         yield NoticeLine()
-        yield KeyBar(compact=True, show_command_palette=False)
+        yield KeyBar()
         yield TooSmall(id="too-small")

@@ -85,7 +85,7 @@ class SideScreen(Screen[Conversation | None]):
             with self._frame:
                 yield self._composer
         yield NoticeLine()
-        yield KeyBar(compact=True, show_command_palette=False)
+        yield KeyBar()
         yield TooSmall(id="too-small")
 
     def on_mount(self) -> None:
