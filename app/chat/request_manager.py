@@ -16,7 +16,7 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.examination import Examination
 from specchat.app.chat.questions import Look, Questions
 from specchat.app.chat.record_queue import RecordQueue
-from specchat.app.chat.reply import Reply, Stage, stored_reply
+from specchat.app.chat.reply import Reply, Stage, furthest, stored_reply
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.sources.no_source import NoSource
@@ -291,6 +291,11 @@ class RequestManager:
         turn = Turn(last or f"{len(request.prompt_ids)} token ids", self._reply_to(request))
         conversation.append(turn)
         self.replies[request.request_id] = (conversation, turn)
+
+    @property
+    def stage(self) -> Stage | None:
+        """How far the running reply has got that is furthest; None where none runs."""
+        return furthest(self._reply(request_id).stage for request_id in self.replies)
 
     def drain(self) -> Iterator[Record]:
         """Store every new record, then deliver it to its reply; yields those that belong to none, in order."""

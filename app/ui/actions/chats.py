@@ -11,6 +11,7 @@ from textual.app import App
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.reply import Stage
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
@@ -112,6 +113,11 @@ class ChatActions:
     def drain(self) -> Iterable[Record]:
         """Hand new records to their replies; gives those that concern the engine as a whole."""
         return self._requests.drain()
+
+    @property
+    def stage(self) -> Stage | None:
+        """How far the running reply has got that is furthest; None where none runs."""
+        return self._requests.stage
 
     def write(self) -> None:
         """Store what is typed and not sent, where it has changed since the last call."""

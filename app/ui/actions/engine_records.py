@@ -11,7 +11,6 @@ from specchat.app.sources.probe import Probe
 from specchat.app.ui.actions.engine_offer import EngineOffer
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import say
-from specchat.app.ui.pace import Pace, pace_for
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.engine import Counted, Died, Loading, Notice, Ready, Record, Request
 
@@ -25,7 +24,7 @@ class EngineRecords:
         requests: Sends what has been waiting, once the engine is ready.
         settings: Shows what drafts.
         offer: Filled in with what was loaded.
-        set_pace: Called with the pace that suits the engine's device; None in a replay, which has none.
+        suit: Called with the engine's device.
         probe: Told which GPU to look at; None where nothing is measured.
     """
 
@@ -36,7 +35,7 @@ class EngineRecords:
         requests: RequestManager,
         settings: SettingsActions,
         offer: EngineOffer,
-        set_pace: Callable[[Pace], None] | None,
+        suit: Callable[[str], None],
         probe: Probe | None,
     ) -> None:
         self._app = app
@@ -44,7 +43,7 @@ class EngineRecords:
         self._requests = requests
         self._settings = settings
         self._offer = offer
-        self._set_pace = set_pace
+        self._suit = suit
         self._probe = probe
 
     def handle(self, record: Record) -> None:
@@ -73,8 +72,7 @@ class EngineRecords:
 
     def _become_ready(self, ready: Ready) -> None:
         self._offer.update(ready)
-        if self._set_pace is not None:
-            self._set_pace(pace_for(ready.device))
+        self._suit(ready.device)
         self._settings.show_drafting()
         self._screen.status.show_ready(ready)
         if self._probe is not None and ready.device == "cuda":

@@ -43,10 +43,6 @@ from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
 from specchat.app.ui.widgets.transcript import Transcript
 
-PANEL_EVERY = 8
-"""Figures are taken with every eighth update of the conversation, so that they stay long enough to be read. Line, panel
-and timeline show the same ones."""
-
 
 class ChatScreen(Screen[None]):
     """Shows one conversation, or a replay. What concerns other chats and the app, it posts as messages."""
@@ -73,10 +69,11 @@ class ChatScreen(Screen[None]):
             player: Plays a trace; None in a chat.
         """
         # The first frame is styled once: what it shows is said here, not when it is mounted.
-        super().__init__(classes="-empty -pane-chat" + (" -replay" if player else ""))
+        super().__init__(classes="-pane-chat" + (" -replay" if player else ""))
         self._compositor = NarrowCompositor()
         self.pace = Pace()
         self._requests = requests
+        self._redraw = redraw
         self._widgets = widgets = ChatLayout(player)
         self._transcript = transcript = widgets.transcript
         if player:  # who watches a trace wants to see its drafts
@@ -95,6 +92,7 @@ class ChatScreen(Screen[None]):
         self.writing = Writing(self, requests, widgets, lambda: self.conversation)
         """What stands in the composer."""
         self._updates = 0
+        """Since figures were taken last."""
         self._panel_state: tuple[object, ...] | None = None
 
     @property
@@ -120,7 +118,7 @@ class ChatScreen(Screen[None]):
         self._stepping.stepper = stepper
 
     def set_pace(self, pace: Pace) -> None:
-        """How often `update` is called from here on."""
+        """Says how often `update` is called."""
         self.pace = self._transcript.pace = pace
 
     # What is shown
@@ -152,13 +150,14 @@ class ChatScreen(Screen[None]):
         """Draw what has changed in the conversation; called with every frame."""
         self._updates += 1
         empty = not self.conversation.turns
-        if self.has_class("-empty") is not empty:
-            self.set_class(empty, "-empty")
+        if self._widgets.empty is not empty:
+            self._widgets.show_empty(empty=empty)
             self._widgets.composer.offering = empty
         if self._replay is not None:
             self._widgets.replay_bar.update()
-        due = self._updates % PANEL_EVERY == 0
+        due = self._updates >= self.pace.figures_every
         if due:
+            self._updates = 0
             for reply in self.conversation.all_running:
                 reply.take_figures()
         self._transcript.update()
@@ -314,7 +313,7 @@ class ChatScreen(Screen[None]):
         self.writing.sent()
         self._transcript.follow()
         self._widgets.frame.show(self.conversation)
-        self.update()
+        self._redraw()
         return True
 
     def action_offer(self, place: int) -> None:

@@ -30,7 +30,7 @@ class CandidateFrame(Vertical):
         Args:
             turn: The prompt and its replies.
             place: Index of this reply among them.
-            pace: How often the screen is drawn.
+            pace: Says how often the screen is drawn.
         """
         super().__init__(classes="candidate")
         self.place = place

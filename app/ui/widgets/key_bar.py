@@ -109,9 +109,7 @@ class KeyBar(Widget):
             binding = active.binding
             if binding.show and binding.action not in found:
                 name = self.app.get_key_display(binding)
-                found[binding.action] = ShownKey(
-                    binding.key, name, binding.description, binding.action, active.enabled
-                )
+                found[binding.action] = ShownKey(binding.key, name, binding.description, binding.action, active.enabled)
         if (keys := list(found.values())) != self._all:
             self._all = keys
             self._fit()
