@@ -82,10 +82,12 @@ class CandidatesScreen(Screen[int | None]):
         """Draw what has changed in the replies; called with every frame.
 
         Where frames are many, each reply is drawn with every other one, which reads as well and costs a fifth less.
+        Replies beside each other have the same turn: Textual draws all that lies between two of them.
         """
         self._updates += 1
-        turns = self._pace.turns
-        for frame in self._frames[self._updates % turns :: turns]:
+        each = ceil(len(self._frames) / self._pace.turns)
+        first = self._updates % self._pace.turns * each
+        for frame in self._frames[first : first + each]:
             frame.update()
 
     def action_pick(self, place: int) -> None:
