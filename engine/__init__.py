@@ -12,12 +12,9 @@ from specchat.engine.errors import EngineError
 from specchat.engine.events import (
     MOST_DRAFTED,
     Admitted,
-    Candidate,
     Counted,
-    Detail,
     Died,
     Event,
-    Fate,
     Finished,
     FinishReason,
     Given,
@@ -25,11 +22,8 @@ from specchat.engine.events import (
     Notice,
     Prefilled,
     Ready,
-    Refused,
-    Round,
     Step,
     Thinking,
-    Token,
     Totals,
 )
 from specchat.engine.lanes.clock import CLOCKS, Order
@@ -39,6 +33,7 @@ from specchat.engine.preload import preload_torch
 from specchat.engine.private_files import FILE_MODE, create_text, make_folder, make_private
 from specchat.engine.progress import Progress, size_text
 from specchat.engine.request import MAX_GAMMA, WHEN_FULL, Message, Request, Sampling, gamma_text, parse_gamma
+from specchat.engine.round import Candidate, Detail, Fate, Refused, Round, Token
 from specchat.engine.sequence.fit import left_out, without
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
 from specchat.engine.stats.speedup import Baseline, Speedup, SpeedupTracker

@@ -1,35 +1,16 @@
 """Events of the engine: immutable, picklable records that need neither torch nor a model.
 
-`Round` is the central one: colours, panel, statistics, traces, replay and benchmarks are made from it and nothing else.
-Every record serialises to one JSON line (`engine.trace`). Times are in seconds; `at` counts from the creation of the
-engine.
+`engine.round.Round` is the central one. Every record serialises to one JSON line (`engine.trace`). Times are in
+seconds; `at` counts from the creation of the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-
-class Fate(StrEnum):
-    """Fate of one token. The first three are of drafted tokens, the others of a round's last token."""
-
-    ACCEPTED = "accepted"
-    """Drafted, and accepted by the target."""
-    REJECTED = "rejected"
-    """Drafted, and rejected by the target."""
-    DISCARDED = "discarded"
-    """Drafted behind a rejection, not tested."""
-    CORRECTION = "correction"
-    """Drawn from the residual norm(max(0, p - q)) after a rejection."""
-    BONUS = "bonus"
-    """Drawn from p after all drafted tokens were accepted."""
-    PLAIN = "plain"
-    """Drawn from p in a round without a draft."""
-    UNKNOWN = "unknown"
-    """Part of the reply of a server that does not say what became of it."""
+from specchat.engine.round import Round
 
 
 class FinishReason(StrEnum):
@@ -44,26 +25,6 @@ class FinishReason(StrEnum):
     """The context is full."""
     CANCELLED = "cancelled"
     ERROR = "error"
-
-
-class Token(NamedTuple):
-    """One token as displayed. `place` is its index among the round's tokens, in display order."""
-
-    id: int
-    text: str
-    fate: Fate
-    place: int
-
-
-class Candidate(NamedTuple):
-    """One entry of a top-k list: a token, its text, and its probability."""
-
-    id: int
-    """Token id."""
-    text: str
-    """Its text on its own."""
-    probability: float
-    """Its probability in the list's distribution."""
 
 
 MOST_DRAFTED = 4096
@@ -97,165 +58,6 @@ class Thinking(NamedTuple):
     """The marker behind it."""
     begun: bool
     """Whether the opening marker ends the prompt: the reply then begins inside."""
-
-
-class Refused(NamedTuple):
-    """A further token of a tree that was tested for a position and rejected."""
-
-    id: int
-    """Token id."""
-    text: str
-    """Its text on its own."""
-    p: float
-    """p(x) at this token's turn: of the residual after the rejections before it."""
-    q: float
-    """q(x) at this token's turn."""
-    u: float
-    """The uniform draw: it was rejected as u·q ≥ p."""
-
-
-@dataclass(frozen=True, slots=True)
-class Detail:
-    """Top-k lists and entropies (nats) of one tested position, for requests with `Request.detail` > 0."""
-
-    target: tuple[Candidate, ...]
-    """The likeliest tokens of p; of a greedy reply, of the softmax at temperature 1."""
-    draft: tuple[Candidate, ...]
-    """Empty if nothing was drafted there."""
-    residual: tuple[Candidate, ...]
-    """norm(max(0, p - q)); only at a correction."""
-    target_entropy: float
-    """Entropy of p, in nats."""
-    draft_entropy: float
-    """Entropy of q, in nats; 0 if nothing was drafted there."""
-    probability: float | None = None
-    """Of the position's own token (the tested one, or `Round.last`) under the distribution that `target` lists; None in
-    traces older than version 3."""
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One draft and one verification for one request (Leviathan et al. 2023, Algorithm 1).
-
-    `drafted[:accepted]` and then `last` were emitted. If `accepted < len(p)`, `drafted[accepted]` was rejected and
-    the tokens behind it were discarded. `p`, `q`, `u` and `beta` hold one value per *tested* token: p(x) and q(x) under
-    the standardised distributions, the uniform draw u (accepted iff u·q < p; with a lenience l, iff u·l·q < p), and
-    β = Σ min(p, q).
-
-    A drafter may offer several tokens for one position (`engine.runner.tree`), which are tested one after the other.
-    Then `drafted` holds the accepted one, or the first if none was, and behind a rejection the first choices of that
-    branch. Other rejected tokens are in `refused`; p and q are the residuals at each token's turn, and β is the
-    probability that one of the tokens offered is accepted.
-
-    A round may be put together from what another server says (`observed`). Then `p`, `q`, `u` and `beta` are empty,
-    token ids are -1, pieces of rejected and discarded tokens are empty, all of the time is in `rest_s`, which counts
-    from the text before, and `last_fate` is UNKNOWN where nothing was said of the token.
-    """
-
-    request_id: str
-    """The request that this round was for."""
-    number: int
-    """0 for the request's first round."""
-    position: int
-    """Tokens of prompt and reply before this round."""
-    drafter: str
-    """What proposed the tokens."""
-    gamma: int
-    """Draft length asked for; the drafter may have drafted fewer."""
-    drafted: tuple[int, ...]
-    """Drafted token ids."""
-    p: tuple[float, ...]
-    """p(x) of each tested token."""
-    q: tuple[float, ...]
-    """q(x) of each tested token."""
-    u: tuple[float, ...]
-    """The uniform draw of each tested token."""
-    beta: tuple[float, ...]
-    """β = Σ min(p, q) at each tested position."""
-    accepted: int
-    """How many drafted tokens were accepted."""
-    last: int | None
-    """The correction, bonus or plain token; None if the request ended inside the accepted tokens."""
-    last_fate: Fate | None
-    """Fate of `last`; None without one."""
-    pieces: tuple[str, ...]
-    """Text per drafted token. Over a request, the emitted pieces and `Finished.tail` concatenate to the reply."""
-    last_piece: str
-    """Text of `last`."""
-    at: float
-    """Time of the round's end."""
-    draft_s: float
-    """Time of drafting."""
-    verify_s: float
-    """Time of the target's pass and of acceptance."""
-    rest_s: float
-    """Time of the round outside draft and verification."""
-    rows: int
-    """B: requests that shared this round; the three times are of the whole batch."""
-    detail: tuple[Detail, ...] = ()
-    """One per tested token, then one for `last`; empty unless asked for."""
-    refused: tuple[tuple[Refused, ...], ...] = ()
-    """Per tested token, the other tokens rejected at its position, in order; empty for a chain."""
-    offered: int = 0
-    """Tokens of the tree; 0 for a chain."""
-    plain_s: float = 0.0
-    """Time of a pass over one token of each row of the batch, measured just before this round; 0 where none was."""
-    judged: int | None = None
-    """Number of tested tokens of an observed round; None of a round of an engine of ours, where `p` has them."""
-
-    @property
-    def observed(self) -> bool:
-        """Whether it was put together from what another server says."""
-        return self.judged is not None
-
-    @property
-    def tested(self) -> int:
-        """Number of tested tokens: the accepted ones and the rejected one."""
-        return len(self.p) if self.judged is None else self.judged
-
-    @property
-    def verified(self) -> int:
-        """K: drafted tokens in the target's pass."""
-        return self.offered or len(self.drafted)
-
-    @property
-    def wasted(self) -> int:
-        """Drafted tokens that are not part of the reply."""
-        return self.verified - self.accepted
-
-    @property
-    def steps(self) -> int:
-        """Positions drafted for."""
-        return self.gamma if self.offered else len(self.drafted)
-
-    @property
-    def seconds(self) -> float:
-        """Duration of the whole round."""
-        return self.draft_s + self.verify_s + self.rest_s
-
-    @property
-    def emitted(self) -> tuple[int, ...]:
-        """Token ids this round added to the reply, in order."""
-        head = self.drafted[: self.accepted]
-        return head if self.last is None else (*head, self.last)
-
-    @property
-    def text(self) -> str:
-        """Text this round added to the reply."""
-        return "".join(self.pieces[: self.accepted]) + self.last_piece
-
-    def tokens(self) -> Iterator[Token]:
-        """All tokens of the round in display order: accepted, rejected, discarded, then the last."""
-        for i, (token, piece) in enumerate(zip(self.drafted, self.pieces, strict=True)):
-            if i < self.accepted:
-                fate = Fate.ACCEPTED
-            elif i < self.tested:
-                fate = Fate.REJECTED
-            else:
-                fate = Fate.DISCARDED
-            yield Token(token, piece, fate, i)
-        if self.last is not None and self.last_fate is not None:
-            yield Token(self.last, self.last_piece, self.last_fate, len(self.drafted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from specchat.engine.kernels.library import CBatch, KernelError
+from specchat.engine.kernels.library import KernelError
+from specchat.engine.kernels.structures import CBatch
 
 Ints = NDArray[np.int32]
 

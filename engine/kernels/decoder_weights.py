@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specchat.engine.kernels.library import CLayer, CModel, CRope, KernelError
+from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
+from specchat.engine.kernels.structures import CLayer, CModel, CRope
 
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 _LARGEST_HEAD = 512

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from specchat.engine.kernels.chains import Batch, Chains, Ints
 from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.library import CHeadModel, CHeadStep, KernelError, library
+from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.packed_matrix import PackedMatrix
+from specchat.engine.kernels.structures import CHeadModel, CHeadStep
 
 STATE = -1
 """Source of a place that reads the state in its slot and column."""

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specchat.engine.kernels.library import CMatrix, KernelError, library
+from specchat.engine.kernels.library import KernelError, library
+from specchat.engine.kernels.structures import CMatrix
 
 _ALIGNMENT = 64
 

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.kernels.library import CDraw, CRow, CRows, CSampling, library
+from specchat.engine.kernels.library import library
+from specchat.engine.kernels.structures import CDraw, CRow, CRows, CSampling
 from specchat.engine.request import COLDEST, Sampling
 
 if TYPE_CHECKING:

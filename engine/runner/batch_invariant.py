@@ -55,7 +55,7 @@ class SlotView(StaticView):
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Write keys and values [1, G, T, D] of one layer; return the slot's first S columns."""
-        keys, values = self._cache.keys[layer_idx][self._slot], self._cache.values[layer_idx][self._slot]
+        keys, values = self.cache.keys[layer_idx][self._slot], self.cache.values[layer_idx][self._slot]
         keys[:, self._positions[0]] = key[0]
         values[:, self._positions[0]] = value[0]
         return keys[None, :, : self.length], values[None, :, : self.length]

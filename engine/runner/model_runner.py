@@ -7,24 +7,25 @@ from copy import copy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.attention.flex_attention import BlockMask
 
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.kernels.quantized_embedding import QuantizedEmbedding
 from specchat.engine.runner import attention, flex
+from specchat.engine.runner.attention_masks import AttentionMasks
 from specchat.engine.runner.batch_invariant import BatchInvariantRunner
+from specchat.engine.runner.cache_probe import CacheProbe
 from specchat.engine.runner.compile import compile_layers
 from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.device import require_memory
+from specchat.engine.runner.first_layers import first_layers
 from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.kv_cache import CacheView, KVCache
 from specchat.engine.runner.longrope import fix_longrope
 from specchat.engine.runner.padding import CAPTURED, captured_width, padded_width
 from specchat.engine.runner.static_view import StaticView
 from specchat.engine.runner.to_device import to_device
-from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
+from specchat.engine.runner.tree_mask import TreeMask
 
 
 class ModelRunner:
@@ -60,8 +61,9 @@ class ModelRunner:
         self.judges_all = True
         self.short_context = fix_longrope(model, context, self)
         """Context of the short set of rotary factors, where the model has two and runs with the long one."""
-        self._fold = self._use_slot_attention()
-        self.flex = self._fold > 0 and not exact and flex.is_available(self.device, self._head_size)
+        folded = self._use_slot_attention()
+        self._masks = AttentionMasks(self.config, folded, model.dtype, self.device)
+        self.flex = folded > 0 and not exact and flex.is_available(self.device, self._head_size)
         """Whether passes of fixed shape attend by `engine.runner.flex`."""
         self._not_flex: str | None = None
         self._gathers = True
@@ -138,7 +140,7 @@ class ModelRunner:
             EngineError: its modelling code keeps layers elsewhere than others do.
         """
         part = copy(self)
-        part.model, part.taps = _cut_off(self.model, count), ()
+        part.model, part.taps = first_layers(self.model, count), ()
         part._static = None
         if self.graph_runner is not None:
             part.graph_runner = GraphRunner(
@@ -156,10 +158,10 @@ class ModelRunner:
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding of tokens [...]."""
         embedding = self.model.get_input_embeddings()
-        if isinstance(embedding, QuantizedEmbedding):
-            rows: Tensor = embedding(tokens)
-            return rows
-        return functional.embedding(tokens, embedding.weight)
+        if isinstance(embedding, nn.Embedding):  # without the factor that some families' embeddings add
+            return functional.embedding(tokens, embedding.weight)
+        rows: Tensor = embedding(tokens)
+        return rows
 
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer of tokens [n]."""
@@ -234,45 +236,11 @@ class ModelRunner:
         return model(
             input_ids=tokens,
             position_ids=positions.clamp(max=self._limit),
-            attention_mask=self._mask(columns, view, tree_mask),
+            attention_mask=self._masks.of(columns, view, tree_mask),
             past_key_values=view,
             use_cache=True,
             output_hidden_states=bool(self.taps),
         )
-
-    def _mask(
-        self, written: Tensor, view: CacheView | StaticView | _Probe, tree_mask: TreeMask | None = None
-    ) -> Tensor | BlockMask | dict[str, Tensor | BlockMask]:
-        """Attention mask for the S columns of a view, in the form that the model's attention takes (per layer type if
-        it mixes full and sliding windows)."""
-        columns = torch.arange(view.length, device=self.device)
-
-        def seen(window: int | None) -> Tensor:
-            if tree_mask is not None:
-                return tree_visibility(
-                    tree_mask.inside, tree_mask.depths, tree_mask.depths, written[:, 0], columns, window
-                )
-            before = columns <= written[:, None, :, None]
-            return before if window is None else before & (columns > written[:, None, :, None] - window)
-
-        def shaped(window: int | None) -> Tensor | BlockMask:
-            if not (isinstance(view, StaticView) and view.paged):
-                return self._shaped(seen(window))
-            return flex.block_mask(seen(window), written[:, -1] + 1, view.slots, self.cache.columns, self.cache.slots)
-
-        window = getattr(self.config, "sliding_window", None)
-        types = set(getattr(self.config, "layer_types", None) or ())
-        if window is None or (types and "sliding_attention" not in types):
-            return shaped(None)
-        if not types:
-            return shaped(window)
-        return {"full_attention": shaped(None), "sliding_attention": shaped(window)}
-
-    def _shaped(self, mask: Tensor) -> Tensor:
-        if self._fold > 0:
-            return mask.repeat(1, 1, self._fold, 1) if self._fold > 1 else mask
-        blocked = torch.zeros(mask.shape, dtype=self.model.dtype, device=self.device)
-        return blocked.masked_fill_(~mask, torch.finfo(self.model.dtype).min)
 
     def _use_slot_attention(self) -> int:
         """Switch on `slot_attention` and return H / G; return 0 for models that need their own (eager) attention."""
@@ -300,54 +268,21 @@ class ModelRunner:
     @torch.inference_mode()
     def _shapes(self) -> list[tuple[int, int, int, int]]:
         """KV cache shape of each layer (see `KVCache`), observed by feeding one token; and what attention reads."""
-        probe = _Probe()
+        probe = CacheProbe()
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         try:
-            with attention.noted() as layers:
-                self.model.base_model(
-                    input_ids=token,
-                    position_ids=torch.zeros_like(token),
-                    attention_mask=self._mask(torch.zeros_like(token), probe),
-                    past_key_values=probe,
-                    use_cache=True,
-                )
+            self.model.base_model(
+                input_ids=token,
+                position_ids=torch.zeros_like(token),
+                attention_mask=self._masks.of(torch.zeros_like(token), probe),
+                past_key_values=probe,
+                use_cache=True,
+            )
         except Exception as error:  # any modelling code may be behind this call
             kind = getattr(self.config, "model_type", type(self.model).__name__)
             raise EngineError(
                 f"models of type {kind} cannot be run with a slot cache ({error}): choose another"
             ) from error
-        self._gathers = len(layers) < len(probe.shapes)
+        self._gathers = not probe.attention_alone_reads
         self.flex = self.flex and not self._gathers
         return [probe.shapes[i] for i in sorted(probe.shapes)]
-
-
-def _cut_off(model: Any, count: int) -> Any:
-    """A causal language model of the same modules with fewer layers."""
-    whole, name = copy(model), model.base_model_prefix
-    base = copy(getattr(model, name))
-    layers = getattr(base, "layers", None)
-    if not isinstance(layers, torch.nn.ModuleList):
-        kind = getattr(model.config, "model_type", type(model).__name__)
-        raise EngineError(f"models of type {kind} cannot draft by early exit: choose another drafter")
-    # A copied module shares its table of submodules with the original.
-    whole._modules, base._modules = dict(model._modules), dict(base._modules)
-    base._modules["layers"] = layers[:count]
-    whole._modules[name] = base
-    return whole
-
-
-class _Probe:
-    """Cache stand-in that records the shapes of keys and values."""
-
-    is_compileable = False
-    length = 1
-
-    def __init__(self) -> None:
-        self.shapes: dict[int, tuple[int, int, int, int]] = {}
-
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        self.shapes[layer_idx] = (key.shape[1], key.shape[3], value.shape[1], value.shape[3])
-        return key, value
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
-        return 0

@@ -62,7 +62,7 @@ class StaticView:
     def __init__(
         self, cache: KVCache, slots: Tensor, columns: int, positions: Tensor, *, compiled: bool = False
     ) -> None:
-        self._cache = cache
+        self.cache = cache
         self.slots = slots
         self.length = columns
         self.compiled = compiled
@@ -72,7 +72,7 @@ class StaticView:
 
     def layer(self, layer_idx: int) -> LayerView:
         """View of one layer."""
-        keys, values = self._cache.keys[layer_idx], self._cache.values[layer_idx]
+        keys, values = self.cache.keys[layer_idx], self.cache.values[layer_idx]
         return LayerView(keys, values, self.slots, self.length, self._positions, paged=self.paged)
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,25 +22,9 @@ from specchat.engine.speculation.gamma.acceptance_model import AcceptanceModel, 
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.gamma.controller import GammaController
 from specchat.engine.speculation.gamma.latency_model import LatencyModel
-from specchat.engine.speculation.proposal import Draft, Proposal, merge
+from specchat.engine.speculation.proposal import Draft, merge
+from specchat.engine.speculation.round_plan import RoundPlan
 from specchat.engine.speculation.verify.outcome import Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class RoundPlan:
-    """What is to be verified in a round, and how it came about."""
-
-    proposal: Proposal
-    gammas: list[int]
-    """Draft length asked for, per row."""
-    adaptive: list[int]
-    """Rows (by index) whose γ is chosen by the controller."""
-    buckets: list[list[int]]
-    """How sure the drafter was of each token to be verified, per adaptive row."""
-    drafter: str | None
-    """The one that drafted; None if none or several did."""
-    steps: int
-    """Draft steps it took."""
 
 
 class Planner:
@@ -159,7 +143,7 @@ class Planner:
         for mine, draft in drafts:
             for k, i in enumerate(mine):
                 if self.drafters[rows[i].drafter].always:  # what it gives beyond γ is γ too
-                    gammas[i] = max(gammas[i], _positions(draft, k))
+                    gammas[i] = max(gammas[i], draft.positions(k))
         names = {rows[mine[0]].drafter for mine, _ in drafts}
         return RoundPlan(
             proposal=merge(drafts, len(rows), device),
@@ -293,26 +277,13 @@ class Planner:
             try:
                 asked = [gammas[i] for i in mine]
                 draft = self.drafters[name].propose([rows[i] for i in mine], asked, [budgets[i] for i in mine])
-                _check(draft, [rows[i].room for i in mine] if always else asked)
+                draft.check([rows[i].room for i in mine] if always else asked)
             except Exception as error:  # a drafter is a plug: whatever it raises, the target goes on alone
                 for i in mine:
                     self._on_fault(rows[i], error)
                 continue
             drafts.append((mine, draft))
         return drafts
-
-
-def _positions(draft: Draft, row: int) -> int:
-    """The positions that one row's draft is for."""
-    tree = draft.trees[row] if draft.trees else None
-    return tree.depth if tree else draft.lengths[row]
-
-
-def _check(draft: Draft, most: Sequence[int]) -> None:
-    """Check that a draft is for no more positions than were asked for: what is beyond them may not fit."""
-    for row, gamma in enumerate(most):
-        if (found := _positions(draft, row)) > gamma:
-            raise ValueError(f"it drafted for {found} positions where {gamma} were asked for")
 
 
 def _steps(drafts: Sequence[tuple[list[int], Draft]], gammas: Sequence[int], rows: int) -> list[int]:

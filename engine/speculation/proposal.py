@@ -57,6 +57,21 @@ class Draft:
     steps: int | None = None
     """Draft steps taken; None for as many as the longest draft asked for."""
 
+    def positions(self, row: int) -> int:
+        """The positions that one row's draft is for."""
+        tree = self.trees[row] if self.trees else None
+        return tree.depth if tree else self.lengths[row]
+
+    def check(self, most: Sequence[int]) -> None:
+        """Check that no row's draft is for more positions than these: what is beyond them may not fit.
+
+        Raises:
+            ValueError: one is.
+        """
+        for row, gamma in enumerate(most):
+            if (found := self.positions(row)) > gamma:
+                raise ValueError(f"it drafted for {found} positions where {gamma} were asked for")
+
     def shortened(self, lengths: Sequence[int | None]) -> Draft:
         """This draft cut to the first `lengths` tokens per row; None leaves a row unchanged."""
         kept = [n if limit is None else min(n, limit) for n, limit in zip(self.lengths, lengths, strict=True)]

@@ -20,7 +20,8 @@ from specchat.engine.runner.stopwatch import Stopwatch
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.planner import Planner, RoundPlan
+from specchat.engine.speculation.planner import Planner
+from specchat.engine.speculation.round_plan import RoundPlan
 from specchat.engine.speculation.verify.on_host import verify_on_host
 from specchat.engine.speculation.verify.outcome import Outcome, to_host
 from specchat.engine.speculation.verify.verifier import Verifier, along

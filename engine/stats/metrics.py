@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from copy import copy
 
-from specchat.engine.events import Admitted, Fate, Round, Totals
+from specchat.engine.events import Admitted, Totals
+from specchat.engine.round import Fate, Round
 
 WINDOW_S = 2.0
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import median
 
-from specchat.engine.events import Ready, Round
+from specchat.engine.events import Ready
+from specchat.engine.round import Round
 from specchat.engine.stats.theory import expected_of_rounds
 
 ENOUGH = 3

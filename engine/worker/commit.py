@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from specchat.engine.events import Detail, Fate, FinishReason, Refused, Round
+from specchat.engine.events import FinishReason
+from specchat.engine.round import Detail, Fate, Refused, Round
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.verify.outcome import Outcome
 from specchat.engine.speculation.verify.top_logprobs import unpack

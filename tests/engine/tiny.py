@@ -114,20 +114,22 @@ def text_of(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, Round)) + last.tail
 
 
+def ended(box: Outbox) -> list[Event]:
+    """Events up to the last one of a request."""
+    events: list[Event] = []
+    while not events or not isinstance(events[-1], Finished):
+        event = box.get(30)
+        assert event is not None, "no event for 30 seconds"
+        events.append(event)
+    return events
+
+
 def run_together(engine: Engine, requests: list[Request]) -> list[list[Event]]:
     """Submit all at once and collect each one's events."""
     boxes = [Outbox() for _ in requests]
     for request, box in zip(requests, boxes, strict=True):
         engine.submit(request, box)
-    collected: list[list[Event]] = []
-    for box in boxes:
-        events: list[Event] = []
-        while not events or not isinstance(events[-1], Finished):
-            event = box.get(30)
-            assert event is not None, "no event for 30 seconds"
-            events.append(event)
-        collected.append(events)
-    return collected
+    return [ended(box) for box in boxes]
 
 
 def assert_the_same_in_a_batch(engine: Engine, requests: list[Request]) -> None:

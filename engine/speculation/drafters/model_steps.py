@@ -12,7 +12,8 @@ from torch import Tensor
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, standardise
+from specchat.engine.sampling.sampler import draw, most_likely, standardise
+from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.static_steps import StaticSteps
 

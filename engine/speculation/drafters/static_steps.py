@@ -13,16 +13,8 @@ from torch import Tensor
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.cuda_graphs import GraphRunner
 from specchat.engine.runner.region import Numbers, Region, Regions
-from specchat.engine.sampling.sampler import (
-    NUMBERS,
-    SamplingFlags,
-    SamplingRows,
-    coarse_flags,
-    draw,
-    most_likely,
-    setting_numbers,
-    standardise,
-)
+from specchat.engine.sampling.sampler import draw, most_likely, standardise
+from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
 
 _MOST = 512

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specchat.engine.sampling.sampler import SamplingRows, draw
+from specchat.engine.sampling.sampler import draw
+from specchat.engine.sampling.sampling_rows import SamplingRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,8 @@ from specchat.engine.runner.padding import CAPTURED, captured_width
 from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import (
-    ANY,
-    NUMBERS,
-    SamplingFlags,
-    SamplingRows,
-    broken,
-    most_likely,
-    setting_numbers,
-    standardise,
-)
+from specchat.engine.sampling.sampler import broken, most_likely, standardise
+from specchat.engine.sampling.sampling_rows import ANY, NUMBERS, SamplingFlags, SamplingRows, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import Proposal
 from specchat.engine.speculation.verify import top_logprobs as detail

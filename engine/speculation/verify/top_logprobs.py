@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.events import Candidate, Detail
+from specchat.engine.round import Candidate, Detail
 
 MOST = 64
 """Entries per list that graphs are made for; longer lists are packed without one."""

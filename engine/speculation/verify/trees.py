@@ -18,16 +18,8 @@ from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, LONGEST, tree_of
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import (
-    ANY,
-    NUMBERS,
-    SamplingFlags,
-    SamplingRows,
-    broken,
-    most_likely,
-    setting_numbers,
-    standardise,
-)
+from specchat.engine.sampling.sampler import broken, most_likely, standardise
+from specchat.engine.sampling.sampling_rows import ANY, NUMBERS, SamplingFlags, SamplingRows, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import Proposal, Support
 from specchat.engine.speculation.verify import top_logprobs as detail

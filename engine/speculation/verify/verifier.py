@@ -14,7 +14,7 @@ from specchat.engine.runner.region import Regions
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sampling.sampler import ANY, coarse_flags
+from specchat.engine.sampling.sampling_rows import ANY, coarse_flags
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import Proposal, Support
 from specchat.engine.speculation.verify.chains import ANY_WIDTHS, ChainShape, VerifiedChains, chain_region

@@ -9,9 +9,10 @@ from itertools import count
 
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
-from specchat.engine.events import Counted, Died, Event, Finished, FinishReason, Loading, Ready, Round
+from specchat.engine.events import Counted, Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request, Sampling
+from specchat.engine.round import Round
 from specchat.engine.tools.bench.plan import Variant
 from specchat.engine.tools.bench.prompts import Prompt
 from specchat.engine.tools.bench.tally import Tally, tally

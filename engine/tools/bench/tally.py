@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from specchat.engine.events import Admitted, Event, Prefilled, Round
+from specchat.engine.events import Admitted, Event, Prefilled
+from specchat.engine.round import Round
 from specchat.engine.stats.metrics import Metrics
 
 

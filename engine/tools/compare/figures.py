@@ -12,7 +12,8 @@ from functools import cached_property
 from itertools import zip_longest
 from math import log
 
-from specchat.engine.events import Admitted, Event, Finished, FinishReason, Round, Totals
+from specchat.engine.events import Admitted, Event, Finished, FinishReason, Totals
+from specchat.engine.round import Round
 from specchat.engine.stats.metrics import Metrics
 from specchat.engine.stats.theory import expected_of_rounds, speedup_of_rounds
 

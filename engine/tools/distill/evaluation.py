@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
-from specchat.engine.events import Round
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import Progress
 from specchat.engine.request import DEFAULT_GAMMA, Sampling
+from specchat.engine.round import Round
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import HeadAcceptance, LoadedHead
 from specchat.engine.stats.metrics import Metrics

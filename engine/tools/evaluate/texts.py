@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from specchat.engine.errors import EngineError
-from specchat.engine.events import Round
 from specchat.engine.request import Message, Request
+from specchat.engine.round import Round
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.trace import from_json
 

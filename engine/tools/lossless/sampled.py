@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from specchat.engine.events import Event, Round
+from specchat.engine.events import Event
+from specchat.engine.round import Round
 from specchat.engine.tools.lossless.chi_square import LEAST_EXPECTED, ChiSquare, chi_square
 from specchat.engine.tools.lossless.reference import Scorer
 

@@ -15,8 +15,9 @@ from transformers import (
 )
 
 from specchat.engine.request import Sampling
-from specchat.engine.sampling import sampler as sampling
-from specchat.engine.sampling.sampler import SamplingRows, broken, draw, most_likely, standardise
+from specchat.engine.sampling import filters as filtering
+from specchat.engine.sampling.sampler import broken, draw, most_likely, standardise
+from specchat.engine.sampling.sampling_rows import SamplingRows
 from tests.engine.chi_square import z_score
 
 CPU = torch.device("cpu")
@@ -129,9 +130,11 @@ def test_both_ways_to_filter_give_the_same(vocabulary: int, monkeypatch: pytest.
             by_head = standardise(logits[: len(settings)], rows)
             with monkeypatch.context() as patch:
                 patch.setattr(
-                    sampling, "_filtered_by_head", lambda scaled, filters, _: sampling._filtered(scaled, filters)
+                    filtering,
+                    "_filtered_by_head",
+                    lambda scaled, filters, _: filtering._filtered_whole(scaled, filters),
                 )
-                patch.setattr(sampling, "_edge_by_numpy", sampling._edge_by_torch)
+                patch.setattr(filtering, "_edge_by_numpy", filtering._edge_by_torch)
                 whole = standardise(logits[: len(settings)], rows)
             torch.testing.assert_close(by_head, whole, rtol=1e-5, atol=1e-9)
 

@@ -7,8 +7,8 @@ from itertools import cycle
 
 import pytest
 
-from specchat.engine import Engine, EngineError, Event, Finished, FinishReason, Outbox, Request, Round, Sampling
-from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
+from specchat.engine import Engine, EngineError, Event, FinishReason, Outbox, Request, Round, Sampling
+from tests.engine.tiny import ask, ended, ids_of, tiny_engine, tiny_model
 
 WAYS = (("ngram", 3), ("model", 2), ("none", 0), ("model", None), ("ngram", None), ("model", 5), ("ngram", 0))
 
@@ -26,19 +26,10 @@ class Adjusting(Outbox):
             self._engine.adjust(self._id, *next(self._ways))
 
 
-def collect(box: Outbox) -> list[Event]:
-    events: list[Event] = []
-    while not events or not isinstance(events[-1], Finished):
-        event = box.get(30)
-        assert event is not None, "no event for 30 seconds"
-        events.append(event)
-    return events
-
-
 def adjusted(engine: Engine, request: Request) -> list[Event]:
     box = Adjusting(engine, request.request_id, WAYS)
     engine.submit(request, box)
-    return collect(box)
+    return ended(box)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -77,8 +68,8 @@ def test_a_waiting_request_is_adjusted_too() -> None:
         engine.submit(ask("a", "first", max_tokens=60), first)
         engine.submit(ask("b", "second", max_tokens=20, gamma=4), second)
         engine.adjust("second", "none", 0)
-        collect(first)
-        rounds = [event for event in collect(second) if isinstance(event, Round)]
+        ended(first)
+        rounds = [event for event in ended(second) if isinstance(event, Round)]
     assert {(r.drafter, r.gamma) for r in rounds} == {("none", 0)}
 
 

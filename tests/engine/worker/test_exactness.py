@@ -17,6 +17,7 @@ from specchat.engine.kernels.library import missing
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.tree import chain, tree_of
 from specchat.engine.worker.assembly import assemble
+from tests.engine.prompts import PROMPTS
 from tests.engine.tiny import ids_of, run_together
 
 pytestmark = [
@@ -24,28 +25,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
-PROMPTS = (
-    "What is the capital of France?",
-    "Write a Python function that reverses a string.",
-    "Repeat three times: the quick brown fox jumps over the lazy dog.",
-    "List five fruits as a JSON array.",
-    "Explain why the sky is blue to a child.",
-    "Translate to Spanish: I would like a cup of coffee.",
-    "Summarise: The meeting is on Monday at nine. Bring the report. The report is due on Monday.",
-    "Count from 1 to 20.",
-    "Write a haiku about the sea.",
-    "Was ist 12 mal 12? 你好!",
-    "Say the alphabet backwards.",
-    "Write three rhyming lines about a cat.",
-    "def add(a, b):\n    return a + b\n\nWrite the same for subtract, multiply and divide.",
-    "Name the planets of the solar system in order.",
-    "Hi!",
-    "Give me a recipe for pancakes as a numbered list.",
-    "Who wrote Hamlet, and when?",
-    "Correct the spelling: teh qick borwn fx.",
-    "🙂🙃 What do these mean?",
-    "Continue: 1, 1, 2, 3, 5, 8,",
-)
 LENGTH = 24
 DRAFTERS = ("none", "ngram", "suffix", "recycling", "early-exit", "head", "combined")
 

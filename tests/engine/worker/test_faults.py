@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,121 +10,18 @@ import torch
 
 from specchat.engine import (
     Died,
-    Engine,
     EngineConfig,
     EngineError,
-    Event,
     Finished,
     FinishReason,
     Notice,
     Outbox,
     Prefilled,
     Request,
-    Round,
 )
-from specchat.engine.progress import Progress
 from specchat.engine.runner.kv_cache import KVCache
-from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.ngram import NGramDrafter
-from specchat.engine.speculation.gamma.budget import Budget
-from specchat.engine.speculation.proposal import Draft
-from specchat.engine.worker.assembly import Assembly, put_together
-from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_model
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with tiny_engine() as running:
-        yield running
-
-
-@pytest.mark.parametrize(
-    ("request_", "words"),
-    [
-        (Request("r", prompt_ids=(97,) * 256), "256 tokens"),
-        (ask("hi", drafter="oracle"), "drafter 'oracle' is not there"),
-        (Request("r", prompt=""), "the prompt is empty"),
-    ],
-    ids=["too long", "drafter", "empty"],
-)
-def test_bad_requests_fail_with_a_sentence_and_the_engine_goes_on(
-    engine: Engine, request_: Request, words: str
-) -> None:
-    (finished,) = list(engine.stream(request_))
-    assert isinstance(finished, Finished)
-    assert finished.reason is FinishReason.ERROR
-    assert words in finished.message
-    assert ids_of(list(engine.stream(ask("fine", max_tokens=2))))
-
-
-class Faulty(NGramDrafter):
-    """Raises in its third round."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rounds = 0
-
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
-        self.rounds += 1
-        if self.rounds == 3:
-            raise RuntimeError("table on fire")
-        return super().propose(rows, gammas, budgets)
-
-
-class Excess(NGramDrafter):
-    """Drafts more than it is asked for."""
-
-    name = "ngram"
-
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
-        return super().propose(rows, [gamma + 1 for gamma in gammas], budgets)
-
-
-def test_a_drafter_that_gives_more_than_was_asked_for_costs_the_draft_not_the_reply() -> None:
-    target = tiny_model()
-
-    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        made = put_together(config, target)
-        made.drafters["ngram"] = Excess()
-        return made
-
-    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
-    engine.start()
-    engine.wait_ready(60)
-    events = list(engine.stream(ask("abababab" * 4, drafter="ngram", gamma=3, max_tokens=40)))
-    plain = list(engine.stream(ask("abababab" * 4, drafter="none", max_tokens=40)))
-    engine.close()
-    told = [event.text for event in events if isinstance(event, Notice)]
-    assert told == [
-        "the ngram drafter failed (it drafted for 4 positions where 3 were asked for): "
-        "this reply goes on without drafts"
-    ]
-    assert ids_of(events) == ids_of(plain)
-
-
-def test_a_drafter_that_raises_costs_the_draft_not_the_reply() -> None:
-    target = tiny_model()
-
-    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        made = put_together(config, target, None)
-        made.drafters["ngram"] = Faulty()
-        return made
-
-    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
-    engine.start()
-    engine.wait_ready(60)
-    events = list(engine.stream(ask("abcabcabc", max_tokens=30, drafter="ngram")))
-    plain = list(engine.stream(ask("abcabcabc", max_tokens=30, drafter="none")))
-    engine.close()
-    assert ids_of(events) == ids_of(plain)
-    notices = [event for event in events if isinstance(event, Notice)]
-    assert len(notices) == 1
-    assert "table on fire" in notices[0].text
-    assert [e.drafter for e in events if isinstance(e, Round)][-1] == "none"
+from specchat.engine.worker.assembly import put_together
+from tests.engine.tiny import ask, ended, ids_of, run_together, tiny_engine, tiny_model
 
 
 def test_logits_that_are_no_numbers_fail_their_request_and_nobody_elses() -> None:
@@ -193,100 +89,6 @@ def test_a_cache_that_does_not_fit_is_made_smaller_and_the_user_told(monkeypatch
         assert f"room for {ready.slots} replies" in notices[0].text
 
 
-def test_a_full_queue_refuses_by_name_and_serves_the_others() -> None:
-    with tiny_engine(slots=1, queue=2) as engine:
-        stream = engine.stream(ask("long", "first", max_tokens=200))
-        next(stream)
-        results = run_together(engine, [ask("hi", f"r{i}", max_tokens=2) for i in range(5)])
-        list(stream)
-    refused = [events[-1].message for events in results if events[-1].reason is FinishReason.ERROR]
-    assert len(refused) == 3
-    assert "2 requests are waiting already" in refused[0]
-
-
-BAD = {
-    "half of a surrogate pair": (Request("bad", prompt="a\udcffb"), "surrogate"),
-    "half of a surrogate pair in a message": (ask("a\ud800", "bad"), "surrogate"),
-    "half of a surrogate pair in a stop string": (ask("a", "bad", stop=("\udfff",)), "surrogate"),
-    "an id beyond the vocabulary": (Request("bad", prompt_ids=(1, 2, 999_999)), "999999 and the model has 260 tokens"),
-    "a negative id": (Request("bad", prompt_ids=(1, -2)), "-2: token ids start at 0"),
-}
-
-
-@pytest.mark.parametrize(("request_", "words"), BAD.values(), ids=BAD.keys())
-def test_what_no_model_can_read_is_refused_at_once(engine: Engine, request_: Request, words: str) -> None:
-    with pytest.raises(EngineError, match=words):
-        engine.submit(request_)
-    assert ids_of(list(engine.stream(ask("fine", "bad", max_tokens=2))))
-
-
-def test_an_id_beyond_the_vocabulary_is_found_at_admission_where_the_models_were_not_loaded_yet() -> None:
-    target = tiny_model()
-    engine = Engine(EngineConfig("tiny", Path(), context=256), lambda config, _: put_together(config, target))
-    box, good = Outbox(), Outbox()
-    engine.submit(Request("bad", prompt_ids=(1, 2, 999_999)), box)
-    engine.submit(ask("fine", "good", max_tokens=2), good)
-    engine.start()
-    assert "999999" in ended(box)[-1].message
-    assert ended(good)[-1].reason is not FinishReason.ERROR
-    engine.close()
-
-
-def ended(box: Outbox) -> list[Event]:
-    """Events up to the last one of a request."""
-    events: list[Event] = []
-    while not events or not isinstance(events[-1], Finished):
-        event = box.get(30)
-        assert event is not None, "no event for 30 seconds"
-        events.append(event)
-    return events
-
-
-def test_an_id_is_refused_while_a_request_has_it_and_free_when_that_has_ended(engine: Engine) -> None:
-    alone = ids_of(list(engine.stream(ask("first", "alone", max_tokens=100, drafter="ngram"))))
-    stream = engine.stream(ask("first", "twice", max_tokens=100, drafter="ngram"))
-    events = [next(stream)]
-    with pytest.raises(EngineError, match="'twice' has not ended yet"):
-        engine.submit(ask("second", "twice"))
-    with pytest.raises(EngineError, match="'twice' has not ended yet"):
-        list(engine.stream(ask("second", "twice")))
-    events += stream
-    assert ids_of(events) == alone
-    assert sum(isinstance(event, Finished) for event in events) == 1
-    assert ids_of(list(engine.stream(ask("third", "twice", max_tokens=2))))
-
-
-def test_an_id_may_be_used_again_once_it_is_cancelled(engine: Engine) -> None:
-    boxes = [Outbox() for _ in range(6)]
-    for box in boxes:
-        engine.submit(ask("again", "again", max_tokens=200), box)
-        engine.cancel("again")
-    last = list(engine.stream(ask("again", "again", max_tokens=2)))
-    assert len(ids_of(last)) == 2
-    for box in boxes:
-        assert ended(box)[-1].reason is FinishReason.CANCELLED
-        assert box.get(0) is None
-    assert not engine._open
-    assert not engine._cancelled
-
-
-def test_what_a_tokenizer_raises_ends_the_request_alone() -> None:
-    target = tiny_model()
-    with tiny_engine(target) as engine:
-        encode = target.tokenizer.encode
-
-        def raising(text: str, **options: object) -> object:
-            if "bad" in text:
-                raise TypeError("not that")
-            return encode(text, **options)
-
-        target.tokenizer.encode = raising  # type: ignore[method-assign]
-        results = run_together(engine, [ask("good", "good", max_tokens=20), ask("bad", "bad")])
-        assert results[0][-1].reason is FinishReason.LENGTH
-        assert results[1][-1].reason is FinishReason.ERROR
-        assert "not that" in results[1][-1].message
-
-
 @pytest.mark.parametrize("together", [1, 4])
 def test_a_pass_that_fails_for_one_row_ends_that_row_alone(together: int) -> None:
     target = tiny_model()
@@ -308,46 +110,6 @@ def test_a_pass_that_fails_for_one_row_ends_that_row_alone(together: int) -> Non
             assert bad[-1].reason is FinishReason.ERROR
             assert "ValueError: cannot read that" in bad[-1].message
             assert ids_of(list(engine.stream(ask("fine", max_tokens=2))))
-
-
-class Reluctant(NGramDrafter):
-    """Raises where it is told to, and when a row ends."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__()
-        self.where = where
-
-    def admit(self, row: SequenceState) -> None:
-        if self.where == "admit":
-            raise KeyError("no room")
-        super().admit(row)
-
-    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
-        if self.where == "observe":
-            raise KeyError("no idea")
-        super().observe(row, emitted)
-
-    def release(self, row: SequenceState) -> None:
-        raise KeyError(row.request.request_id)
-
-
-@pytest.mark.parametrize("where", ["admit", "observe", "release"])
-def test_a_drafter_that_raises_anywhere_costs_the_draft_not_the_reply(where: str) -> None:
-    target = tiny_model()
-
-    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        made = put_together(config, target, None)
-        made.drafters["ngram"] = Reluctant(where)
-        return made
-
-    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
-    engine.start()
-    plain = ids_of(list(engine.stream(ask("abcabcabc", max_tokens=30, drafter="none"))))
-    for _ in range(2):
-        events = list(engine.stream(ask("abcabcabc", max_tokens=30, drafter="ngram")))
-        assert ids_of(events) == plain
-        assert any(isinstance(event, Notice) for event in events) == (where != "release")
-    engine.close()
 
 
 def test_the_last_words_are_said_whatever_else_fails() -> None:

@@ -11,10 +11,11 @@ import torch
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
-from specchat.engine.events import Finished, Notice, Round
+from specchat.engine.events import Finished, Notice
 from specchat.engine.kernels import library
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Message, Request
+from specchat.engine.round import Round
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.worker import obtain
 from specchat.engine.worker.assembly import Assembly, assemble

@@ -15,7 +15,7 @@ from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import LONGEST, Tree, chain, tree_of
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import SamplingRows
+from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.fixed_trees import BUCKETS, LATER, may_branch, offer

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -13,6 +12,7 @@ from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.head.layer import Scores
+from specchat.engine.speculation.drafters.head.states import States
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,36 +79,31 @@ class MedusaLayer:
     def __init__(self, heads: MedusaHeads, like: Tensor, slots: int, columns: int) -> None:
         self._heads = heads
         self.deepest = len(heads.heads)
-        # Nothing looks at a state before it is written, so it need not take memory before.
-        self._states = like.new_empty(slots, columns, heads.hidden)
+        self._states = States(like, slots, columns, heads.hidden)
         self._last: Tensor = like.new_empty(0)
         """[B, 1, d], the state behind the last token of each row."""
 
     @property
     def bytes(self) -> int:
         """Memory of all slots."""
-        return self._states.nbytes
+        return self._states.stored.nbytes
+
+    def absorb(
+        self, slots: Sequence[int], starts: Sequence[int], tapped: Tensor, lengths: Sequence[int] | None = None
+    ) -> None:
+        """Keep the states of all T tokens."""
+        del lengths  # what is not wanted is overwritten
+        self._states.put(slots, starts, tapped)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the states of the first `length` tokens."""
-        self._states[target, :length] = self._states[source, :length]
-
-    def absorb(
-        self,
-        slots: Sequence[int],
-        starts: Sequence[int],
-        tapped: Tensor,
-        lengths: Sequence[int] | None = None,  # noqa: ARG002
-    ) -> None:
-        """Keep the states of all T tokens: what is not wanted is overwritten before anything looks at it."""
-        columns = to_device(starts, tapped.device)[:, None] + torch.arange(tapped.shape[1], device=tapped.device)
-        self._states[to_device(slots, tapped.device)[:, None], columns] = tapped
+        self._states.copy(source, target, length)
 
     def read(self, rows: Sequence[SequenceState], begins: Sequence[int], ends: Sequence[int]) -> Scores:  # noqa: ARG002
         """Scores of the first head."""
-        device = self._states.device
-        slots, places = to_device([row.slot for row in rows], device), to_device([end - 1 for end in ends], device)
-        self._last = self._states[slots, places][:, None]
+        states = self._states.stored
+        slots = to_device([row.slot for row in rows], states.device)
+        self._last = states[slots, to_device([end - 1 for end in ends], states.device)][:, None]
         return Scores(self._heads(self._last, 0))
 
     def extend(

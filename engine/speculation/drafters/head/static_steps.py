@@ -16,7 +16,7 @@ from specchat.engine.runner.padding import CAPTURED
 from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
 from specchat.engine.runner.tree import Tree, chain
 from specchat.engine.runner.tree_mask import TreeMask
-from specchat.engine.sampling.sampler import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
+from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.head.layer import Scores
 from specchat.engine.speculation.drafters.head.memory import HeadMemory

@@ -12,7 +12,8 @@ from torch import Tensor
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
 from specchat.engine.sampling.penalties import Adjustment
-from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, standardise
+from specchat.engine.sampling.sampler import draw, most_likely, standardise
+from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.speculation.drafters.head.layer import Scores
 
 Extend = Callable[[int, Tensor], Scores]

@@ -17,6 +17,7 @@ from specchat.engine.runner.tree import Tree
 from specchat.engine.runner.tree_mask import TreeMask, tree_visibility
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.head.layer import WINDOW, Scores
+from specchat.engine.speculation.drafters.head.states import States
 
 Embed = Callable[[Tensor], Tensor]
 """Gives the target's embeddings [..., d] of tokens [...]."""
@@ -127,8 +128,8 @@ class TorchLayer:
     ) -> None:
         self._head, self._scores, self._embed, self.window = head, scores, embed, window
         shape, like = head.shape, next(head.parameters())
-        # Nothing looks at a state before it is written, so it need not take memory before.
-        self._states = like.new_empty(slots, columns, shape.hidden)
+        self._kept = States(like, slots, columns, shape.hidden)
+        self._states = self._kept.stored
         self._keys = like.new_zeros(slots, shape.key_heads, columns, shape.head_size)
         self._values = torch.zeros_like(self._keys)
         positions = torch.arange(columns, device=like.device)[None]
@@ -143,20 +144,16 @@ class TorchLayer:
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the states of the first `length` tokens."""
-        self._states[target, :length] = self._states[source, :length]
+        self._kept.copy(source, target, length)
 
     def absorb(
-        self,
-        slots: Sequence[int],
-        starts: Sequence[int],
-        tapped: Tensor,
-        lengths: Sequence[int] | None = None,  # noqa: ARG002
+        self, slots: Sequence[int], starts: Sequence[int], tapped: Tensor, lengths: Sequence[int] | None = None
     ) -> None:
-        """Keep the states of all T tokens: what is not wanted is overwritten before anything looks at it."""
+        """Keep the states of all T tokens."""
+        del lengths  # what is not wanted is overwritten
         room = self._states.shape[1] - max(starts)
         tapped = functional.pad(tapped, (0, 0, 0, min(padded_width(tapped.shape[1]), room) - tapped.shape[1]))
-        columns = to_device(starts, tapped.device)[:, None] + torch.arange(tapped.shape[1], device=tapped.device)
-        self._states[to_device(slots, tapped.device)[:, None], columns] = self._head.fused(tapped)
+        self._kept.put(slots, starts, self._head.fused(tapped))
 
     def read(self, rows: Sequence[SequenceState], begins: Sequence[int], ends: Sequence[int]) -> Scores:
         """Read places of all rows together, padded to few widths."""

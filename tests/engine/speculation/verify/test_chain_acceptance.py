@@ -11,7 +11,8 @@ from specchat.engine.kernels.sampling import SampledRow, judge
 from specchat.engine.request import Sampling
 from specchat.engine.runner.tree import chain
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, one_hot, standardise
+from specchat.engine.sampling.sampler import draw, most_likely, one_hot, standardise
+from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.speculation.verify.chain_acceptance import Verdict, accept, accept_greedy, near_best
 from tests.engine.chi_square import z_score
 

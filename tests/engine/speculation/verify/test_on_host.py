@@ -11,7 +11,8 @@ from specchat.engine.kernels.sampling import Wanted, draw
 from specchat.engine.request import Request, Sampling
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.tree import Tree, chain, tree_of
-from specchat.engine.sampling.sampler import SamplingRows, standardise
+from specchat.engine.sampling.sampler import standardise
+from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import Proposal, Support
 from specchat.engine.speculation.verify.chains import VerifiedChains

@@ -12,7 +12,8 @@ from specchat.engine.kernels.sampling import SampledRow, Wanted, draw, judge
 from specchat.engine.request import Sampling
 from specchat.engine.runner.tree import BRANCHES, Tree, chain, tree_of
 from specchat.engine.runner.tree_mask import TreeMask
-from specchat.engine.sampling.sampler import SamplingRows, one_hot, standardise
+from specchat.engine.sampling.sampler import one_hot, standardise
+from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.speculation.drafters.head.steps import _draw_different
 from specchat.engine.speculation.proposal import Support
 from specchat.engine.speculation.verify.chain_acceptance import accept

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from specchat.engine.events import Admitted, Event, Round
+from specchat.engine.events import Admitted, Event
+from specchat.engine.round import Round
 from specchat.engine.stats.theory import speedup_of_rounds
 from specchat.engine.tools.bench.cell import Place, make_cell
 from specchat.engine.tools.bench.pace import Pace, make_peer_cell

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from specchat.engine.errors import EngineError
-from specchat.engine.events import Round
 from specchat.engine.models.load import load_tokenizer
+from specchat.engine.round import Round
 from specchat.engine.tools.evaluate.texts import Text, TextFiles
 from specchat.engine.trace import read_trace
 

@@ -1,0 +1,182 @@
+"""Top-k, top-p and min-p: logits to the distribution of the tokens that are kept.
+
+Each filter is a threshold on the logits, so tokens tied at the threshold are kept together and the result does not
+depend on the order of a sort.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specchat.engine.sampling.sampling_rows import SamplingRows
+
+_HEAD = 256
+"""Largest logits that filters look at first on the CPU; they contain nearly every nucleus."""
+_NECK = 4096
+"""Largest logits that are sorted if the head is too short, before all are."""
+_GROUP = 32
+"""Logits per group in the search for the head: group maxima are compared first."""
+
+
+def filtered(scaled: Tensor, rows: SamplingRows) -> Tensor:
+    """Probabilities [B, T, V], float32, of logits [B, T, V] at their temperature, after the rows' filters."""
+    flat, filters = scaled.flatten(0, 1), _Filters.of(rows, scaled.shape[1])
+    if scaled.is_cuda:
+        return _filtered_whole(flat, filters).view(scaled.shape)
+    return _filtered_by_head(flat, filters, rows.flags.all_filtered).view(scaled.shape)
+
+
+class _Filters(NamedTuple):
+    """Filter settings of N positions, tensors [N, 1]."""
+
+    top_k: Tensor
+    top_p: Tensor
+    log_min_p: Tensor
+    any_top_k: bool
+    any_top_p: bool
+    any_min_p: bool
+    all_top_k: bool
+    """Whether top-k is on wherever top-p is, so top-p needs only what top-k keeps."""
+    max_top_k: int
+    """At least 1."""
+
+    @classmethod
+    def of(cls, rows: SamplingRows, positions: int) -> _Filters:
+        """Filters of a batch with T = `positions` per row; N = B·T."""
+        top_k, top_p, log_min_p = (
+            t.repeat_interleave(positions)[:, None] for t in (rows.top_k, rows.top_p, rows.min_p.log().float())
+        )
+        return cls(
+            top_k,
+            top_p,
+            log_min_p,
+            rows.flags.max_top_k > 0 or rows.flags.any_greedy,
+            rows.flags.any_top_p,
+            rows.flags.any_min_p,
+            rows.flags.all_top_k or not rows.flags.any_top_p,
+            max(rows.flags.max_top_k, 1),
+        )
+
+    def at(self, index: Tensor) -> _Filters:
+        """Filters of a subset of positions."""
+        return self._replace(top_k=self.top_k[index], top_p=self.top_p[index], log_min_p=self.log_min_p[index])
+
+
+def _filtered_by_head(scaled: Tensor, filters: _Filters, all_filtered: bool) -> Tensor:
+    """`_filtered_whole` on the CPU, using only the largest logits for positions whose kept tokens are all among them.
+
+    The choice depends on a position's own logits and settings, not on the batch.
+    """
+    values, tokens = _head(scaled)
+    kept = values >= _edge(values, _shares(scaled, values, filters), filters)
+    if filters.any_min_p:
+        kept &= values - values[:, :1] >= filters.log_min_p
+    # NaN and inf sort first and are kept, so that the position is recognised as broken.
+    kept |= ~(values < torch.inf)
+    probabilities = torch.zeros_like(scaled).scatter_(-1, tokens, values.where(kept, -torch.inf).softmax(-1))
+    if values.shape[-1] == scaled.shape[-1]:
+        return probabilities
+    beyond = kept[:, -1] | _short(values, filters).squeeze(-1)
+    if not all_filtered:
+        plain = ((filters.top_k == 0) & (filters.top_p >= 1) & filters.log_min_p.isneginf()).squeeze(-1)
+        beyond &= ~plain
+        probabilities[plain] = scaled[plain].softmax(-1)
+    if bool(beyond.any()):
+        probabilities[beyond] = _filtered_whole(scaled[beyond], filters.at(beyond))
+    return probabilities
+
+
+def _head(scaled: Tensor) -> tuple[Tensor, Tensor]:
+    """The `_HEAD` largest logits of each position of [N, V] in descending order, and their tokens; [N, head] each.
+
+    They are in the groups with the largest maxima, so few logits have to be sorted.
+    """
+    size = scaled.shape[-1]
+    groups = size // _GROUP
+    if groups < 2 * _HEAD:
+        values, tokens = scaled.topk(min(_HEAD, size))
+        return values, tokens
+    maxima = scaled[:, : groups * _GROUP].reshape(-1, _GROUP, groups).amax(-2)
+    first = maxima.topk(_HEAD, sorted=False).indices
+    tokens = (first[:, None] + torch.arange(0, groups * _GROUP, groups)[:, None]).flatten(1)
+    if groups * _GROUP < size:
+        tokens = torch.cat([tokens, torch.arange(groups * _GROUP, size).expand(len(tokens), -1)], 1)
+    values, places = scaled.gather(-1, tokens).topk(_HEAD)
+    return values, tokens.gather(-1, places)
+
+
+def _filtered_whole(scaled: Tensor, filters: _Filters) -> Tensor:
+    """Probabilities [N, V] of logits [N, V] after the filters."""
+    above = ~(scaled < torch.inf)
+    if filters.any_top_k or filters.any_top_p:
+        above |= scaled >= (_edge_by_torch if scaled.is_cuda else _edge_by_numpy)(scaled, filters)
+        if filters.any_min_p:
+            above &= scaled - scaled.amax(-1, keepdim=True) >= filters.log_min_p
+    else:
+        above |= scaled - scaled.amax(-1, keepdim=True) >= filters.log_min_p
+    return scaled.where(above, -torch.inf).softmax(-1)
+
+
+def _edge_by_torch(scaled: Tensor, filters: _Filters) -> Tensor:
+    """`_edge` of whole positions [N, V]."""
+    if filters.all_top_k:
+        values = scaled.topk(min(filters.max_top_k, scaled.shape[-1])).values
+    else:
+        values = scaled.sort(-1, descending=True).values
+    return _edge(values, _shares(scaled, values, filters), filters)
+
+
+def _edge_by_numpy(scaled: Tensor, filters: _Filters) -> Tensor:
+    """As `_edge_by_torch`, with numpy, whose sort is many times faster on a CPU."""
+    size = scaled.shape[-1]
+    array = scaled.numpy()
+    if size > _NECK:
+        array = np.partition(array, size - _NECK)[:, -_NECK:]
+    values = torch.from_numpy(np.sort(array)[:, ::-1].copy())
+    edge = _edge(values, _shares(scaled, values, filters), filters)
+    short = ((values[:, -1:] >= edge) & ~edge.isneginf()) | _short(values, filters)
+    if values.shape[-1] < size and bool(short.any()):
+        index = short.squeeze(-1)
+        scaled, filters = scaled[index], filters.at(index)
+        values = torch.from_numpy(np.sort(scaled.numpy())[:, ::-1].copy())
+        edge[index] = _edge(values, _shares(scaled, values, filters), filters)
+    return edge
+
+
+def _short(values: Tensor, filters: _Filters) -> Tensor:
+    """Where top-p takes its share of more logits than the n largest, which `values` [N, n] holds: [N, 1], bool."""
+    return (filters.top_k > values.shape[-1]) & (filters.top_p < 1)
+
+
+def _shares(scaled: Tensor, values: Tensor, filters: _Filters) -> Tensor:
+    """Probabilities [N, n] of the n largest logits `values` [N, n]; up to a factor where top-k is on."""
+    shares = (values - values[:, :1]).exp()
+    if filters.all_top_k:
+        return shares
+    return shares * scaled.softmax(-1).amax(-1, keepdim=True).masked_fill_(filters.top_k > 0, 1.0)
+
+
+def _edge(values: Tensor, shares: Tensor, filters: _Filters) -> Tensor:
+    """Threshold logit of top-k and top-p, [N, 1]: the smallest one kept; -inf where neither is on.
+
+    Args:
+        values: the largest logits [N, n], in descending order.
+        shares: their probabilities [N, n].
+        filters: of the N positions; a threshold beyond the n-th logit is reported as the n-th logit.
+    """
+    edge = torch.full_like(values[:, :1], -torch.inf)
+    if filters.any_top_k:
+        last = filters.top_k.clamp(1, values.shape[-1]) - 1
+        edge = values.gather(-1, last).masked_fill_(filters.top_k == 0, -torch.inf)
+    if filters.any_top_p:
+        mass = shares.double().masked_fill_(values < edge, 0.0)
+        cumulative = mass.cumsum(-1)
+        enough = filters.top_p * torch.where(filters.top_k > 0, cumulative[:, -1:], 1.0)
+        last = ((cumulative - mass < enough).sum(-1, keepdim=True) - 1).clamp_(min=0)
+        nucleus = values.gather(-1, last).masked_fill_(filters.top_p >= 1, -torch.inf)
+        edge = torch.maximum(edge, nucleus)
+    return edge

@@ -1,0 +1,151 @@
+"""Sampling settings of a batch: as tensors on the device, and what of them no row uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specchat.engine.request import COLDEST, Sampling
+from specchat.engine.runner.to_device import to_device
+
+_SMALL_TOP_K = 64
+"""On a GPU, so many of the largest logits are found without sorting all."""
+
+
+class SamplingFlags(NamedTuple):
+    """What of the sampling settings no row of a batch uses, known on the host."""
+
+    lenient: bool
+    """Whether any row has a lenience below 1."""
+    all_greedy: bool
+    any_greedy: bool
+    all_filtered: bool
+    """Whether every row that is not greedy uses top-k, top-p or min-p."""
+    all_top_k: bool
+    """Whether every row that is not greedy uses top-k."""
+    max_top_k: int
+    """Largest top-k of the rows that are not greedy; 0 if none uses it."""
+    any_top_p: bool
+    any_min_p: bool
+    lenient_greedy: bool
+    """Whether any greedy row has a lenience below 1."""
+
+    @classmethod
+    def of(cls, settings: Sequence[Sampling]) -> SamplingFlags:
+        """Flags of a batch."""
+        free = [s for s in settings if not s.greedy]
+        return cls(
+            lenient=not all(s.lossless for s in settings),
+            all_greedy=not free,
+            any_greedy=len(free) < len(settings),
+            all_filtered=all(s.top_k > 0 or s.top_p < 1 or s.min_p > 0 for s in free),
+            all_top_k=all(s.top_k > 0 for s in free),
+            max_top_k=min(max((s.top_k for s in free), default=0), 1 << 31),
+            any_top_p=any(s.top_p < 1 for s in free),
+            any_min_p=any(s.min_p > 0 for s in free),
+            lenient_greedy=any(s.greedy and not s.lossless for s in settings),
+        )
+
+    def coarse(self, rows: int) -> SamplingFlags:
+        """Flags that serve as well and of which there are few (`coarse_flags`), for a region of so many rows."""
+        greedy, plain, small, filtered = coarse_flags(rows)
+        if self.lenient:
+            return ANY
+        if self.all_greedy:
+            return greedy
+        if not (self.max_top_k or self.any_top_p or self.any_min_p):
+            return plain
+        return small if self.all_top_k and self.max_top_k <= _SMALL_TOP_K else filtered
+
+    @property
+    def strict(self) -> SamplingFlags:
+        """The same without lenience, which drafts know nothing of."""
+        return self._replace(lenient=False, lenient_greedy=False)
+
+
+ANY = SamplingFlags(
+    lenient=True,
+    all_greedy=False,
+    any_greedy=True,
+    all_filtered=True,
+    all_top_k=False,
+    max_top_k=1 << 31,
+    any_top_p=True,
+    any_min_p=True,
+    lenient_greedy=True,
+)
+"""Flags that serve for any rows."""
+
+
+@lru_cache
+def coarse_flags(rows: int) -> tuple[SamplingFlags, SamplingFlags, SamplingFlags, SamplingFlags]:
+    """Flags that graphs are made for: all greedy, no filters, a small top-k beside others, all filters. In the last
+    three some rows may be greedy, where there are several."""
+    filtered = ANY._replace(lenient=False, any_greedy=rows > 1, lenient_greedy=False)
+    plain = filtered._replace(all_filtered=False, max_top_k=0, any_top_p=False, any_min_p=False)
+    small = filtered._replace(all_top_k=True, max_top_k=_SMALL_TOP_K)
+    return plain._replace(all_greedy=True, any_greedy=True), plain, small, filtered
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRows:
+    """Sampling settings of a batch as tensors [B], and flags for what no row uses."""
+
+    greedy: Tensor
+    """bool."""
+    temperature: Tensor
+    """float32; 1 for greedy rows."""
+    top_k: Tensor
+    """int64; 1 for greedy rows, 0 where off."""
+    top_p: Tensor
+    """float64; 1 where off."""
+    min_p: Tensor
+    """float64; 0 where off."""
+    lenience: Tensor | None
+    """float64; None if all are 1."""
+    flags: SamplingFlags
+
+    @classmethod
+    def of(cls, settings: Sequence[Sampling], device: torch.device) -> SamplingRows:
+        """Settings of one batch, row by row; cached, so the tensors are shared."""
+        return cls._of(tuple(settings), device)
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def _of(cls, settings: tuple[Sampling, ...], device: torch.device) -> SamplingRows:
+        return cls.from_numbers(to_device(setting_numbers(settings), device), SamplingFlags.of(settings))
+
+    @classmethod
+    def from_numbers(cls, numbers: Tensor, flags: SamplingFlags) -> SamplingRows:
+        """Settings from `numbers` [B, `NUMBERS`], float64, on the device."""
+        return cls(
+            greedy=numbers[:, 0] > 0,
+            temperature=numbers[:, 1].float(),
+            top_k=numbers[:, 2].long(),
+            top_p=numbers[:, 3],
+            min_p=numbers[:, 4],
+            lenience=numbers[:, 5] if flags.lenient else None,
+            flags=flags,
+        )
+
+
+NUMBERS = 6
+"""Numbers per row that settings are sent to the device as."""
+
+
+def setting_numbers(settings: Sequence[Sampling]) -> NDArray[np.float64]:
+    """[B, `NUMBERS`]: greedy, temperature, top-k, top-p, min-p, lenience."""
+    return np.array([_numbers(s) for s in settings], dtype=np.float64)
+
+
+def _numbers(s: Sampling) -> tuple[float, ...]:
+    if s.greedy:
+        return 1.0, 1.0, 1, 1.0, 0.0, s.lenience
+    return 0.0, max(s.temperature, COLDEST), min(s.top_k, 1 << 31), s.top_p, s.min_p, s.lenience
