@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.interface.load import keys, markdown, processor
 from benchmarks.interface.memory import memory
-from benchmarks.interface.running import SequenceState, load_of_machine
+from benchmarks.interface.running import Row, load_of_machine
 from benchmarks.interface.throughput import throughput
 
-PARTS: dict[str, Callable[[], Iterator[SequenceState]]] = {
+PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "load": lambda: processor(seconds=12),
     "markdown": lambda: markdown(pairs=3, seconds=12),
     "keys": lambda: keys(count=200),

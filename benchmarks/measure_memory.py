@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _resident() -> int:
-    return psutil.Process().memory_info().rss
+    return int(psutil.Process().memory_info().rss)
 
 
 if __name__ == "__main__":

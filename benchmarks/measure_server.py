@@ -102,7 +102,7 @@ def _main_thread(process: psutil.Process) -> float:
     schedule = Path(f"/proc/{process.pid}/task/{process.pid}/schedstat")
     if schedule.exists():  # in nanoseconds; the portable way counts in hundredths of a second
         return int(schedule.read_text().split()[0]) / 1e9
-    return next(t.user_time + t.system_time for t in process.threads() if t.id == process.pid)
+    return float(next(t.user_time + t.system_time for t in process.threads() if t.id == process.pid))
 
 
 def _alone(prompts: list[str], tokens: int, slots: int) -> float:

@@ -7,6 +7,7 @@ on a quiet machine, with the default model in the cache.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5, help="how often each is run")
     pairs: int = parser.parse_args().pairs
+    os.environ.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # else specchat's modules, unlike torch's, are compiled at each start
     print(f"{pairs} turns, medians, {load_of_machine()}")
     with tempfile.TemporaryDirectory() as home:
         (Path(home) / "models").symlink_to(models_folder())

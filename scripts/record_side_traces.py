@@ -39,8 +39,8 @@ def main() -> None:
         (FOLDER / f"side-{name}.jsonl").unlink(missing_ok=True)
     with TraceWriter(FOLDER / "side-left.jsonl") as left, TraceWriter(FOLDER / "side-right.jsonl") as right:
         traces = (left, right)
-        for trace, lane in zip(traces, engine.lanes, strict=True):
-            trace.write(lane.ready)
+        for trace, loaded in zip(traces, engine.lanes, strict=True):
+            trace.write(loaded.ready)
         for number, text in enumerate(TURNS):
             outbox = Outbox()
             requests = []

@@ -8,13 +8,20 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict
 
 import pexpect
 import pyte
 
 _ASKS_FOR_FRAMES, _HAS_FRAMES = b"\x1b[?2026$p", b"\x1b[?2026;2$y"
 _FRAME_BEGINS, _FRAME_ENDS = b"\x1b[?2026h", b"\x1b[?2026l"
+
+
+class TerminalSize(TypedDict):
+    """Keyword arguments of `Terminal`."""
+
+    columns: int
+    rows: int
 
 
 class Terminal:

@@ -55,6 +55,12 @@ class Stage(StrEnum):
     """Stored without an end: the program was killed while it was written."""
 
 
+def furthest(stages: Iterable[Stage | None]) -> Stage | None:
+    """Of the stages of running replies the one that has got furthest; None where there is none."""
+    found = set(stages)
+    return next((stage for stage in (Stage.ANSWERING, Stage.READING, Stage.WAITING) if stage in found), None)
+
+
 class Reply:
     """The rounds and figures of one request.
 

@@ -16,7 +16,7 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.delivery import Delivery
 from specchat.app.chat.examination import Examination
 from specchat.app.chat.questions import Questions
-from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply import Reply, Stage, furthest
 from specchat.app.chat.requests import candidate_requests, going_on, request_for
 from specchat.app.chat.running_replies import RunningReplies
 from specchat.app.chat.session import Session
@@ -257,6 +257,11 @@ class RequestManager:
     def follow(self, conversation: Conversation, request: Request) -> None:
         """Add a recorded request to a conversation: its prompt, and the history that the conversation lacks."""
         self._running.follow(conversation, request)
+
+    @property
+    def stage(self) -> Stage | None:
+        """How far the running reply has got that is furthest; None where none runs."""
+        return furthest(self._running.reply(request_id).stage for request_id in self._running.turns)
 
     def drain(self) -> Iterator[Record]:
         """Store every new record, then deliver it to its reply; yields those that belong to none, in order."""

@@ -8,7 +8,7 @@ from functools import partial
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply import Reply, Stage, furthest
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.session import Session
 from specchat.app.errors import UsageError
@@ -121,6 +121,11 @@ class Duet:
     def running(self) -> bool:
         """Whether a lane is still answering."""
         return any(conversation.running for conversation in self.conversations)
+
+    @property
+    def stage(self) -> Stage | None:
+        """How far the lane has got that is furthest; None where none is answering."""
+        return furthest(requests.stage for requests in self._managers)
 
     @property
     def stopping(self) -> bool:

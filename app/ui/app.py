@@ -37,7 +37,6 @@ from specchat.app.ui.keys import named
 from specchat.app.ui.load_meter import LoadMeter
 from specchat.app.ui.notices import say
 from specchat.app.ui.own_files import own_files
-from specchat.app.ui.pace import Pace
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
@@ -124,9 +123,9 @@ class SpecChat(App[None]):
         self.actions = Actions(
             self, self.chat_screen, self.requests, now, pictures, make_duet, make_source, replaying=player is not None
         )
-        set_pace = self._set_pace if player is None else None
-        self._records = EngineRecords(self.actions.scope, self.actions.settings, set_pace, probe)
+        self._records = EngineRecords(self.actions.scope, self.actions.settings, self._suit, probe)
         self.pump = Pump(self, self.actions.chats, self._records.handle, self._draw)
+        self.chat_screen.set_pace(self.pump.pace)
         self._theme_choice = ThemeChoice(self, theme)
 
     def get_driver_class(self) -> type[Driver]:
@@ -227,9 +226,9 @@ class SpecChat(App[None]):
         self.chat_screen.connect(self.stepper)
         return self.stepper
 
-    def _set_pace(self, pace: Pace) -> None:
-        self.pump.set_pace(pace)
-        self.chat_screen.set_pace(pace)
+    def _suit(self, device: str) -> None:
+        if self._player is None:  # nothing is computed in a replay
+            self.pump.suit(device)
 
     # What the user does
 

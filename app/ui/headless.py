@@ -12,8 +12,8 @@ from specchat.app.chat.session import Session
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.player import Player
 from specchat.app.ui.app import SpecChat
+from specchat.app.ui.pace import Pace
 from specchat.app.ui.picture import conversation_svg
-from specchat.app.ui.screens.shown_figures import PANEL_EVERY
 from specchat.engine import Record
 
 
@@ -28,7 +28,7 @@ def trace_svg(records: Sequence[Record], name: str, size: tuple[int, int], theme
         await app.workers.wait_for_complete()
         await pilot.pause()
         now = player.duration + 1
-        for _ in range(PANEL_EVERY):
+        for _ in range(Pace().figures_every):
             app.pump.run()
         await pilot.pause()
         return app.export_screenshot(title=f"specchat · {escape_controls(name)}")

@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from textual.message_pump import MessagePump
+from textual.timer import Timer
 
-from specchat.app.ui.pace import Pace
+from specchat.app.chat.reply import Stage
+from specchat.app.ui.frame_budget import FrameBudget
+from specchat.app.ui.pace import FRAME_S, Pace
 from specchat.engine import Record
 
 
@@ -16,6 +19,10 @@ class Drained(Protocol):
 
     def drain(self) -> Iterable[Record]:
         """Take in what has come; gives the records that concern the engine as a whole, in order."""
+
+    @property
+    def stage(self) -> Stage | None:
+        """How far the running reply has got that is furthest; None where none runs."""
 
 
 class Pump:
@@ -31,22 +38,33 @@ class Pump:
     def __init__(
         self, timers: MessagePump, source: Drained, handle: Callable[[Record], None], draw: Callable[[], None]
     ) -> None:
+        self.pace = Pace()
+        """How often it runs; what draws follows it."""
         self._timers = timers
         self._source = source
         self._handle = handle
         self._draw = draw
+        self._frames: Timer | None = None
+        self._budget: FrameBudget | None = None
 
     def start(self) -> None:
         """Run with every frame from here on."""
-        self._frames = self._timers.set_interval(Pace().frame_s, self.run)
+        self._frames = self._timers.set_interval(self.pace.frame_s, self.run)
 
-    def set_pace(self, pace: Pace) -> None:
-        """Run as often as this from here on."""
-        self._frames.stop()
-        self._frames = self._timers.set_interval(pace.frame_s, self.run)
+    def suit(self, device: str) -> None:
+        """Leave its time to an engine on this device, named as in `Ready`: on a GPU, it needs none of ours."""
+        self._budget = FrameBudget() if device.startswith("cpu") else None
 
     def run(self) -> None:
         """Run once."""
         for record in self._source.drain():
             self._handle(record)
         self._draw()
+        self._follow(FRAME_S if self._budget is None else self._budget.after(self._source.stage))
+
+    def _follow(self, frame_s: float) -> None:
+        """Let frames follow each other like this."""
+        if frame_s != self.pace.frame_s and self._frames is not None:
+            self._frames.stop()
+            self.pace.frame_s = frame_s
+            self.start()

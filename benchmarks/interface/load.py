@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median, quantiles
 
-from benchmarks.interface.running import NEW_CHAT, QUIT, SequenceState, absorb, figures, paced_app, say
+from benchmarks.interface.running import NEW_CHAT, QUIT, Row, absorb, figures, paced_app, say
 from tests.terminal import Terminal
 
 LANES = 4
@@ -62,14 +62,14 @@ SCENES: dict[str, Callable[[Terminal], None]] = {
 }
 
 
-def processor(seconds: float) -> Iterator[SequenceState]:
+def processor(seconds: float) -> Iterator[Row]:
     """Processor time of the whole app per second of 30 frames, with `RATE` tokens a second in all."""
     for name, begin in SCENES.items():
         share, frames = _share(begin, seconds)
         yield f"{name}, {RATE:g} tokens/s", f"{share:5.1%} of a core at 30 frames/s (drawn here: {frames:.0f})"
 
 
-def markdown(pairs: int, seconds: float) -> Iterator[SequenceState]:
+def markdown(pairs: int, seconds: float) -> Iterator[Row]:
     """Markdown that grows, against the same reply token by token, in turns."""
     taken = [(_share(one_chat_as_markdown, seconds)[0], _share(one_chat, seconds)[0]) for _ in range(pairs)]
     ratios = [live / tokens for live, tokens in taken]
@@ -88,7 +88,7 @@ def _share(begin: Callable[[Terminal], None], seconds: float) -> tuple[float, fl
         return figures(home)["share"], figures(home)["frames_per_second"]
 
 
-def keys(count: int) -> Iterator[SequenceState]:
+def keys(count: int) -> Iterator[Row]:
     """From writing a key to the terminal to reading its letter from it."""
     with tempfile.TemporaryDirectory() as folder, paced_app(Path(folder), RATE) as terminal:
         four_chats(terminal)

@@ -13,7 +13,7 @@ from statistics import median, quantiles
 import psutil
 
 from benchmarks.interface.paced import TRACES
-from benchmarks.interface.running import ENTER, QUIT, SequenceState, absorb, paced_app
+from benchmarks.interface.running import ENTER, QUIT, Row, absorb, paced_app
 from specchat.app.storage.store import Store
 from specchat.engine import Finished, FinishReason, Round, read_trace, to_json
 from tests.terminal import Terminal
@@ -24,7 +24,7 @@ QUIET_S = 0.3
 """Nothing has been written for this long: the screen is drawn."""
 
 
-def memory(pages: int) -> Iterator[SequenceState]:
+def memory(pages: int) -> Iterator[Row]:
     """The same app with the chat opened and scrolled through, and without it."""
     with tempfile.TemporaryDirectory() as folder:
         write_chat(Path(folder) / "data" / "specchat.db")
@@ -59,7 +59,8 @@ def write_chat(database: Path) -> None:
         for turn in range(TURNS):
             prompt = store.add_message(chat.id, "user", f"Question-{turn}", parent=reply)
             reply = store.add_message(chat.id, "assistant", "", parent=prompt)
-            text, lines, tokens = "", [], 0
+            text, tokens = "", 0
+            lines: list[str] = []
             while tokens < TOKENS // TURNS:
                 record = replace(next(rounds), request_id=f"turn-{turn}", number=len(lines))
                 text, tokens = text + record.text, tokens + len(record.emitted)

@@ -115,8 +115,11 @@ class PacedSource:
         batch = [next(rounds) for rounds in self._open.values()]
         seconds = sum(len(record.emitted) for record in batch) / self._rate
         self._due += seconds
-        times = {"at": self._due, "draft_s": seconds * 0.05, "verify_s": seconds * 0.9, "rest_s": seconds * 0.05}
-        self._out += [replace(record, rows=len(batch), **times) for record in batch]
+        draft_s, verify_s, rest_s = seconds * 0.05, seconds * 0.9, seconds * 0.05
+        self._out += [
+            replace(record, rows=len(batch), at=self._due, draft_s=draft_s, verify_s=verify_s, rest_s=rest_s)
+            for record in batch
+        ]
 
     def _answer(self, request_id: str) -> Iterator[Round]:
         first = 53 * len(self._open) % len(self._rounds)  # so that no two replies are the same

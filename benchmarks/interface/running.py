@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.terminal import Terminal
+from tests.terminal import Terminal, TerminalSize
 
 FIGURES = "figures.json"
-SIZE = {"columns": 140, "rows": 40}
+SIZE: TerminalSize = {"columns": 140, "rows": 40}
 ENTER, NEW_CHAT, QUIT = "\r", "\x0e", "\x11"
-SequenceState = tuple[str, str]
-"""What was measured, and its figure."""
+Row = tuple[str, str]
+"""A row of the table: what was measured, and its figure."""
 PROGRAM = ("-c", "from specchat.app.cli.main import main; main()")
 """specchat as this checkout has it."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from benchmarks.interface.running import PROGRAM, QUIT, SIZE, SequenceState, absorb, say
+from benchmarks.interface.running import PROGRAM, QUIT, SIZE, Row, absorb, say
 from specchat.app.storage.store import Store, StoredMessage
 from specchat.engine import Admitted, Metrics, Round, from_json, models_folder
 from tests.terminal import Terminal
@@ -20,7 +20,7 @@ TOKENS = 200
 DRAFTERS = {"none": ("--drafter", "none"), "combined": ("--drafter", "combined", "--gamma", "4")}
 
 
-def throughput(pairs: int) -> Iterator[SequenceState]:
+def throughput(pairs: int) -> Iterator[Row]:
     """With and without in turns, so that both have the same of whatever else the machine does."""
     for name, drafter in DRAFTERS.items():
         options = (*drafter, "--max-tokens", str(TOKENS))

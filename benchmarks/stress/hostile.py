@@ -62,7 +62,7 @@ def hostile() -> Iterator[Row]:
         yield row
 
 
-def found_in(written: bytes) -> list[str]:
+def found_in(written: bytes | bytearray) -> list[str]:
     """What of the hostile text has reached the terminal as it was."""
     text = _POINTER.sub("", written.decode("utf-8", "replace"))
     raw = {f"U+{ord(sign):04X}" for sign in _RAW.findall(text)}

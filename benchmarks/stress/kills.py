@@ -13,10 +13,11 @@ from benchmarks.stress.session import ask, draw_for, lost, shown_round, start, s
 from benchmarks.stress.table import Row
 from specchat.app.ui.notices import NOTICE_S
 from specchat.engine import models_folder
-from tests.terminal import Terminal
+from tests.terminal import Terminal, TerminalSize
 
 STEP = "\x1b[18~"
-NARROW, WIDE = {"columns": 80, "rows": 24}, {"columns": 140, "rows": 40}
+NARROW: TerminalSize = {"columns": 80, "rows": 24}
+WIDE: TerminalSize = {"columns": 140, "rows": 40}
 Scene = Callable[[Path, random.Random], list[str]]
 
 _BAR = str.maketrans("", "", "▁▂▃▄▅▆▇█▔▕")
@@ -91,7 +92,7 @@ def real_model(home: Path, dice: random.Random) -> list[str]:
     question = "Write a very long story about a lighthouse keeper."
     (home / "models").symlink_to(models_folder())
     program = (sys.executable, *PROGRAM, "--max-tokens", 2000, "--seed", dice.randrange(1000), "--temperature", 0.7)
-    with Terminal(*program, SPECCHAT_HOME=str(home), SPECCHAT_REJECTED="hide", **NARROW) as terminal:  # type: ignore[arg-type]
+    with Terminal(*program, SPECCHAT_HOME=str(home), SPECCHAT_REJECTED="hide", **NARROW) as terminal:
         terminal.wait_for("ready: ask anything", 300)
         draw_for(terminal, NOTICE_S + 1)  # what is said at the start lies over the lines of the reply
         terminal.type(question)

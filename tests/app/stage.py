@@ -14,7 +14,7 @@ from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
-from specchat.app.ui.screens.shown_figures import PANEL_EVERY
+from specchat.app.ui.pace import Pace
 from tests.app.recorded import RecordedEngine, trace
 
 NOW = 2_000_000.0
@@ -58,7 +58,7 @@ class Stage:
                     if worker.group not in ("rename", "asking"):  # these wait for a person
                         await worker.wait()
             await pilot.pause()
-            for _ in range(PANEL_EVERY):
+            for _ in range(Pace().figures_every):
                 self.app.pump.run()
         for field in self.app.screen.query("TextArea, Input").results(TextArea | Input):  # type: ignore[arg-type]
             field.cursor_blink = False

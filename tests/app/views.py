@@ -11,8 +11,8 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.session import Session
 from specchat.app.sources.player import Player
 from specchat.app.ui.app import SpecChat
+from specchat.app.ui.pace import Pace
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.screens.shown_figures import PANEL_EVERY
 from specchat.app.ui.widgets.inspector import ChancesCard, VerdictCard
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate
@@ -54,7 +54,7 @@ class Replay:
     async def settle(self, pilot: Pilot[None]) -> None:
         """Bring everything that has been said on screen."""
         await pilot.pause()
-        for _ in range(PANEL_EVERY):
+        for _ in range(Pace().figures_every):
             self.app.pump.run()
         await pilot.pause()
 

@@ -14,6 +14,9 @@ from specchat.app.paths import database_file, settings_file
 from specchat.app.settings.settings import Settings, load_settings
 from specchat.engine import models_folder
 
+SWITCH_S = 0.0005
+"""How long drawing may keep Python from the engine, whose pass has ended; by default it is ten times as long."""
+
 if TYPE_CHECKING:
     from specchat.app.chat.session import Session
     from specchat.app.side_by_side.duet import SideOptions
@@ -29,6 +32,8 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
     """
     need_terminal("ask a question without the interface: specchat ask")
     settings, notice = load_settings(settings_file(), options)
+
+    sys.setswitchinterval(SWITCH_S)
 
     from specchat.app.cli.commands.ask import attached
     from specchat.app.side_by_side.duet import SideOptions, live_duet

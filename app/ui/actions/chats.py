@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.reply import Stage
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
 from specchat.app.ui.actions.scope import ActionScope
@@ -95,6 +96,11 @@ class ChatActions:
     def drain(self) -> Iterable[Record]:
         """Hand new records to their replies; gives those that concern the engine as a whole."""
         return self._scope.requests.drain()
+
+    @property
+    def stage(self) -> Stage | None:
+        """How far the running reply has got that is furthest; None where none runs."""
+        return self._scope.requests.stage
 
     def write(self) -> None:
         """Store what is typed and not sent, where it has changed since the last call."""

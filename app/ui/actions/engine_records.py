@@ -8,7 +8,6 @@ from specchat.app.sources.probe import Probe
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import say
-from specchat.app.ui.pace import Pace, pace_for
 from specchat.engine import Counted, Died, Loading, Notice, Ready, Record, Request
 
 
@@ -18,7 +17,7 @@ class EngineRecords:
     Args:
         scope: What it acts on.
         settings: Shows what drafts.
-        set_pace: Called with the pace that suits the engine's device; None in a replay, which has none.
+        suit: Called with the engine's device.
         probe: Told which GPU to look at; None where nothing is measured.
     """
 
@@ -26,12 +25,12 @@ class EngineRecords:
         self,
         scope: ActionScope,
         settings: SettingsActions,
-        set_pace: Callable[[Pace], None] | None,
+        suit: Callable[[str], None],
         probe: Probe | None,
     ) -> None:
         self._scope = scope
         self._settings = settings
-        self._set_pace = set_pace
+        self._suit = suit
         self._probe = probe
 
     def handle(self, record: Record) -> None:
@@ -60,8 +59,7 @@ class EngineRecords:
 
     def _become_ready(self, ready: Ready) -> None:
         self._scope.offer.update(ready)
-        if self._set_pace is not None:
-            self._set_pace(pace_for(ready.device))
+        self._suit(ready.device)
         self._settings.show_drafting()
         self._scope.screen.status.show_ready(ready)
         if self._probe is not None and ready.device == "cuda":

@@ -50,13 +50,14 @@ class CandidatesScreen(Screen[int | None]):
             turn: The prompt and its replies.
             requests: Stops the replies.
             slots: How many replies can be written at once.
-            pace: How often `update` is called.
+            pace: Says how often `update` is called.
         """
         super().__init__()
         self._compositor = NarrowCompositor()
         self.turn, self._requests, self._slots = turn, requests, slots
         self._count = max(turn.wanted, len(turn.replies))
         self._frames = [CandidateFrame(turn, place, pace) for place in range(self._count)]
+        self._pace = pace
         self._updates = 0
 
     def compose(self) -> ComposeResult:
@@ -65,7 +66,7 @@ class CandidatesScreen(Screen[int | None]):
         with Grid(id="candidates"):
             yield from self._frames
         yield NoticeLine()
-        yield KeyBar(compact=True, show_command_palette=False)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         """Begin with the one that goes on."""
@@ -80,10 +81,13 @@ class CandidatesScreen(Screen[int | None]):
     def update(self) -> None:
         """Draw what has changed in the replies; called with every frame.
 
-        Each reply is drawn with every other frame, which reads as well and costs a fifth less.
+        Where frames are many, each reply is drawn with every other one, which reads as well and costs a fifth less.
+        Replies beside each other have the same turn: Textual draws all that lies between two of them.
         """
         self._updates += 1
-        for frame in self._frames[self._updates % 2 :: 2]:
+        each = ceil(len(self._frames) / self._pace.turns)
+        first = self._updates % self._pace.turns * each
+        for frame in self._frames[first : first + each]:
             frame.update()
 
     def action_pick(self, place: int) -> None:

@@ -71,10 +71,11 @@ class ChatScreen(Screen[None]):
             player: Plays a trace; None in a chat.
         """
         # The first frame is styled once: what it shows is said here, not when it is mounted.
-        super().__init__(classes="-empty -pane-chat" + (" -replay" if player else ""))
+        super().__init__(classes="-pane-chat" + (" -replay" if player else ""))
         self._compositor = NarrowCompositor()
         self.pace = Pace()
         self._requests = requests
+        self._redraw = redraw
         self._widgets = widgets = ChatLayout(player)
         self._transcript = transcript = widgets.transcript
         if player:  # who watches a trace wants to see its drafts
@@ -117,7 +118,7 @@ class ChatScreen(Screen[None]):
         self._stepping.stepper = stepper
 
     def set_pace(self, pace: Pace) -> None:
-        """How often `update` is called from here on."""
+        """Says how often `update` is called."""
         self.pace = self._transcript.pace = pace
 
     # What is shown
@@ -148,12 +149,12 @@ class ChatScreen(Screen[None]):
     def update(self) -> None:
         """Draw what has changed in the conversation; called with every frame."""
         empty = not self.conversation.turns
-        if self.has_class("-empty") is not empty:
-            self.set_class(empty, "-empty")
+        if self._widgets.empty is not empty:
+            self._widgets.show_empty(empty=empty)
             self._widgets.composer.offering = empty
         if self._replay is not None:
             self._widgets.replay_bar.update()
-        taken = self._figures.take(self.conversation)
+        taken = self._figures.take(self.conversation, self.pace)
         self._transcript.update()
         self._stepping.update()
         self._figures.draw(taken=taken)
@@ -293,7 +294,7 @@ class ChatScreen(Screen[None]):
         self.writing.sent()
         self._transcript.follow()
         self._widgets.frame.show(self.conversation)
-        self.update()
+        self._redraw()
         return True
 
     def action_offer(self, place: int) -> None:

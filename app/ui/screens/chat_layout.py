@@ -48,6 +48,18 @@ class ChatLayout:
         self.panel = Panel(id="panel")
         self.inspector = Inspector(replaying=self._replaying, id="inspector")
 
+        self.show_empty(empty=True)
+
+    def show_empty(self, *, empty: bool) -> None:
+        """Show the welcome where the conversation is empty, else what was said and its rounds.
+
+        A class of the screen would do, but every widget of it would be styled anew for that.
+        """
+        self.empty = empty
+        """Whether the welcome is shown."""
+        for widget, shown in ((self.welcome, empty), (self.transcript, not empty), (self.timeline, not empty)):
+            widget.styles.display = None if shown else "none"  # else as the style sheets say
+
     def compose(self) -> ComposeResult:
         """Top to bottom, left to right."""
         yield self.masthead
@@ -66,5 +78,5 @@ class ChatLayout:
             yield self.panel
             yield self.inspector
         yield NoticeLine()
-        yield KeyBar(compact=True, show_command_palette=False)
+        yield KeyBar()
         yield TooSmall(id="too-small")

@@ -5,13 +5,10 @@ from __future__ import annotations
 from textual.screen import Screen
 
 from specchat.app.chat.conversation import Conversation
+from specchat.app.ui.pace import Pace
 from specchat.app.ui.screens.chat_layout import ChatLayout
 from specchat.app.ui.screens.inspection import Inspection
 from specchat.app.ui.screens.writing import Writing
-
-PANEL_EVERY = 8
-"""Figures are taken with every eighth update of the conversation, so that they stay long enough to be read. Line, panel
-and timeline show the same ones."""
 
 
 class ShownFigures:
@@ -30,6 +27,7 @@ class ShownFigures:
         self._inspection = inspection
         self._writing = writing
         self._updates = 0
+        """Since figures were taken last."""
         self._state: tuple[object, ...] | None = None
         """As last drawn."""
 
@@ -37,13 +35,15 @@ class ShownFigures:
         """Draw everything with the next update."""
         self._state = None
 
-    def take(self, conversation: Conversation) -> bool:
+    def take(self, conversation: Conversation, pace: Pace) -> bool:
         """Take the figures of the running replies if that is due; whether it was. Called once with each update."""
         self._updates += 1
-        due = self._updates % PANEL_EVERY == 0
-        for reply in conversation.all_running if due else ():
+        if self._updates < pace.figures_every:
+            return False
+        self._updates = 0
+        for reply in conversation.all_running:
             reply.take_figures()
-        return due
+        return True
 
     def draw(self, *, taken: bool) -> None:
         """Draw what has changed; `taken` says whether figures have just been taken."""

@@ -16,7 +16,6 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.sanitize import escape_controls
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.ui.keys import named
-from specchat.app.ui.pace import pace_for
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.screens.help import HelpScreen
 from specchat.app.ui.screens.side_help import SIDE_HELP
@@ -63,6 +62,8 @@ class SideScreen(Screen[Conversation | None]):
         self._archive = archive
         self.pump = Pump(self, duet, self._handle, self._draw)
         self.columns = (LaneColumn(duet, 0, id="left"), LaneColumn(duet, 1, id="right"))
+        for column in self.columns:
+            column.transcript.pace = self.pump.pace
         self._masthead = Masthead(id="masthead")
         self._masthead.program = "specchat side by side"
         self._tabs = PaneTabs(PANES, "right", id="side-tabs")
@@ -85,7 +86,7 @@ class SideScreen(Screen[Conversation | None]):
             with self._frame:
                 yield self._composer
         yield NoticeLine()
-        yield KeyBar(compact=True, show_command_palette=False)
+        yield KeyBar()
         yield TooSmall(id="too-small")
 
     def on_mount(self) -> None:
@@ -184,12 +185,10 @@ class SideScreen(Screen[Conversation | None]):
             case Ready():
                 self._masthead.show_machine(record)
                 self._show_targets()
-                pace = pace_for(record.device)
-                self.pump.set_pace(pace)
+                self.pump.suit(record.device)
                 self._state = ""
                 self.duet.ready()
                 for column in self.columns:
-                    column.transcript.pace = pace
                     column.show_set_up()
             case Notice(text=text) if text not in self._told:
                 self._told.add(text)

@@ -57,7 +57,7 @@ class TourScreen(Screen[None]):
                     yield Static(id="tour-said")
             yield self._inspector
         yield Legend(id="tour-legend")
-        yield KeyBar(compact=True, show_command_palette=False)
+        yield KeyBar()
         yield TooSmall(id="too-small")
 
     def on_mount(self) -> None:

@@ -15,9 +15,6 @@ from specchat.app.ui.pace import Pace
 from specchat.app.ui.widgets.figures import percent
 from specchat.app.ui.widgets.transcript import Transcript
 
-TITLE_EVERY = 3
-"""The frame is drawn again with every third update of the tokens, so that figures can be read."""
-
 
 class CandidateFrame(Vertical):
     """The tokens of one reply, without its prompt. The frame has its number and figures; a click on it picks it."""
@@ -30,15 +27,17 @@ class CandidateFrame(Vertical):
         Args:
             turn: The prompt and its replies.
             place: Index of this reply among them.
-            pace: How often the screen is drawn.
+            pace: Says how often the screen is drawn.
         """
         super().__init__(classes="candidate")
         self.place = place
         self.view = Transcript(Conversation(turns=[turn]), lambda _: [] if self.reply is None else [self.reply])
         self.view.pace = pace
+        self._pace = pace
         self._turn = turn
         self._shown = ("", "")
         self._updates = 0
+        """Since figures were taken last."""
 
     @property
     def reply(self) -> Reply | None:
@@ -56,7 +55,8 @@ class CandidateFrame(Vertical):
     def update(self) -> None:
         """Draw what has changed in the reply."""
         self._updates += 1
-        if self._updates % TITLE_EVERY == 0:
+        if self._updates >= self._pace.figures_every // self._pace.turns:  # with its title all of the frame is drawn
+            self._updates = 0
             if self.reply is not None:
                 self.reply.take_figures()
             self._show_title()

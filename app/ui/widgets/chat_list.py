@@ -77,9 +77,11 @@ class ChatList(KeyList):
         self._now = 0.0
         self._listed = PAGE
         """How many of the chats are lines of the list."""
+        self._drawn: list[Text] = []
+        """Those lines, as they were drawn last."""
 
     def show(self, chats: list[Chat], opened: Chat | None, marks: Marks, now: float) -> None:
-        """Show these chats; the highlight stays on its chat."""
+        """Show these chats; the highlight stays on its chat. Nothing is drawn where nothing has changed."""
         before = self.chats[self.highlighted].id if self.highlighted is not None and self.chats else None
         self.chats, self._open, self._marks, self._now = chats, opened.id if opened else None, marks, now
         wanted = before if self.has_focus else self._open
@@ -132,10 +134,12 @@ class ChatList(KeyList):
         self.post_message(self.UndoWanted())
 
     def _fill(self) -> None:
-        self.clear_options()
+        lines = [self._line(chat) for chat in self.chats[: self._listed]]
         if not self.chats:
-            self.add_option(Option(Text("no chats yet", style=self._style("age")), disabled=True))
-        self.add_options([Option(self._line(chat)) for chat in self.chats[: self._listed]])
+            lines.append(Text("no chats yet", style=self._style("age")))
+        if lines != self._drawn or self.option_count != len(lines):
+            self._drawn = lines
+            self.set_options([Option(line, disabled=not self.chats) for line in lines])
 
     def _line(self, chat: Chat) -> Text:
         age = age_of(self._now - chat.updated_at)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, ClassVar
+
 from rich.cells import cell_len
-from textual.app import ComposeResult
-from textual.events import Resize
+from rich.segment import Segment
+from textual.events import MouseDown, MouseMove, Resize
+from textual.screen import Screen
+from textual.strip import Strip
 from textual.widget import Widget
-from textual.widgets import Footer
-from textual.widgets._footer import FooterKey
 
 ALWAYS = ("quit", "app.quit", "pane('chats')", "stop", "leave", "back", "dismiss", "next_pane")
 """Actions whose keys are never left out: the end of the program, the list of chats, and the ways back."""
@@ -18,36 +22,124 @@ FIRST_TO_GO = (
 """Actions whose keys are left out first where there is no room, in this order; then the others, from the right."""
 
 
-class KeyBar(Footer):
-    """Textual's footer without the keys that do not fit, in place of a line that is cut."""
+@dataclass(frozen=True, slots=True)
+class ShownKey:
+    """A key, as it is shown, and what it does."""
 
-    def compose(self) -> ComposeResult:
-        """The keys of the focused widget, the screen and the app."""
-        keys = list(super().compose())
-        left_out = self._left_out([key for key in keys if isinstance(key, FooterKey)])
-        yield from (key for key in keys if key not in left_out)
+    key: str
+    name: str
+    description: str
+    action: str
+    enabled: bool
+
+    @property
+    def cells(self) -> int:
+        """The cells of its name, of what it does, and of the space behind that."""
+        return cell_len(f"{self.name} {self.description} ")
+
+
+class KeyBar(Widget):
+    """The keys of the focused widget, the screen and the app, on one line; a click presses one.
+
+    Textual's footer is a widget for each key: to make them anew costs as much as thirty frames of a reply, whenever a
+    reply begins or ends.
+    """
+
+    ALLOW_SELECT = False
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"key-bar--{part}" for part in ("key", "description", "pointed", "off")}
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.keys: list[ShownKey] = []
+        """Those there is room for, from left to right."""
+        self._all: list[ShownKey] = []
+        self._pointed: ShownKey | None = None
+        """The key below the mouse."""
+
+    def on_mount(self) -> None:
+        """Follow the screen, which says when other keys work."""
+        self.screen.bindings_updated_signal.subscribe(self, self._take_keys)
+
+    def on_unmount(self) -> None:
+        """Follow it no longer."""
+        self.screen.bindings_updated_signal.unsubscribe(self)
 
     def on_resize(self, event: Resize) -> None:  # noqa: ARG002 the handler's signature
         """More keys fit, or fewer."""
-        self.call_after_refresh(self.recompose)
+        self._fit()
 
-    def _left_out(self, keys: list[FooterKey]) -> list[Widget]:
+    def on_mouse_move(self, event: MouseMove) -> None:
+        """Show which key a click would press."""
+        self._point(self._key_at(event.x))
+
+    def on_leave(self) -> None:
+        """None."""
+        self._point(None)
+
+    def on_mouse_down(self, event: MouseDown) -> None:
+        """Press the key."""
+        key = self._key_at(event.x)
+        if key is not None and key.enabled:
+            self.app.simulate_key(key.key)
+        elif key is not None:
+            self.app.bell()
+
+    def render_line(self, y: int) -> Strip:  # noqa: ARG002 there is one
+        """The keys side by side."""
+        between = Segment(" ", self.rich_style.background_style)
+        segments = [segment for key in self.keys for segment in (between, *self._segments(key))]
+        return Strip(segments[1:])
+
+    def _segments(self, key: ShownKey) -> tuple[Segment, Segment]:
+        name, description = (self.get_component_rich_style(f"key-bar--{part}") for part in ("key", "description"))
+        if key == self._pointed:
+            pointed = self.get_component_rich_style("key-bar--pointed")
+            name, description = name + pointed, pointed
+        elif not key.enabled:
+            off = self.get_component_rich_style("key-bar--off", partial=True)
+            name, description = name + off, description + off
+        return Segment(key.name, name), Segment(f" {key.description}", description)
+
+    def _take_keys(self, screen: Screen[Any]) -> None:
+        """Show the keys that work now."""
+        if not screen.app.app_focus:
+            return
+        found: dict[str, ShownKey] = {}
+        for active in screen.active_bindings.values():
+            binding = active.binding
+            if binding.show and binding.action not in found:
+                name = self.app.get_key_display(binding)
+                found[binding.action] = ShownKey(binding.key, name, binding.description, binding.action, active.enabled)
+        if (keys := list(found.values())) != self._all:
+            self._all = keys
+            self._fit()
+
+    def _fit(self) -> None:
+        """Leave out what there is no room for."""
         room = self.content_size.width
-        if not room:
-            return []
         rank = {action: place for place, action in enumerate(FIRST_TO_GO)}
         going = sorted(
-            (key for key in keys if key.action not in ALWAYS),
-            key=lambda key: (rank.get(key.action, len(rank)), -keys.index(key)),
+            (key for key in self._all if key.action not in ALWAYS),
+            key=lambda key: (rank.get(key.action, len(rank)), -self._all.index(key)),
         )
-        taken = sum(_cells(key) for key in keys)
-        left_out: list[Widget] = []
+        taken, left_out = sum(key.cells for key in self._all), set[str]()
         while going and taken - 1 > room:  # nothing stands behind the last one
-            left_out.append(going.pop(0))
-            taken -= _cells(left_out[-1])  # type: ignore[arg-type]
-        return left_out
+            gone = going.pop(0)
+            left_out.add(gone.action)
+            taken -= gone.cells
+        self.keys = [key for key in self._all if key.action not in left_out]
+        self.refresh()
 
+    def _key_at(self, x: int) -> ShownKey | None:
+        """The key in this column of the widget; none between two of them."""
+        column = x - self.gutter.left
+        for key, end in zip(self.keys, accumulate(key.cells for key in self.keys), strict=True):
+            if end - key.cells <= column < end - 1:
+                return key
+        return None
 
-def _cells(key: FooterKey) -> int:
-    """The cells of a key, its name, and the space behind it."""
-    return cell_len(f"{key.key_display} {key.description} ")
+    def _point(self, key: ShownKey | None) -> None:
+        if key != self._pointed:
+            self._pointed = key
+            self.styles.pointer = "default" if key is None else "pointer"
+            self.refresh()

@@ -34,6 +34,8 @@ class PromptFrame(Vertical):
         """How full the context is; None where that is not shown."""
         self.when_full = STOP
         """What happens to what does not fit."""
+        self._said = (Content(""), Content(""))
+        """Above and below the composer."""
 
     def show_loading(self, state: Loading | str, *, failed: bool) -> None:
         """How far loading has got, or how it ended; `show` says it."""
@@ -41,21 +43,25 @@ class PromptFrame(Vertical):
 
     def show(self, conversation: Conversation) -> None:
         """Follow this conversation."""
+        said = self._of(conversation)
+        if not all(map(Content.is_same, said, self._said)):  # to set a title draws the frame again
+            self._said = said
+            self.border_title, self.border_subtitle = said
+
+    def _of(self, conversation: Conversation) -> tuple[Content, Content]:
+        """What is said above and below, as text: not as markup."""
         if self._trace is not None:
-            self.border_title = Content(escape_controls(self._trace))  # text, not markup
-            return
+            return Content(escape_controls(self._trace)), Content("")
         if self.editing:
-            self.border_title, self.border_subtitle = self.editing, "enter sends · esc cancels"
-            return
+            return Content(self.editing), Content("enter sends · esc cancels")
         title = escape_controls(conversation.title)
         named = title[:60] if title.strip() else "new chat"
         system = " ".join(escape_controls(conversation.system or "").split())
         short = system if len(system) <= SYSTEM_LENGTH else system[: SYSTEM_LENGTH - 1] + "…"
-        self.border_title = Content(f"{named} · system: {short}" if short else named)
         parts = [Content(state)] if (state := self._engine_state(conversation)) else []
         if self.usage is not None:
             parts.append(context_bar(self.usage, self.when_full))
-        self.border_subtitle = Content(" · ").join(parts)
+        return Content(f"{named} · system: {short}" if short else named), Content(" · ").join(parts)
 
     def _engine_state(self, conversation: Conversation) -> str:
         running = conversation.all_running

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from textual.widgets import Static
-from textual.widgets._footer import FooterKey
 
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings, load_settings, save_settings
@@ -60,8 +59,8 @@ def with_files(folder: Path, keys: str = "", **themes: str) -> Stage:
 
 
 def footer(stage: Stage) -> dict[str, str]:
-    keys = stage.app.screen.query_one(KeyBar).query(FooterKey)
-    return {str(key.description): key.key_display for key in keys}
+    keys = stage.app.screen.query_one(KeyBar).keys
+    return {key.description: key.name for key in keys}
 
 
 def said(stage: Stage) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from textual.geometry import Region
 from textual.widgets import Static
 
 from specchat.app.chat.marks import Marks
@@ -13,6 +12,7 @@ from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.notice_line import NoticeLine
+from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.app.ui.widgets.too_small import TooSmall
 from tests.app.stage import Stage, lines_of
@@ -29,7 +29,7 @@ def notice(stage: Stage) -> str:
 
 
 def footer(stage: Stage) -> list[str]:
-    return [key.description for key in stage.app.screen.query_one(KeyBar).query("FooterKey")]  # type: ignore[attr-defined]
+    return [key.description for key in stage.app.screen.query_one(KeyBar).keys]
 
 
 async def test_the_newest_notice_replaces_the_older_and_covers_nothing(stage: Stage) -> None:
@@ -107,8 +107,24 @@ async def test_the_footer_keeps_the_list_and_the_end(stage: Stage, size: tuple[i
         await stage.ready(pilot)
         await stage.answer(pilot, 40)
         assert {"quit", "chats", "stop"} <= set(footer(stage))
-        bar = stage.app.screen.query_one(KeyBar).region
-        assert all(bar.contains_region(Region(*key.region)) for key in stage.app.screen.query("FooterKey"))
+        bar = stage.app.screen.query_one(KeyBar)
+        assert sum(key.cells for key in bar.keys) - 1 <= bar.content_size.width
+
+
+async def test_a_click_on_a_key_presses_it_and_the_mouse_points_at_it(stage: Stage) -> None:
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        bar = stage.app.screen.query_one(KeyBar)
+        place = next(n for n, key in enumerate(bar.keys) if key.action == "pane('panel')")
+        column = bar.gutter.left + sum(key.cells for key in bar.keys[:place])
+        plain = bar.render_line(0)
+        await pilot.hover(KeyBar, offset=(column, 0))
+        assert bar.render_line(0).text == plain.text
+        assert bar.render_line(0) != plain
+        assert stage.app.screen.query_one(Panel).display
+        await pilot.click(KeyBar, offset=(column, 0))
+        await stage.settle(pilot)
+        assert not stage.app.screen.query_one(Panel).display
 
 
 async def test_titles_do_not_move_when_a_sign_comes(stage: Stage) -> None:
