@@ -63,7 +63,7 @@ class EngineConfig:
     queue: int = 1024
     """Requests that may wait for a slot; one more is refused."""
     prefill_chunk: int = 256
-    """Tokens per prefill chunk; running requests wait for at most one chunk between rounds."""
+    """Tokens per prefill chunk; running requests wait for one chunk between rounds, for two if several prompts wait."""
 
     exact: bool = False
     """Run the target in batch-invariant passes, so that greedy output is identical whatever drafter is used."""

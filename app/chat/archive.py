@@ -168,7 +168,7 @@ class Archive:
         return self._do(write)
 
     def find(self, text: str) -> Future[list[Hit] | None]:
-        """Where all these words stand, in titles, prompts and replies."""
+        """Where all these words stand, in titles, prompts with what was sent along, and replies."""
 
         def read() -> list[Hit]:
             self._store.search.update()

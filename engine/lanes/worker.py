@@ -110,7 +110,7 @@ class LaneWorker(Worker):
         self._take_commands()
 
     def turn(self) -> None:
-        """Admit waiting requests, then run one prefill chunk or one round."""
+        """Admit waiting requests, then read prompts or run one round."""
         with self.clock.running():
             self._admission.run()
             try:

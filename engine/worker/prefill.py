@@ -48,14 +48,24 @@ class Prefill:
         return row.prefilled and not self._planner.unread(row)
 
     def run(self) -> None:
-        """One chunk, beginning with the prompt that was admitted first; running rows wait for no more than that."""
+        """One chunk, beginning with the prompt that was admitted first; running rows wait for no more than that.
+
+        While several prompts wait, they wait for two: a round takes the longer the more rows run, so that of many
+        prompts that come at once the last ones would wait for far more than their share.
+        """
+        if self._chunk() > 1:
+            self._chunk()
+
+    def _chunk(self) -> int:
+        """Read one chunk; how many prompts are still to be read."""
         unread = sorted((row for row in self._scheduler.rows if not self.is_ready(row)), key=lambda r: r.admitted_at)
         if not unread:
-            return
+            return 0
         rows = [row for row in unread if row.prefilled == unread[0].prefilled]
         if self._config.exact:  # how a prompt is read may not depend on others
             rows = rows[:1]
         self._faults.run(self._read, rows)
+        return sum(not self.is_ready(row) for row in self._scheduler.rows)
 
     def _read(self, rows: Sequence[SequenceState]) -> None:
         """One chunk of the first row's prompt and what fits beside it, for the target or, once that has it all, for the

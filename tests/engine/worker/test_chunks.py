@@ -1,4 +1,4 @@
-"""A long prompt is read in chunks, by the target and by drafters: other rows wait for no more than one."""
+"""A long prompt is read in chunks, by the target and by drafters: other rows wait for one, or for two of a burst."""
 
 from __future__ import annotations
 
@@ -81,6 +81,32 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest
     assert sum(waits) >= len(LONG) // CHUNK
     assert max(waits[1:-1]) <= 2, "its own chunk, and the one that a round of the long row begins with"
     assert len(ids_of(events)) == 9
+
+
+def test_of_several_prompts_two_chunks_are_read_before_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    prefill = ModelRunner.prefill
+
+    def passes(runner: ModelRunner, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
+        log.append("chunk")
+        return prefill(runner, tokens, *rest)
+
+    with tiny_engine(tiny_model(), slots=4, chunk=CHUNK) as engine:
+        monkeypatch.setattr(ModelRunner, "prefill", passes)
+        first, others = Logged(log), [Outbox() for _ in range(3)]
+        engine.submit(Request("short", prompt_ids=(1, 2, 3), drafter="none", max_tokens=200), first)
+        first.get(30)
+        engine.pause()
+        for number, box in enumerate(others):
+            engine.submit(Request(f"{number}", prompt_ids=(9 + number, *LONG), drafter="none", max_tokens=2), box)
+        engine.resume()
+        for box in others:
+            collected(box)
+    waits = [len(wait) for wait in "".join(entry[0] for entry in log).split("r")]
+    assert sum(waits) >= 3 * (len(LONG) // CHUNK)
+    assert max(waits[1:-1]) == 2
+    last = [wait for wait in waits if wait][-(len(LONG) // CHUNK // 2) :]
+    assert set(last) == {1}, "the last prompt is alone"
 
 
 @pytest.mark.parametrize("drafter", ["none", "combined", "model"])
