@@ -29,7 +29,7 @@ class Pair:
         engine = Engine(config)
         engine.start()
         engine.wait_ready(60)
-        for drafter in ("model", "suffix", "ngram", "copy", "recycling", "early-exit"):
+        for drafter in ("model", "model-tree", "hierarchical", "suffix", "ngram", "copy", "recycling", "early-exit"):
             self._generate(engine, drafter)
         engine.close()
 
@@ -63,7 +63,7 @@ def found(pair: Pair) -> Evaluation:
     return pair.evaluate()
 
 
-@pytest.mark.parametrize("drafter", ["model", "suffix", "ngram", "copy", "early-exit"])
+@pytest.mark.parametrize("drafter", ["model", "model-tree", "hierarchical", "suffix", "ngram", "copy", "early-exit"])
 def test_the_rounds_are_those_of_generation(pair: Pair, found: Evaluation, drafter: str) -> None:
     courses, rounds = found.courses[Way(drafter, GAMMA)], pair.rounds[drafter]
     assert sum(course.rounds for course in courses) == len(rounds)
@@ -113,7 +113,7 @@ def test_texts_are_cut_and_counted_as_asked(pair: Pair) -> None:
 
 
 def test_bad_input_is_one_sentence(pair: Pair, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="drafter 'magic' is not there: choose one of model, suffix, ngram"):
+    with pytest.raises(EngineError, match="drafter 'magic' is not there: choose one of model, model-tree, "):
         pair.evaluate(drafters=("magic",))
     with pytest.raises(EngineError, match="gamma is 0: it must be at least 1"):
         pair.evaluate(gammas=(0,))

@@ -14,7 +14,7 @@ from specchat.engine.speculation.verify.chain_acceptance import Verdict, accept,
 from specchat.engine.tools.lossless.command import LosslessOptions, Verification, run
 
 QUICK = {"models": Path(), "command": "verify", "prompts": ("chat",), "limit": 2, "max_tokens": 16, "contexts": 1}
-DRAFTERS = ("model", "suffix", "ngram", "copy", "recycling", "early-exit", "random")
+DRAFTERS = ["model", "model-tree", "hierarchical", "suffix", "ngram", "copy", "recycling", "early-exit", "random"]
 
 
 @pytest.fixture(scope="module")
