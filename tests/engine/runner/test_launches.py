@@ -88,6 +88,18 @@ def test_no_reply_waits_for_a_graph(drafter: str, slots: int, monkeypatch: pytes
         assert readies[0].cache_bytes == made.cache_bytes + made.graph_bytes
 
 
+@pytest.mark.parametrize("slots", [1, 3])
+def test_exact_mode_has_a_graph_for_each_extent_however_many_slots(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpu(monkeypatch) as gpu:
+        (target,) = parts_to_gpu(tiny_model())
+        runner = ModelRunner(target.model, slots, 1024, 17, exact=True)
+        runner.capture()
+        assert gpu.graphs == 4, "256, 512, 1024, and all columns"
+        tokens = torch.zeros(slots, 5, dtype=torch.long, device=runner.device)
+        runner.forward(tokens, range(slots), [300 * slot for slot in range(slots)])
+        assert gpu.graphs == 4
+
+
 @pytest.mark.parametrize(("columns", "most"), [(256, 14), (4113, 14), (32_785, 14), (32_785, 6), (131_089, 1)])
 def test_columns_are_of_few_numbers(columns: int, most: int) -> None:
     sizes = _sizes(columns, most)
