@@ -242,11 +242,11 @@ class Archive:
 
     def unsent(self) -> Future[tuple[dict[int, str], dict[int, tuple[Attachment, ...]]] | None]:
         """What was typed and not sent, and what is attached to it, by the chat's id."""
-        return self._do(lambda: (self._store.unsent(), self._store.unsent_attachments()))
+        return self._do(lambda: (self._store.unsent.texts(), self._store.unsent.attachments()))
 
     def keep_unsent(self, chat_id: int, text: str, attachments: Sequence[Attachment] | None) -> Future[None]:
         """Store what is typed and not sent in a chat; without attachments, those that are stored stay."""
-        return self._do(lambda: self._store.keep_unsent(chat_id, text, attachments))
+        return self._do(lambda: self._store.unsent.keep(chat_id, text, attachments))
 
     def rename(self, chat: Chat, title: str) -> Future[None]:
         """Give a chat another title."""

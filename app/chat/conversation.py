@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.reply import Reply
@@ -110,6 +110,22 @@ class Conversation:
             return self.chat.title
         title = title_of(self.turns[0].prompt) if self.turns else ""
         return f"{title} · {self.set_up}" if self.set_up and title else title
+
+    def drop_waiting(self) -> list[Turn]:
+        """Remove the prompts that wait; gives them, in order."""
+        waiting = self.waiting
+        for turn in reversed(waiting):
+            self.remove(turn)
+        return waiting
+
+    def set_tokens(self, one: Attachment, tokens: int) -> list[Turn]:
+        """So many tokens were counted for a text; the turns of the path that it was sent along with."""
+        same = [turn for turn in self.turns if any(each.is_same(one) for each in turn.attachments)]
+        for turn in same:
+            turn.attachments = tuple(
+                replace(each, tokens=tokens) if each.is_same(one) else each for each in turn.attachments
+            )
+        return same
 
     def messages(self, upto: Turn) -> tuple[Message, ...]:
         """The messages that the model gets in order to answer `upto`."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
+from uuid import uuid4
 
+from specchat.app.chat.examination import Examination
+from specchat.app.chat.reply import Reply
+from specchat.app.settings.settings import Settings
 from specchat.app.sources.source import Source
-from specchat.engine import EngineError, Finished, FinishReason, Record, Request, Round
+from specchat.engine import EngineError, Finished, FinishReason, Message, Record, Request, Round
 
 
 class Question(Protocol):
@@ -42,10 +47,9 @@ class Questions:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._waiting
 
-    @property
-    def waiting(self) -> list[Question]:
-        """Those that are not answered yet."""
-        return list(self._waiting.values())
+    def asked(self, reply: Reply, token: int) -> bool:
+        """Whether a token is being examined."""
+        return any(isinstance(each, Examination) and each.is_of(reply, token) for each in self._waiting.values())
 
     def ask(self, source: Source, question: Question, request: Request, context: Sequence[int]) -> None:
         """Ask what comes behind these tokens of a reply to the request.
@@ -59,6 +63,33 @@ class Questions:
         except EngineError:
             del self._waiting[request.request_id]
             raise
+
+    def look(
+        self,
+        source: Source,
+        request: Request,
+        rounds: Sequence[Round],
+        detail: int,
+        then: Callable[[Round | None], None],
+    ) -> bool:
+        """Ask for the likeliest tokens behind these rounds of a reply to the request; whether the source can say."""
+        context = tuple(token for record in rounds for token in record.emitted)
+        request = replace(request, drafter="none", gamma=0, max_tokens=1, detail=detail)
+        try:
+            self.ask(source, Look(then), request, context)
+        except EngineError:
+            return False
+        return True
+
+    def examine(
+        self, source: Source, examination: Examination, settings: Settings, messages: tuple[Message, ...]
+    ) -> None:
+        """Ask about a token of a reply to these messages; where the source cannot say, the examination has failed."""
+        request = examination.request(settings, uuid4().hex, messages)
+        try:
+            self.ask(source, examination, request, examination.context)
+        except EngineError as error:
+            examination.fail(str(error))
 
     def end(self, sentence: str) -> None:
         """There will be no answers, for this reason."""

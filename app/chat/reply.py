@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from specchat.app.chat.reply_figures import LONGEST_COURSE, ReplyFigures
+from specchat.app.chat.chosen import chosen_round
+from specchat.app.chat.numbered_rounds import NumberedRounds
+from specchat.app.chat.reply_figures import ReplyFigures
+from specchat.app.chat.reply_meter import ReplyMeter
 from specchat.app.chat.thought import Thought
 from specchat.app.sources.observed import told_apart
 from specchat.app.sources.stepper import Part
 from specchat.engine import (
     Admitted,
     Baseline,
-    Fate,
     Finished,
     FinishReason,
-    Given,
     Metrics,
     Prefilled,
     Record,
     Round,
-    SpeedupTracker,
     Token,
     Totals,
     from_json,
@@ -31,9 +30,6 @@ from specchat.engine import (
 
 if TYPE_CHECKING:
     from specchat.app.chat.computed import Computed
-
-SAMPLE_S = 0.25
-"""Seconds of rounds for each sample of the speed."""
 
 ENDINGS: dict[FinishReason, str] = {
     FinishReason.EOS: "complete",
@@ -44,8 +40,6 @@ ENDINGS: dict[FinishReason, str] = {
     FinishReason.ERROR: "failed",
 }
 """Why a reply ended, in words."""
-CHOSEN = "chosen"
-"""The drafter of a round whose token the user has put in the place of what was drawn, or that came with a text."""
 
 
 class Stage(StrEnum):
@@ -79,10 +73,7 @@ class Reply:
         self.stage = Stage.WAITING
         self._unread: tuple[str, Callable[[], Sequence[str]]] | None = None
         """Text and trace lines of a stored reply whose rounds nobody has asked for yet."""
-        self._rounds: list[Round] = []
-        self._metrics = Metrics()
-        self.speeds: list[float] = []
-        """Tokens per second of the sliding window, one sample each `SAMPLE_S`."""
+        self._numbered = NumberedRounds()
         self.prefilled = (0, 0)
         """Prompt tokens in the cache, and their total."""
         self.tail = ""
@@ -94,8 +85,6 @@ class Reply:
         """The sentence that came with an error."""
         self.message_id: int | None = None
         """Its row in the store, once it has one."""
-        self._starts: list[int] = []
-        self._tokens = 0
         self.stepping: tuple[Round, Part] | None = None
         """The round that is being stepped through; it is not yet one of `rounds`."""
         self.model = ""
@@ -109,8 +98,7 @@ class Reply:
         self._left_out: tuple[int, ...] = ()
         self._thought = Thought()
         self._baseline = baseline or Baseline()
-        self._gains = SpeedupTracker(self._baseline)
-        self._sampled_at = 0.0
+        self._meter = ReplyMeter(self._baseline)
         self._admitted: Admitted | None = None
         self.told = False
         """Whether a server has told what became of its tokens when they were all there: `rounds` are then others."""
@@ -127,25 +115,25 @@ class Reply:
     def rounds(self) -> list[Round]:
         """Its rounds so far."""
         self._load()
-        return self._rounds
+        return self._numbered.rounds
 
     @property
     def starts(self) -> list[int]:
         """Of each round: the number of its first token, counting every token that was drafted or emitted."""
         self._load()
-        return self._starts
+        return self._numbered.starts
 
     @property
     def tokens(self) -> int:
         """How many tokens were drafted or emitted."""
         self._load()
-        return self._tokens
+        return self._numbered.tokens
 
     @property
     def metrics(self) -> Metrics:
         """Figures of its own rounds."""
         self._load()
-        return self._metrics
+        return self._meter.metrics
 
     @property
     def figures(self) -> ReplyFigures:
@@ -206,7 +194,8 @@ class Reply:
 
     def round_of(self, token: int) -> int:
         """The index in `rounds` of the round with this token, by the numbers of `starts`."""
-        return bisect_right(self.starts, token) - 1
+        self._load()
+        return self._numbered.round_of(token)
 
     def token(self, number: int) -> tuple[Round, Token]:
         """A token by its number, and its round.
@@ -214,11 +203,13 @@ class Reply:
         Raises:
             IndexError: there is no such token.
         """
-        if not 0 <= number < self.tokens:
-            raise IndexError(number)
-        index = self.round_of(number)
-        record = self.rounds[index]
-        return record, list(record.tokens())[number - self.starts[index]]
+        self._load()
+        return self._numbered.token(number)
+
+    def rounds_up_to(self, token: int) -> list[Round]:
+        """The rounds before a token that was drafted or emitted; the last of them is cut in front of it."""
+        self._load()
+        return self._numbered.up_to(token)
 
     def add(self, record: Record) -> None:
         """Take in one event of this reply's request; others are ignored."""
@@ -263,8 +254,8 @@ class Reply:
             except ValueError:
                 continue
         if self.text != content:
-            self._rounds, self._starts, self._tokens, self.given, self.carried = [], [], 0, 0, 0
-            self._metrics, self._gains, self.speeds = Metrics(), SpeedupTracker(self._baseline), []
+            self._numbered, self._meter = NumberedRounds(), ReplyMeter(self._baseline)
+            self.given = self.carried = 0
             self._thought, self.tail = Thought(), content
         if self.stage is not Stage.ENDED:
             self.stage, self.reason = stage, reason
@@ -276,15 +267,7 @@ class Reply:
         self.take_figures()
 
     def _new_figures(self) -> ReplyFigures:
-        return ReplyFigures(
-            metrics=self.metrics.copy(),
-            gain=self._gains.gain(self.metrics.alpha),
-            counted_rounds=self._gains.rounds,
-            speeds=tuple(self.speeds[-LONGEST_COURSE:]),
-            gammas=tuple(record.gamma for record in self.own_rounds[-LONGEST_COURSE:]),
-            running=self.running,
-            thought=self._thought.figures(),
-        )
+        return self._meter.figures(self.own_rounds, self._thought.figures(), running=self.running)
 
     def carry(self, rounds: Iterable[Round]) -> None:
         """Begin with the rounds of another reply; the own request goes on behind them."""
@@ -299,13 +282,12 @@ class Reply:
         """
         rounds, self.carried = self.rounds, len(self.emitted)
         self._thought = Thought(admitted.thinking)
-        self._rounds, self._starts, self._tokens = [], [], 0
-        self._metrics, self._gains, self.speeds = Metrics(), SpeedupTracker(self._baseline), []
+        self._numbered, self._meter = NumberedRounds(), ReplyMeter(self._baseline)
         for record in rounds:
             self._append(replace(record, at=record.at + admitted.at - rounds[-1].at))
         first = admitted.prompt_tokens - len(admitted.given)
         for place, token in enumerate(admitted.given[self.carried :], self.carried):
-            self._append(_chosen(record_id=self.request_id, token=token, position=first + place, at=admitted.at))
+            self._append(chosen_round(self.request_id, token, first + place, admitted.at))
         self.given = len(self.rounds)
 
     def _tell_apart(self, totals: Totals) -> None:
@@ -313,97 +295,31 @@ class Reply:
         told = told_apart(self.own_rounds, totals.steps) if self.metrics.unknown and totals.steps is not None else None
         if told is None:
             return
-        self.told, rounds = True, [*self._rounds[: self.given], *told]
-        self._rounds, self._starts, self._tokens, self._metrics = [], [], 0, Metrics()
+        self.told, given = True, self._numbered.rounds[: self.given]
+        self._numbered = NumberedRounds()
         if self._admitted is not None:
             self._thought = Thought(self._admitted.thinking)
-            self.metrics.add(self._admitted)
-        for index, record in enumerate(rounds):
-            self._append(record, own=index >= self.given)
-            if index >= self.given:
-                self.metrics.add(record)
+        for record in given:
+            self._append(record)
+        for record in told:
+            self._append(record, own=True)
+        self._meter.recount(self._admitted, told)
 
     def _append(self, record: Round, *, own: bool = False) -> None:
-        self._thought.add(record, self._tokens, own=own)
-        self._rounds.append(record)
-        self._starts.append(self._tokens)
-        self._tokens += len(record.drafted) + (record.last is not None)
+        self._thought.add(record, self._numbered.tokens, own=own)
+        self._numbered.append(record)
 
     def _add_round(self, record: Round) -> None:
         self.stage, self.stepping = Stage.ANSWERING, None
         self._append(record, own=True)
-        self._baseline.add(record)
-        self._gains.add(record)
+        self._meter.add(record)
         self.drafter = record.drafter
-        self.metrics.add(record)
-        speed = self.metrics.recent_tokens_per_second
-        if len(self.rounds) == self.given + 1:
-            self._sampled_at = record.at  # the speed of one round says little
-        elif speed is not None and record.at >= self._sampled_at + SAMPLE_S:
-            self.speeds.append(speed)
-            self._sampled_at = record.at
 
 
 def ran_together(one: Reply, other: Reply) -> bool:
     """Whether two replies had a round in the same batch: its times are the whole batch's, to the last digit."""
     ours, theirs = ({r.verify_s for r in reply.own_rounds if r.rows > 1} for reply in (one, other))
     return not ours.isdisjoint(theirs)
-
-
-def rounds_up_to(reply: Reply, token: int) -> list[Round]:
-    """The rounds of a reply before a token that was drafted or emitted; the last of them is cut in front of it.
-
-    Before a rejected or discarded token and before a correction stand the accepted tokens of their round.
-    """
-    if token >= reply.tokens:
-        return list(reply.rounds)
-    index = reply.round_of(token)
-    record, place = reply.rounds[index], token - reply.starts[index]
-    kept = min(place, record.accepted)
-    if not kept:
-        return reply.rounds[:index]
-    cut = replace(
-        record,
-        drafted=record.drafted[:kept],
-        p=record.p[:kept],
-        q=record.q[:kept],
-        u=record.u[:kept],
-        beta=record.beta[:kept],
-        accepted=kept,
-        last=None,
-        last_fate=None,
-        pieces=record.pieces[:kept],
-        last_piece="",
-        detail=record.detail[:kept],
-        refused=record.refused[:kept],
-    )
-    return [*reply.rounds[:index], cut]
-
-
-def _chosen(record_id: str, token: Given, position: int, at: float) -> Round:
-    """A round that drafted and verified nothing: its token was given."""
-    return Round(
-        request_id=record_id,
-        number=0,
-        position=position,
-        drafter=CHOSEN,
-        gamma=0,
-        drafted=(),
-        p=(),
-        q=(),
-        u=(),
-        beta=(),
-        accepted=0,
-        last=token.id,
-        last_fate=Fate.PLAIN,
-        pieces=(),
-        last_piece=token.text,
-        at=at,
-        draft_s=0.0,
-        verify_s=0.0,
-        rest_s=0.0,
-        rows=1,
-    )
 
 
 def stored_reply(content: str, reason: str | None, read: Callable[[], Sequence[str]]) -> Reply:

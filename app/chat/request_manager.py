@@ -5,38 +5,27 @@ Records are stored before they are shown: what a person has seen is there after 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import replace
 from uuid import uuid4
 
 from specchat.app.chat.active_conversations import ActiveConversations
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.delivery import Delivery
 from specchat.app.chat.examination import Examination
-from specchat.app.chat.questions import Look, Questions
-from specchat.app.chat.record_queue import RecordQueue
-from specchat.app.chat.reply import Reply, Stage, stored_reply
+from specchat.app.chat.questions import Questions
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.requests import candidate_requests, going_on, request_for
+from specchat.app.chat.running_replies import RunningReplies
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.sources.no_source import NoSource
 from specchat.app.sources.source import Source
 from specchat.app.sources.stepper import Part
 from specchat.app.storage.attachment import Attachment
-from specchat.engine import (
-    Baseline,
-    EngineError,
-    Event,
-    Finished,
-    FinishReason,
-    Message,
-    Prefilled,
-    Ready,
-    Record,
-    Request,
-    Round,
-    gamma_text,
-)
+from specchat.engine import EngineError, Event, FinishReason, Message, Record, Request, Round, gamma_text
 
 STARTING = "specchat is still starting"
 PROMPT_WAIT_S = 0.05
@@ -51,12 +40,9 @@ class RequestManager:
 
     def __init__(self, observe: Callable[[str, Event], None] | None = None) -> None:
         """Make it; `observe` is called with the request's id and each event of a running reply."""
-        self._observe = observe
-        self.replies: dict[str, tuple[Conversation, Turn]] = {}
-        """The running ones, by request."""
+        self._running = RunningReplies()
         self.detail = 0
         """Size of the top-k that replies record for each tested token; 0 for none."""
-        self._baseline = Baseline()
         self.changes = 0
         """Grows whenever a turn begins or ends: the list of chats is then out of date."""
         self.active = ActiveConversations()
@@ -69,12 +55,17 @@ class RequestManager:
         """The model that answers, as the source names it."""
         self._failure = ""
         self._questions = Questions()
-        self._queue = RecordQueue()
-        """What is being stored and not yet shown."""
+        self._delivery = Delivery(self._running, self._questions, self._changed, self._ended, observe)
+
+    @property
+    def replies(self) -> Mapping[str, tuple[Conversation, Turn]]:
+        """Conversation and turn of each running reply, by request."""
+        return self._running.turns
 
     def connect(self, session: Session, archive: Archive | None) -> None:
         """Send prompts to this session's source, and store them and the replies in `archive`."""
         self._session, self._archive, self.settings = session, archive, session.settings
+        self._delivery.archive = archive
         if archive is not None:
             for conversation in self.active:
                 conversation.system = self.system_of(conversation)
@@ -89,14 +80,9 @@ class RequestManager:
 
     def set_tokens(self, conversation: Conversation, one: Attachment, tokens: int) -> None:
         """So many tokens were counted for what was sent along with prompts of the path."""
-        for turn in conversation.turns:
-            if any(each.name == one.name and each.text == one.text for each in turn.attachments):
-                turn.attachments = tuple(
-                    replace(each, tokens=tokens) if (each.name, each.text) == (one.name, one.text) else each
-                    for each in turn.attachments
-                )
-                if self._archive is not None:
-                    self._archive.set_tokens(turn, one.name, tokens)
+        for turn in conversation.set_tokens(one, tokens):
+            if self._archive is not None:
+                self._archive.set_tokens(turn, one.name, tokens)
 
     def set_detail(self, detail: int) -> None:
         """Record the top-k of this size for every reply, from its next round on; 0 records none."""
@@ -107,14 +93,11 @@ class RequestManager:
 
     def show_steps(self, steps: list[tuple[Round, Part]]) -> None:
         """These rounds are being stepped through, and no others."""
-        by_request = {record.request_id: (record, part) for record, part in steps}
-        for request_id in self.replies:
-            self._reply(request_id).stepping = by_request.get(request_id)
+        self._running.show_steps(steps)
 
     def rewind(self) -> None:
         """Forget the running replies: a replay is played again from an earlier place."""
-        self.replies.clear()
-        self._baseline = Baseline()
+        self._running.forget()
 
     def system_of(self, conversation: Conversation) -> str:
         """A chat's instructions to the model: its own, or those of the settings."""
@@ -136,7 +119,8 @@ class RequestManager:
         assert self._session is not None
         assert not self.replies
         self._questions.end("another model has been loaded since")
-        self._ready, self._failure, self._baseline = False, "", Baseline()
+        self._ready, self._failure = False, ""
+        self._running.forget()
         self._session = replace(self._session, source=source or NoSource())
         self.settings = settings
 
@@ -165,7 +149,7 @@ class RequestManager:
         """Ask for one more reply to a prompt of the path, with these settings; whether there is an engine to ask."""
         if settings.seed is not None:  # the same one would say the same again
             settings = replace(settings, seed=settings.seed + len(turn.replies))
-        return self._ask_again(conversation, turn, self._request(settings, conversation, turn), ())
+        return self._ask_again(conversation, turn, request_for(settings, conversation, turn), ())
 
     def go_on(
         self,
@@ -186,11 +170,10 @@ class RequestManager:
         """
         if self.settings is None:
             return False
-        request = self._request(self.settings, conversation, turn)
+        request = request_for(self.settings, conversation, turn)
         if any(record.observed for record in rounds):  # its tokens have no ids: it goes on from its text
             text, rounds = "".join(record.text for record in rounds) + text, rounds[:0]
-        ids = tuple(token for record in rounds for token in record.emitted)
-        return self._ask_again(conversation, turn, replace(request, reply_ids=(*ids, *chosen), reply_text=text), rounds)
+        return self._ask_again(conversation, turn, going_on(request, rounds, chosen, text), rounds)
 
     def look(
         self,
@@ -208,14 +191,8 @@ class RequestManager:
             return False
         if any(record.observed for record in rounds):
             return False
-        request = self._request(self.settings, conversation, turn)
-        ids = tuple(token for record in rounds for token in record.emitted)
-        request = replace(request, drafter="none", gamma=0, max_tokens=1, detail=detail)
-        try:
-            self._questions.ask(self._session.source, Look(then), request, ids)
-        except EngineError:
-            return False
-        return True
+        request = request_for(self.settings, conversation, turn)
+        return self._questions.look(self._session.source, request, rounds, detail, then)
 
     def show_version(self, conversation: Conversation, turn: Turn, number: int) -> None:
         """Go on with another version of a prompt of the path, by its number from 1."""
@@ -223,7 +200,7 @@ class RequestManager:
 
     def stop(self, conversation: Conversation) -> list[str]:
         """End the running replies, keeping their text, and take the waiting prompts back."""
-        waiting = self._drop_waiting(conversation)
+        waiting = conversation.drop_waiting()
         if waiting and self._archive is not None:
             self._archive.take_back(conversation, waiting)
             self.changes += 1
@@ -236,7 +213,7 @@ class RequestManager:
 
     def abandon(self, conversation: Conversation) -> None:
         """End the running replies and drop the waiting prompts; what was sent stays stored."""
-        self._drop_waiting(conversation)
+        conversation.drop_waiting()
         self._cancel(conversation.busy)
 
     def show_reply(self, conversation: Conversation, turn: Turn, reply: Reply) -> None:
@@ -259,44 +236,33 @@ class RequestManager:
             return False
         for request_id in self.replies:
             self._session.source.adjust(request_id, settings.drafter, settings.gamma)
-            self._reply(request_id).gamma = gamma_text(settings.gamma)
+            self._running.reply(request_id).gamma = gamma_text(settings.gamma)
         return bool(self.replies)
 
     def examine(self, conversation: Conversation, reply: Reply, token: int, detail: int) -> None:
         """Compute the top-k lists of this size at a token of a reply that has ended; they come to `Reply.computed`."""
         turn = next((turn for turn in conversation.turns if reply in turn.replies), None)
-        asked = any(isinstance(q, Examination) and q.is_of(reply, token) for q in self._questions.waiting)
+        asked = self._questions.asked(reply, token)
         known = token in reply.computed and reply.computed[token].detail is not None
         if turn is None or self._session is None or self.settings is None or asked or known or reply.metrics.observed:
             return
-        examination, messages = Examination(reply, token, detail), conversation.messages(turn)
+        told = tuple(m for place, m in enumerate(conversation.messages(turn)) if place not in reply.left_out)
+        examination = Examination(reply, token, detail)
         if reply.model and reply.model != self._model:
             examination.fail(f"the reply came from {reply.model}, which is not loaded")
-            return
-        told = tuple(message for place, message in enumerate(messages) if place not in reply.left_out)
-        settings = self.settings.with_thinking(conversation.thinking)
-        request = examination.request(settings, uuid4().hex, told)
-        try:
-            self._questions.ask(self._session.source, examination, request, examination.context)
-        except EngineError as error:
-            examination.fail(str(error))
+        else:
+            settings = self.settings.with_thinking(conversation.thinking)
+            self._questions.examine(self._session.source, examination, settings, told)
 
     def follow(self, conversation: Conversation, request: Request) -> None:
         """Add a recorded request to a conversation: its prompt, and the history that the conversation lacks."""
-        history = [m for m in request.messages[:-1] if m.role in ("user", "assistant")]
-        if not conversation.turns:
-            for prompt, reply in zip(history[::2], history[1::2], strict=False):
-                conversation.append(Turn(prompt.content, stored_reply(reply.content, "eos", tuple)))
-        last = request.messages[-1].content if request.messages else request.prompt
-        turn = Turn(last or f"{len(request.prompt_ids)} token ids", self._reply_to(request))
-        conversation.append(turn)
-        self.replies[request.request_id] = (conversation, turn)
+        self._running.follow(conversation, request)
 
     def drain(self) -> Iterator[Record]:
         """Store every new record, then deliver it to its reply; yields those that belong to none, in order."""
-        self._take_in()
-        for record in self._queue.due():
-            yield from self._hand_over(record)
+        if self._session is not None:
+            self._delivery.take_in(self._session.source)
+        yield from self._delivery.due()
 
     def ready(self, target: str = "") -> None:
         """The models are loaded, and the source names this target: send what has been waiting."""
@@ -323,38 +289,8 @@ class RequestManager:
         for request_id in self.replies:
             self._session.source.cancel(request_id)
         self._session.source.close()
-        self._take_in()
-        for record in self._queue.rest():
-            list(self._hand_over(record))
-
-    def _take_in(self) -> None:
-        """Begin to store what the source has to give."""
-        records = list(self._session.source.drain()) if self._session is not None else []
-        self._queue.add(records, self._store(records))
-
-    def _store(self, records: Sequence[Record]) -> Future[None] | None:
-        if self._archive is None:
-            return None
-        of_reply: dict[str, list[Record]] = {}
-        for record in records:
-            request_id = getattr(record, "request_id", None)
-            if request_id in self.replies and not isinstance(record, Prefilled | Request):
-                of_reply.setdefault(request_id, []).append(record)
-        if not of_reply:
-            return None
-        return self._archive.append([(self._reply(request_id), own) for request_id, own in of_reply.items()])
-
-    def _hand_over(self, record: Record) -> Iterator[Record]:
-        """Give a record to the reply or question it belongs to; yields one that belongs to none."""
-        request_id = getattr(record, "request_id", None)
-        if isinstance(record, Ready):
-            self._baseline.add(record)
-        if request_id is None or isinstance(record, Request):
-            yield record
-        elif request_id in self.replies:
-            self._deliver(request_id, record)
-        elif request_id in self._questions:
-            self._questions.add(request_id, record)
+        self._delivery.take_in(self._session.source)
+        self._delivery.rest()
 
     def _send(self, conversation: Conversation, turn: Turn) -> None:
         """Store a prompt that is new on the path, and ask as soon as that can be."""
@@ -366,12 +302,6 @@ class RequestManager:
             self.changes += 1
         self._next(conversation)
 
-    def _drop_waiting(self, conversation: Conversation) -> list[Turn]:
-        waiting = conversation.waiting
-        for turn in reversed(waiting):
-            conversation.remove(turn)
-        return waiting
-
     def _chosen(self, conversation: Conversation, one: Reply | Turn) -> None:
         if self._archive is not None:
             self._archive.choose(one)
@@ -382,7 +312,7 @@ class RequestManager:
         """Ask for a further reply to a prompt of the path, and go on with it."""
         if self._session is None or not self._ready or self._failure:
             return False
-        reply = self._reply_to(request)
+        reply = self._running.make(request)
         reply.carry(rounds)
         turn.replies.append(reply)
         conversation.show_reply(turn, reply)
@@ -399,16 +329,14 @@ class RequestManager:
                 return
 
     def _ask(self, conversation: Conversation, turn: Turn) -> None:
-        ids = [uuid4().hex for _ in range(turn.wanted)]
         if self._failure or self._session is None or self.settings is None:
-            failed = Reply(ids[0])
+            failed = Reply(uuid4().hex)
             failed.fail(self._failure or STARTING)
             turn.replies, turn.wanted = [failed], 1
             conversation.begin_reply(turn, failed)
             return
-        settings = self.settings.with_thinking(conversation.thinking)
-        requests = _requests(settings, ids, conversation.messages(turn), self.detail)
-        replies = [self._reply_to(request) for request in requests]
+        requests = candidate_requests(self.settings, conversation, turn, self.detail)
+        replies = [self._running.make(request) for request in requests]
         turn.replies = replies
         conversation.begin_reply(turn, replies[0])
         self._begin(conversation, turn, requests, replies)
@@ -430,7 +358,7 @@ class RequestManager:
             self._archive.begin(conversation, turn, replies)
         assert self._session is not None  # who gets here has asked
         for request, reply in zip(requests, replies, strict=True):
-            self.replies[request.request_id] = (conversation, turn)
+            self._running.turns[request.request_id] = (conversation, turn)
             try:
                 self._session.source.submit(request)
             except EngineError as error:
@@ -440,48 +368,22 @@ class RequestManager:
                 self._end(request.request_id)
         self.changes += 1
 
-    def _deliver(self, request_id: str, record: Event) -> None:
-        if self._observe is not None:
-            self._observe(request_id, record)
-        conversation, _turn = self.replies[request_id]
-        reply = self._reply(request_id)
-        self.changes += reply.stage is Stage.WAITING
-        reply.add(record)
-        if isinstance(record, Finished):
-            self._end(request_id)
-            self._next(conversation)
+    def _ended(self, request_id: str) -> None:
+        """The last record of a reply is there."""
+        self._next(self._end(request_id))
 
-    def _end(self, request_id: str) -> None:
-        conversation, _turn = self.replies.pop(request_id)
+    def _end(self, request_id: str) -> Conversation:
+        conversation, _turn = self._running.turns.pop(request_id)
         if not conversation.busy:
             self.active.unseen.add(conversation)
-        self.changes += 1
+        self._changed()
+        return conversation
 
-    def _reply(self, request_id: str) -> Reply:
-        """The running reply to this request."""
-        _conversation, turn = self.replies[request_id]
-        return next(reply for reply in turn.replies if reply.request_id == request_id)
+    def _changed(self) -> None:
+        self.changes += 1
 
     def _cancel(self, replies: Iterable[Reply]) -> None:
         for reply in replies:
             if self._session is not None:
                 reply.stopping = reply.running
                 self._session.source.cancel(reply.request_id)
-
-    @staticmethod
-    def _request(settings: Settings, conversation: Conversation, turn: Turn) -> Request:
-        """A request for one more reply to a prompt of the path."""
-        settings = settings.with_thinking(conversation.thinking)
-        return settings.request(uuid4().hex, conversation.messages(turn))
-
-    def _reply_to(self, request: Request) -> Reply:
-        return Reply(
-            request.request_id, drafter=request.drafter, gamma=gamma_text(request.gamma), baseline=self._baseline
-        )
-
-
-def _requests(settings: Settings, ids: list[str], messages: tuple[Message, ...], detail: int) -> list[Request]:
-    """One request for each candidate. Without a seed the engine draws one for each; a given one counts up."""
-    seeds = [None if settings.seed is None else settings.seed + number for number in range(len(ids))]
-    requests = [replace(settings, seed=seed).request(i, messages) for i, seed in zip(ids, seeds, strict=True)]
-    return [replace(request, detail=detail) for request in requests] if detail else requests

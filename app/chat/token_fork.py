@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specchat.app.chat.reply import Reply, rounds_up_to
+from specchat.app.chat.reply import Reply
 from specchat.engine import Candidate, Fate, Round
 
 
@@ -47,7 +47,7 @@ def token_fork(reply: Reply, number: int) -> TokenFork:
         IndexError: there is no such token.
     """
     record, token = reply.token(number)
-    rounds = tuple(rounds_up_to(reply, number))
+    rounds = tuple(reply.rounds_up_to(number))
     if record.observed:  # nothing has an id
         return TokenFork(rounds, None, token.text, (), ())
     if token.fate is Fate.DISCARDED:

@@ -21,3 +21,7 @@ class Attachment:
     """Tokens that it takes in a prompt; None where nobody has counted them."""
     path: str = ""
     """Where a file that is not sent yet is read again; empty for what stays as it is."""
+
+    def is_same(self, other: Attachment) -> bool:
+        """Whether it is the same text under the same name."""
+        return (self.name, self.text) == (other.name, other.text)

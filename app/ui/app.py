@@ -45,7 +45,14 @@ from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.theme_choice import ThemeChoice
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.notice_line import NoticeLine
-from specchat.app.ui.widgets.transcript import Transcript
+from specchat.app.ui.widgets.transcript_wishes import (
+    AttachmentWanted,
+    CodeWanted,
+    CopyWanted,
+    ForkWanted,
+    LinkWanted,
+    VersionWanted,
+)
 from specchat.engine import EngineError
 
 STYLES = Path(__file__).parent / "styles"
@@ -118,9 +125,7 @@ class SpecChat(App[None]):
             self, self.chat_screen, self.requests, now, pictures, make_duet, make_source, replaying=player is not None
         )
         set_pace = self._set_pace if player is None else None
-        self._records = EngineRecords(
-            self, self.chat_screen, self.requests, self.actions.settings, self.actions.offer, set_pace, probe
-        )
+        self._records = EngineRecords(self.actions.scope, self.actions.settings, set_pace, probe)
         self.pump = Pump(self, self.actions.chats, self._records.handle, self._draw)
         self._theme_choice = ThemeChoice(self, theme)
 
@@ -173,7 +178,7 @@ class SpecChat(App[None]):
             say(self, " · ".join(notices), "warning")
         self._theme_choice.keep(self.actions.settings.preferences)
         self.actions.models.use = self._step_through
-        self.requests.connect(replace(session, source=self._step_through(session.source)), self.actions.chats.archive)
+        self.requests.connect(replace(session, source=self._step_through(session.source)), self.actions.scope.archive)
         self.actions.chats.list()
         self.pump.start()
         self.set_interval(WRITE_S, self.actions.chats.write)
@@ -261,27 +266,27 @@ class SpecChat(App[None]):
         """A question mark in an empty composer."""
         self.actions.views.open("keys")
 
-    def on_transcript_fork_wanted(self, event: Transcript.ForkWanted) -> None:
+    def on_transcript_fork_wanted(self, event: ForkWanted) -> None:
         """Take another way at a token."""
         self.actions.tree.fork_token(event.spot)
 
-    def on_transcript_version_wanted(self, event: Transcript.VersionWanted) -> None:
+    def on_transcript_version_wanted(self, event: VersionWanted) -> None:
         """A click on the marks of the versions."""
         (self.actions.tree.show_reply if event.of_reply else self.actions.tree.show_version)(event.turn, event.step)
 
-    def on_transcript_copy_wanted(self, event: Transcript.CopyWanted) -> None:
+    def on_transcript_copy_wanted(self, event: CopyWanted) -> None:
         """A click below a reply."""
         self.copy_to_clipboard((event.reply.answer or event.reply.text).strip())
 
-    def on_transcript_code_wanted(self, event: Transcript.CodeWanted) -> None:
+    def on_transcript_code_wanted(self, event: CodeWanted) -> None:
         """A click above a code block."""
         self.actions.reading.copy_code(event.number, event.reply)
 
-    def on_transcript_link_wanted(self, event: Transcript.LinkWanted) -> None:
+    def on_transcript_link_wanted(self, event: LinkWanted) -> None:
         """A click on a link."""
         self.actions.reading.open_address(event.address)
 
-    def on_transcript_attachment_wanted(self, event: Transcript.AttachmentWanted) -> None:
+    def on_transcript_attachment_wanted(self, event: AttachmentWanted) -> None:
         """A click on what was sent along with a prompt."""
         self.actions.attachments.open(event.attachment)
 

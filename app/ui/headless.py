@@ -13,7 +13,7 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.sources.player import Player
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.picture import conversation_svg
-from specchat.app.ui.screens.chat import PANEL_EVERY
+from specchat.app.ui.screens.shown_figures import PANEL_EVERY
 from specchat.engine import Record
 
 

@@ -245,5 +245,5 @@ def _fill(home: Path) -> None:
             text = "".join(r.tail if isinstance(r, Finished) else r.text for r in records)
             store.append_rounds(answer, text, [to_json(record) for record in records])
             store.finish_message(answer, "error")
-            store.keep_unsent(chat.id, "".join(PIECES))
-        store.keep_unsent(0, "".join(PIECES))
+            store.unsent.keep(chat.id, "".join(PIECES))
+        store.unsent.keep(0, "".join(PIECES))

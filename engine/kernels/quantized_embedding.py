@@ -26,6 +26,11 @@ class QuantizedEmbedding(nn.Module):
         """A plain float32 copy [vocabulary, d], made anew each time."""
         return torch.from_numpy(self.matrix.rows_of(np.arange(self.num_embeddings)))
 
+    @property
+    def bytes(self) -> int:
+        """Memory of the packed table."""
+        return self.matrix.data.nbytes
+
     @torch.inference_mode()
     def forward(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of tokens [...]."""

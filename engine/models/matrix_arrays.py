@@ -51,11 +51,19 @@ class MatrixArrays:
             return self.codes.astype(np.float32)
         group = SUB_GROUP if self.format is Format.Q8_SUPER16 else GROUP
         codes = self.codes.reshape(len(self.codes), -1, group)
-        values: NDArray[np.float32] = self._per_group(self.scale, self.sub_scale)[..., None] * codes.astype(np.float32)
-        if self.minimum is not None:
-            minimum = self._per_group(self.minimum, self.sub_minimum)[..., None]
-            values += minimum if self.sub_minimum is None else -minimum
+        scale, minimum = self.group_scales()
+        values: NDArray[np.float32] = scale[..., None] * codes.astype(np.float32)
+        if minimum is not None:
+            values += minimum[..., None]
         return values.reshape(self.codes.shape)
+
+    def group_scales(self) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """Scale and minimum of each group of a quantised format, float32 [N, groups]: scale x code + minimum."""
+        scale = self._per_group(self.scale, self.sub_scale)
+        if self.minimum is None:
+            return scale, None
+        minimum = self._per_group(self.minimum, self.sub_minimum)
+        return scale, minimum if self.sub_minimum is None else -minimum
 
     def _per_group(self, outer: Array | None, inner: Array | None) -> NDArray[np.float32]:
         """The factor of each group, float32 [N, groups]: one array's, or the product of two levels."""

@@ -7,11 +7,10 @@ from copy import copy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.kernels.quantized_embedding import QuantizedEmbedding
 from specchat.engine.runner import attention, flex
 from specchat.engine.runner.attention_masks import AttentionMasks
 from specchat.engine.runner.batch_invariant import BatchInvariantRunner
@@ -159,10 +158,10 @@ class ModelRunner:
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding of tokens [...]."""
         embedding = self.model.get_input_embeddings()
-        if isinstance(embedding, QuantizedEmbedding):
-            rows: Tensor = embedding(tokens)
-            return rows
-        return functional.embedding(tokens, embedding.weight)
+        if isinstance(embedding, nn.Embedding):  # without the factor that some families' embeddings add
+            return functional.embedding(tokens, embedding.weight)
+        rows: Tensor = embedding(tokens)
+        return rows
 
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer of tokens [n]."""

@@ -45,9 +45,14 @@ def obtain_model(
     """
     store = ModelStore(config.models)
     hindrance = None
-    if device.type == "cpu" and config.dtype == "auto" and _may_be_quantised(spec, config.quantize, store):
+    if config.dtype == "auto" and _may_be_quantised(spec, config.quantize, store):
         hindrance = missing()
-        if hindrance is None:
+        if hindrance is None and device.type == "cuda":
+            try:
+                return Obtained(_quantized_network(spec, config.quantize, store, device, progress, stage), ())
+            except EngineError as error:
+                hindrance = str(error)
+        elif hindrance is None:
             try:
                 folder = packed_folder(spec, config.quantize, store, progress)
                 if folder is not None:
@@ -55,7 +60,7 @@ def obtain_model(
             except (OtherFamilyError, KernelError) as error:
                 hindrance = str(error)
                 with suppress(EngineError):
-                    network = _quantized_network(spec, config.quantize, store, progress, stage)
+                    network = _quantized_network(spec, config.quantize, store, device, progress, stage)
                     return Obtained(network, (f"{network.name} runs slower than it could: {hindrance}",))
             except EngineError as error:
                 hindrance = str(error)
@@ -81,8 +86,10 @@ def make_runner(
     return ModelRunner(model.model, slots, context, overhang, taps, exact=exact)
 
 
-def _quantized_network(spec: str, quantize: str, store: ModelStore, progress: Progress, stage: str) -> LoadedModel:
-    """The network of transformers with its linear layers on the kernels."""
+def _quantized_network(
+    spec: str, quantize: str, store: ModelStore, device: torch.device, progress: Progress, stage: str
+) -> LoadedModel:
+    """The network of transformers with linear layers that compute with codes."""
     from specchat.engine.models.packed.network import Codes, GgufCodes, MadeCodes, load_quantized_network
 
     folder = resolve(spec, store, progress)
@@ -90,9 +97,9 @@ def _quantized_network(spec: str, quantize: str, store: ModelStore, progress: Pr
     def load() -> LoadedModel:
         file = gguf_file(spec, store, progress) if quantize == "auto" else None
         codes: Codes = GgufCodes(GgufHeader.read(file)) if file else MadeCodes("q8" if quantize == "auto" else quantize)
-        return load_quantized_network(folder, codes, progress, stage)
+        return load_quantized_network(folder, codes, device, progress, stage)
 
-    return shared((folder.resolve(), "cpu", quantize), load)
+    return shared((folder.resolve(), str(device), quantize), load)
 
 
 def _may_be_quantised(spec: str, quantize: str, store: ModelStore) -> bool:

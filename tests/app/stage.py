@@ -14,7 +14,7 @@ from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
-from specchat.app.ui.screens.chat import PANEL_EVERY
+from specchat.app.ui.screens.shown_figures import PANEL_EVERY
 from tests.app.recorded import RecordedEngine, trace
 
 NOW = 2_000_000.0

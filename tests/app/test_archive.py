@@ -24,10 +24,10 @@ def test_a_disk_that_was_full_leaves_no_hole(tmp_path: Path, monkeypatch: pytest
     assert turn.reply is not None
     archive.prompt(conversation, turn)
     archive.begin(conversation, turn, turn.replies)
-    pages = archive._writer.submit(lambda: store._db.execute("PRAGMA page_count").fetchone()[0]).result()
+    pages = archive._writer.submit(lambda: store._file._db.execute("PRAGMA page_count").fetchone()[0]).result()
     for number in range(60):
         limit = pages if 10 <= number < 40 else 1_000_000  # SQLite then fails as on a full disk
-        archive._writer.submit(store._db.execute, f"PRAGMA max_page_count = {limit}")
+        archive._writer.submit(store._file._db.execute, f"PRAGMA max_page_count = {limit}")
         archive.append([(turn.reply, [numbered("r", number, 1, 0.0, word(number))])])
     end: list[Record] = [Finished("r", FinishReason.EOS, "the end", "", 0.0)]
     wait([archive.append([(turn.reply, end)])])
@@ -48,10 +48,10 @@ def test_what_could_not_be_stored_is_tried_once_more_at_the_end(tmp_path: Path) 
     conversation = Conversation(turns=[turn])
     archive.prompt(conversation, turn)
     archive.begin(conversation, turn, turn.replies)
-    archive._writer.submit(store._db.execute, "PRAGMA query_only = 1")
+    archive._writer.submit(store._file._db.execute, "PRAGMA query_only = 1")
     wait([archive.append([(turn.reply, [numbered("r", number, 1, 0.0, word(number))])]) for number in range(5)])
     assert len(said) == 1
-    archive._writer.submit(store._db.execute, "PRAGMA query_only = 0")
+    archive._writer.submit(store._file._db.execute, "PRAGMA query_only = 0")
     archive.close()
     with Store(tmp_path / "specchat.db") as again:
         assert again.messages(1)[1].content == "".join(f"and {word(number)}" for number in range(5))

@@ -11,7 +11,8 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.session import Session
 from specchat.app.sources.player import Player
 from specchat.app.ui.app import SpecChat
-from specchat.app.ui.screens.chat import PANEL_EVERY, ChatScreen
+from specchat.app.ui.screens.chat import ChatScreen
+from specchat.app.ui.screens.shown_figures import PANEL_EVERY
 from specchat.app.ui.widgets.inspector import ChancesCard, VerdictCard
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate

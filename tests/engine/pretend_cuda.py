@@ -100,6 +100,8 @@ class PretendedGpu(TorchFunctionMode):
             return GPU
         if name == "is_cuda":
             return on_gpu
+        if name == "_has_compatible_shallow_copy_type":  # of `nn.Module.to`
+            return False
         if name in ("to", "cpu", "cuda", "copy_", "tensor", "pin_memory"):
             return self._move(name, func, args, kwargs)
         if on_gpu and name == "numpy":
@@ -116,6 +118,7 @@ class PretendedGpu(TorchFunctionMode):
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call what works on the device, and count what it launches."""
+        func = _ON_THE_CPU.get(func, func)
         if self._capturing or self._working:
             return func(*args, **kwargs)
         self._working = True
@@ -166,6 +169,19 @@ class PretendedGpu(TorchFunctionMode):
         self._launch("copy between host and device")
         if not asynchronous:
             self.waits.append("to the device" if to_device else "to the host")
+
+
+def _to_int4_layout(halves: Tensor, tiles: int) -> Tensor:
+    """CUDA's `_convert_weight_to_int4pack` takes two codes a byte, the one of the even column higher; the CPU's one."""
+    codes = torch.stack((halves >> 4, halves & 15), dim=-1).flatten(-2).to(torch.int32)
+    return torch._convert_weight_to_int4pack_for_cpu(codes, tiles)
+
+
+_ON_THE_CPU = {
+    torch._convert_weight_to_int4pack: _to_int4_layout,
+    torch._weight_int4pack_mm: torch._weight_int4pack_mm_for_cpu,
+}
+"""Operations that have another name, or other arguments, there."""
 
 
 def _by_host_or_mask(index: Any) -> bool:

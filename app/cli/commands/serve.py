@@ -7,27 +7,19 @@ from typing import Annotated
 
 import typer
 
-from specchat.app.addresses import is_this_machine
 from specchat.app.cli.commands import options
-from specchat.app.errors import UsageError
+from specchat.app.cli.commands.listening import HOST, Host, Port, address_of, callers_key, key_option
 from specchat.engine import EngineError, models_folder
 
-HOST, PORT = "127.0.0.1", 8000
+PORT = 8000
 KEY_VARIABLE = "SPECCHAT_API_KEY"
 
 
 @options.with_settings
 def serve(
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; others than this machine need a key.")
-    ] = HOST,
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes a free one.")] = PORT,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            "--api-key", metavar="KEY", envvar=KEY_VARIABLE, help="What callers must give.", show_default=False
-        ),
-    ] = None,
+    host: Host = HOST,
+    port: Port = PORT,
+    api_key: Annotated[str | None, key_option(KEY_VARIABLE, "What callers must give.")] = None,
     queue: Annotated[
         int, typer.Option("--queue", metavar="N", min=0, help="Requests that may wait for a slot.")
     ] = 1024,
@@ -69,10 +61,8 @@ def serve(
         ready = load(engine)
 
         def say() -> None:
-            name, number = bound.getsockname()[:2]
-            address = f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
             room = f"{ready.slots} slots of {ready.context} tokens, {ready.device}, {ready.dtype}"
-            print(f"serving {escape_controls(ready.target)} on http://{address}/v1 ({room})", flush=True)
+            print(f"serving {escape_controls(ready.target)} on http://{address_of(bound)}/v1 ({room})", flush=True)
 
         limits = Limits(queue, timeout)
         death = run(engine, settings, bound, limits, key=key, origins=cors or [], drain=drain, on_start=say)
@@ -82,17 +72,3 @@ def serve(
     engine.close()
     if death is not None:
         raise EngineError(death)
-
-
-def callers_key(given: str | None, host: str, variable: str) -> str | None:
-    """The key callers must give; `variable` can hold it.
-
-    Raises:
-        UsageError: there is none, and other machines could call; or it cannot be sent in a header.
-    """
-    key = (given or "").strip()
-    if key and not (key.isascii() and key.isprintable()):
-        raise UsageError("--api-key has characters that no header can carry: use letters, digits and signs")
-    if not key and not is_this_machine(host):
-        raise UsageError(f"--host {host} lets other machines in: give --api-key (or {variable}) as well")
-    return key or None

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specchat.app.cli.commands import options
-from specchat.app.cli.commands.serve import HOST, callers_key
+from specchat.app.cli.commands.listening import HOST, Host, Port, address_of, callers_key, key_option
 
 PORT = 8001
 KEY_VARIABLE = "SPECCHAT_WEB_KEY"
@@ -18,16 +18,9 @@ RUN = "from specchat.app.cli.main import main; main()"
 
 @options.with_settings
 def web(
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; others than this machine need a key.")
-    ] = HOST,
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes a free one.")] = PORT,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            "--api-key", metavar="KEY", envvar=KEY_VARIABLE, help="What visitors must give.", show_default=False
-        ),
-    ] = None,
+    host: Host = HOST,
+    port: Port = PORT,
+    api_key: Annotated[str | None, key_option(KEY_VARIABLE, "What visitors must give.")] = None,
     given: options.Given = options.NOTHING,
     theme: Annotated[str | None, typer.Option("--theme", metavar="NAME", help="Colours of the interface.")] = None,
     attach: options.Attach = None,
@@ -49,8 +42,6 @@ def web(
     bound = bind(host, port)
 
     def say() -> None:
-        name, number = bound.getsockname()[:2]
-        address = f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
-        print(f"specchat in the browser: http://{address}/{'?key=…' if key else ''}", flush=True)
+        print(f"specchat in the browser: http://{address_of(bound)}/{'?key=…' if key else ''}", flush=True)
 
     WebServer(shlex.join([sys.executable, "-c", RUN, *arguments]), key, say).run(bound)

@@ -23,6 +23,7 @@ from specchat.app.ui.actions.file_export import FileExport
 from specchat.app.ui.actions.models import MakeSource, ModelActions
 from specchat.app.ui.actions.palette_commands import PaletteCommands
 from specchat.app.ui.actions.reading import ReadingActions
+from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.actions.search import SearchActions
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.actions.side_by_side import MakeDuet, SideBySide
@@ -61,26 +62,22 @@ class Actions:
         *,
         replaying: bool,
     ) -> None:
-        self._app = app
-        self._screen = screen
-        self.offer = EngineOffer()
-        self.chats = ChatActions(app, screen, requests, now, lambda chat: self.models.tell_of(chat))
-        self.clipboard = Clipboard(app, screen, self.offer)
-        self.export = FileExport(app, screen, self.offer, pictures)
-        self.settings = SettingsActions(app, screen, requests, self.offer)
-        self.candidates = CandidateActions(app, screen, requests, self.settings, self.offer)
-        self.tree = TreeActions(app, screen, requests, self.chats.open)
-        self.search = SearchActions(app, screen, self.chats)
-        self.texts = TextActions(app, screen, requests, self.settings)
-        self.reading = ReadingActions(app, screen, requests, self.offer)
-        self.models = ModelActions(app, screen, requests, self.settings, self.offer, make_source)
-        self.attachments = AttachmentActions(app, screen, self.settings)
-        self.editor = EditorActions(app, screen)
-        self.side = SideBySide(app, requests, make_duet, self._return)
+        self.scope = scope = ActionScope(app, screen, requests, EngineOffer())
+        self.chats = ChatActions(scope, now, lambda chat: self.models.tell_of(chat))
+        self.clipboard = Clipboard(scope)
+        self.export = FileExport(scope, pictures)
+        self.settings = SettingsActions(scope)
+        self.candidates = CandidateActions(scope, self.settings)
+        self.tree = TreeActions(scope, self.chats.open)
+        self.search = SearchActions(scope, self.chats)
+        self.texts = TextActions(scope, self.settings)
+        self.reading = ReadingActions(scope)
+        self.models = ModelActions(scope, self.settings, make_source)
+        self.attachments = AttachmentActions(scope, self.settings)
+        self.editor = EditorActions(scope)
+        self.side = SideBySide(scope, make_duet, self._return)
         self.views = Views(
-            app,
-            screen,
-            requests,
+            scope,
             self.settings,
             {
                 "candidates": self.candidates.show,
@@ -98,9 +95,8 @@ class Actions:
             replaying=replaying,
         )
         self.commands = SlashCommands(
-            app,
+            scope,
             self.settings,
-            self.offer,
             {
                 **{
                     name: self.views.command(name)
@@ -158,23 +154,21 @@ class Actions:
     def connect(self, session: Session) -> None:
         """Give each what it needs of the session."""
         if session.store is not None:
-            archive = Archive(session.store, self._store_failed)
-            self.chats.archive = self.side.archive = self.tree.archive = archive
-            self.search.archive = self.texts.archive = self.reading.archive = self.models.archive = archive
+            self.scope.archive = Archive(session.store, self._store_failed)
         if session.settings_file is not None:
             self.texts.keep_in(session.settings_file.parent)
             self.settings.preferences = Preferences(session.settings_file, self._store_failed)
         self.models.source = session.source
         if session.settings is not None:
-            self.offer.target = Path(session.settings.target).name
+            self.scope.offer.target = Path(session.settings.target).name
             self.settings.show(session.settings)
 
     def _store_failed(self, sentence: str) -> None:
         """The chat goes on; the user knows that it is not kept. Called in the writing thread."""
-        say(self._app, sentence, "error")
+        say(self.scope.app, sentence, "error")
 
     def _return(self, conversation: Conversation | None) -> None:
         """From the side-by-side mode, with the lane to continue if there is one."""
         if conversation is not None:
-            self._screen.show(conversation)
+            self.scope.screen.show(conversation)
         self.chats.list()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from textual.app import App
-
 from specchat.app.chat.attachments import file_attachment
 from specchat.app.chat.mentions import mention
 from specchat.app.errors import AppError
 from specchat.app.settings.controls import BY_NAME
 from specchat.app.storage.attachment import PASTE, Attachment
+from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.background import run_in_background
 from specchat.app.ui.notices import say
 from specchat.app.ui.screens.attachments import AttachmentAction, AttachmentScreen, AttachmentsScreen
-from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.context import ContextScreen
 
 
@@ -23,14 +21,12 @@ class AttachmentActions:
     """What the app does with attachments.
 
     Args:
-        app: Shows screens and notices, and runs the workers.
-        screen: Has the composer and the conversation.
+        scope: What it acts on.
         settings: Changes what happens when the context is full.
     """
 
-    def __init__(self, app: App[None], screen: ChatScreen, settings: SettingsActions) -> None:
-        self._app = app
-        self._screen = screen
+    def __init__(self, scope: ActionScope, settings: SettingsActions) -> None:
+        self._scope = scope
         self._settings = settings
 
     def attach(self, typed: str) -> bool:
@@ -39,30 +35,34 @@ class AttachmentActions:
         try:
             file_attachment(name, Path(name).expanduser())
         except (AppError, RuntimeError) as error:
-            say(self._app, str(error), "error")
+            say(self._scope.app, str(error), "error")
             return False
-        self._screen.put(f"{mention(name)} ")
+        self._scope.screen.put(f"{mention(name)} ")
         return True
 
     def show(self) -> None:
         """List what is attached to this prompt and to earlier ones."""
-        run_in_background(self._app, self._show, "asking")
+        run_in_background(self._scope.app, self._show, "asking")
 
     def open(self, attachment: Attachment) -> None:
         """Show the text of one."""
-        self._app.push_screen(AttachmentScreen(attachment))
+        self._scope.app.push_screen(AttachmentScreen(attachment))
 
     def context(self) -> None:
         """Show how full the context is, and let what happens then be chosen."""
-        run_in_background(self._app, self._context, "asking")
+        run_in_background(self._scope.app, self._context, "asking")
 
     async def _show(self) -> None:
-        unsent, turns = self._screen.writing.attached, self._screen.conversation.turns
+        unsent, turns = self._scope.screen.writing.attached, self._scope.screen.conversation.turns
         sent = [(n, one) for n, turn in enumerate(turns, start=1) for one in turn.attachments]
         if not unsent and not sent:
-            say(self._app, "nothing is attached: @PATH in a prompt, or /attach PATH, sends a file along", "warning")
+            say(
+                self._scope.app,
+                "nothing is attached: @PATH in a prompt, or /attach PATH, sends a file along",
+                "warning",
+            )
             return
-        wanted = await self._app.push_screen_wait(AttachmentsScreen(unsent, sent[::-1]))
+        wanted = await self._scope.app.push_screen_wait(AttachmentsScreen(unsent, sent[::-1]))
         if wanted is None:
             return
         action, place = wanted
@@ -71,15 +71,15 @@ class AttachmentActions:
             case AttachmentAction.OPEN:
                 self.open(one)
             case AttachmentAction.EXPAND if one.kind == PASTE:
-                self._screen.writing.expand_paste(one)
+                self._scope.screen.writing.expand_paste(one)
             case AttachmentAction.EXPAND:
-                say(self._app, f"{one.name} is a file: enter opens it", "warning")
+                say(self._scope.app, f"{one.name} is a file: enter opens it", "warning")
             case AttachmentAction.REMOVE:
-                self._screen.writing.detach(one)
+                self._scope.screen.writing.detach(one)
 
     async def _context(self) -> None:
-        gauge = self._screen.writing.gauge
-        chosen = await self._app.push_screen_wait(ContextScreen(gauge.usage, gauge.when_full))
+        gauge = self._scope.screen.writing.gauge
+        chosen = await self._scope.app.push_screen_wait(ContextScreen(gauge.usage, gauge.when_full))
         if chosen is not None and chosen != gauge.when_full:
             self._settings.change(BY_NAME["when_full"], chosen)
             gauge.show()

@@ -5,18 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from textual.app import App
-
 from specchat.app.chat.conversation import Turn
-from specchat.app.chat.request_manager import RequestManager
 from specchat.app.settings.controls import BY_COMMAND
 from specchat.app.settings.settings import Settings
-from specchat.app.ui.actions.engine_offer import EngineOffer
+from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.background import run_in_background
 from specchat.app.ui.notices import STILL_STARTING, say
 from specchat.app.ui.screens.candidates import CandidatesScreen
-from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.choice import ChoiceScreen
 
 MOST_CANDIDATES = 8
@@ -28,26 +24,13 @@ class CandidateActions:
     """What the app does with several replies.
 
     Args:
-        app: Shows screens and notices, and runs the workers.
-        screen: Shows the conversation.
-        requests: Sends the prompts.
+        scope: What it acts on.
         settings: Changed where they would make all replies the same.
-        offer: How many replies can be written at once.
     """
 
-    def __init__(
-        self,
-        app: App[None],
-        screen: ChatScreen,
-        requests: RequestManager,
-        settings: SettingsActions,
-        offer: EngineOffer,
-    ) -> None:
-        self._app = app
-        self._screen = screen
-        self._requests = requests
+    def __init__(self, scope: ActionScope, settings: SettingsActions) -> None:
+        self._scope = scope
         self._settings = settings
-        self._offer = offer
 
     def command(self, argument: str) -> bool:
         """`/candidates N PROMPT` asks, `/candidates` shows those there are; whether it was understood."""
@@ -56,24 +39,24 @@ class CandidateActions:
         number, _, prompt = argument.partition(" ")
         if not number.isdecimal() or not 2 <= int(number) <= MOST_CANDIDATES or not prompt.strip():
             sentence = f"/candidates takes a number from 2 to {MOST_CANDIDATES} and a prompt behind it"
-            say(self._app, sentence, "error")
+            say(self._scope.app, sentence, "error")
             return False
         if self._settings.settings is None:
-            say(self._app, STILL_STARTING, "warning")
+            say(self._scope.app, STILL_STARTING, "warning")
             return False
         ask = partial(self._ask, int(number), prompt.strip(), self._settings.settings)
-        run_in_background(self._app, ask, "asking")
+        run_in_background(self._scope.app, ask, "asking")
         return True
 
     def show(self) -> bool:
         """Show the several replies to the latest prompt that has them; whether there are any."""
-        turns = [turn for turn in self._screen.conversation.turns if turn.wanted > 1 or len(turn.replies) > 1]
+        turns = [turn for turn in self._scope.screen.conversation.turns if turn.wanted > 1 or len(turn.replies) > 1]
         if not turns:
             sentence = "this chat has no prompt with several replies: /candidates 4 PROMPT asks for four"
-            say(self._app, sentence, "warning")
+            say(self._scope.app, sentence, "warning")
             return False
-        candidates = CandidatesScreen(turns[-1], self._requests, self._offer.slots, self._screen.pace)
-        self._app.push_screen(candidates, partial(self._picked, turns[-1]))
+        candidates = CandidatesScreen(turns[-1], self._scope.requests, self._scope.offer.slots, self._scope.screen.pace)
+        self._scope.app.push_screen(candidates, partial(self._picked, turns[-1]))
         return True
 
     async def _ask(self, count: int, prompt: str, settings: Settings) -> None:
@@ -81,9 +64,9 @@ class CandidateActions:
             why = "temperature is 0" if settings.temperature == 0 else "top-k is 1"
             sentence = f"All {count} replies would be the same: {why}, which always takes the likeliest token."
             options = (f"set temperature {WARM:g} and ask", "from now on"), ("ask for one reply", "greedy, as it is")
-            chosen = await self._app.push_screen_wait(ChoiceScreen("several replies", options, sentence))
-            if chosen is None or (chosen == 1 and not self._screen.ask(prompt)):
-                self._screen.put(f"/candidates {count} {prompt}")
+            chosen = await self._scope.app.push_screen_wait(ChoiceScreen("several replies", options, sentence))
+            if chosen is None or (chosen == 1 and not self._scope.screen.ask(prompt)):
+                self._scope.screen.put(f"/candidates {count} {prompt}")
                 return
             if chosen == 1:
                 return
@@ -91,15 +74,15 @@ class CandidateActions:
             changed = [BY_COMMAND["temp"], BY_COMMAND["top-k"]][: 2 if settings.top_k == 1 else 1]
             if not self._settings.use(warm, changed):
                 return
-        if not self._screen.ask(prompt, count):
-            self._screen.put(f"/candidates {count} {prompt}")
+        if not self._scope.screen.ask(prompt, count):
+            self._scope.screen.put(f"/candidates {count} {prompt}")
             return
-        if self._screen.conversation.turns[-1].wanted > 1:  # a single one says why there are none
+        if self._scope.screen.conversation.turns[-1].wanted > 1:  # a single one says why there are none
             self.show()
 
     def _picked(self, turn: Turn, place: int | None) -> None:
         if place is not None:
-            self._requests.pick(self._screen.conversation, turn, turn.replies[place])
-            self._screen.update()
+            self._scope.requests.pick(self._scope.screen.conversation, turn, turn.replies[place])
+            self._scope.screen.update()
         if len(turn.replies) > 1:
-            say(self._app, f"reply {turn.place} of {len(turn.replies)} goes on · /candidates shows them again")
+            say(self._scope.app, f"reply {turn.place} of {len(turn.replies)} goes on · /candidates shows them again")

@@ -8,43 +8,37 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from textual.app import App, SuspendNotSupported
+from textual.app import SuspendNotSupported
 
 from specchat.app.chat.text_file import read_text_file
 from specchat.app.errors import AppError, UsageError
+from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.notices import say
-from specchat.app.ui.screens.chat import ChatScreen
 
 NAMES = ("VISUAL", "EDITOR")
 UNNAMED = "no editor is named: set VISUAL or EDITOR, for example with export EDITOR=nano"
 
 
 class EditorActions:
-    """Hands the prompt to the editor, and takes it back.
+    """Hands the prompt to the editor, and takes it back."""
 
-    Args:
-        app: Leaves the terminal to the editor.
-        screen: Has the composer.
-    """
-
-    def __init__(self, app: App[None], screen: ChatScreen) -> None:
-        self._app = app
-        self._screen = screen
+    def __init__(self, scope: ActionScope) -> None:
+        self._scope = scope
 
     def edit(self) -> None:
         """Edit the prompt; where that fails it stays, and one sentence says why."""
-        before = self._screen.typed
+        before = self._scope.screen.typed
         try:
             after = self._edited(before, editor())
         except SuspendNotSupported:
-            say(self._app, "an editor cannot take over the screen here: write in the composer", "warning")
+            say(self._scope.app, "an editor cannot take over the screen here: write in the composer", "warning")
         except AppError as error:
-            say(self._app, f"{error} · the prompt is as it was", "error")
+            say(self._scope.app, f"{error} · the prompt is as it was", "error")
         else:
             if after == before:
-                say(self._app, "the editor changed nothing")
+                say(self._scope.app, "the editor changed nothing")
             else:
-                self._screen.put(after)
+                self._scope.screen.put(after)
 
     def _edited(self, text: str, command: list[str]) -> str:
         """What the editor makes of a text, in a file that only its owner can read.
@@ -58,7 +52,7 @@ class EditorActions:
             path.touch(0o600)
             path.write_text(text, encoding="utf-8", errors="replace", newline="\n")
             try:
-                with self._app.suspend():
+                with self._scope.app.suspend():
                     code = subprocess.run([*command, str(path)], check=False).returncode
             except OSError as error:
                 raise UsageError(f"{command[0]} cannot be run: {error.strerror or error}") from None

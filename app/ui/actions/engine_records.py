@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from textual.app import App
-
-from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sources.probe import Probe
-from specchat.app.ui.actions.engine_offer import EngineOffer
+from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import say
 from specchat.app.ui.pace import Pace, pace_for
-from specchat.app.ui.screens.chat import ChatScreen
 from specchat.engine import Counted, Died, Loading, Notice, Ready, Record, Request
 
 
@@ -20,30 +16,21 @@ class EngineRecords:
     """What the app does when the engine says something that belongs to no reply.
 
     Args:
-        app: Shows notices.
-        screen: Shows how far loading is, and what was loaded.
-        requests: Sends what has been waiting, once the engine is ready.
+        scope: What it acts on.
         settings: Shows what drafts.
-        offer: Filled in with what was loaded.
         set_pace: Called with the pace that suits the engine's device; None in a replay, which has none.
         probe: Told which GPU to look at; None where nothing is measured.
     """
 
     def __init__(
         self,
-        app: App[None],
-        screen: ChatScreen,
-        requests: RequestManager,
+        scope: ActionScope,
         settings: SettingsActions,
-        offer: EngineOffer,
         set_pace: Callable[[Pace], None] | None,
         probe: Probe | None,
     ) -> None:
-        self._app = app
-        self._screen = screen
-        self._requests = requests
+        self._scope = scope
         self._settings = settings
-        self._offer = offer
         self._set_pace = set_pace
         self._probe = probe
 
@@ -51,33 +38,33 @@ class EngineRecords:
         """Take in one record."""
         match record:
             case Loading():
-                self._screen.status.show_loading(record)
+                self._scope.screen.status.show_loading(record)
             case Ready():
                 self._become_ready(record)
             case Counted():
-                self._screen.writing.gauge.take(record)
+                self._scope.screen.writing.gauge.take(record)
             case Notice():
-                say(self._app, record.text)
+                say(self._scope.app, record.text)
             case Died():
                 self.fail(record.message)
             case Request():
                 self._settings.show_drafting(record.drafter, record.gamma, lossless=record.sampling.lossless)
-                self._requests.follow(self._screen.conversation, record)
+                self._scope.requests.follow(self._scope.screen.conversation, record)
 
     def fail(self, sentence: str) -> None:
         """There is no engine, for this reason: say so, and answer every prompt with it."""
-        self._screen.status.show_loading(sentence, failed=True)
-        if self._screen.conversation.turns:  # else the whole screen says it
-            say(self._app, sentence, "error")
-        self._requests.fail(sentence)
+        self._scope.screen.status.show_loading(sentence, failed=True)
+        if self._scope.screen.conversation.turns:  # else the whole screen says it
+            say(self._scope.app, sentence, "error")
+        self._scope.requests.fail(sentence)
 
     def _become_ready(self, ready: Ready) -> None:
-        self._offer.update(ready)
+        self._scope.offer.update(ready)
         if self._set_pace is not None:
             self._set_pace(pace_for(ready.device))
         self._settings.show_drafting()
-        self._screen.status.show_ready(ready)
+        self._scope.screen.status.show_ready(ready)
         if self._probe is not None and ready.device == "cuda":
             self._probe.find_gpu(ready.device_name)
-        self._requests.ready(ready.target)
-        self._screen.writing.gauge.begin(ready.context)
+        self._scope.requests.ready(ready.target)
+        self._scope.screen.writing.gauge.begin(ready.context)

@@ -8,21 +8,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from textual.app import App
-
-from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.request_manager import RequestManager
 from specchat.app.errors import AppError
 from specchat.app.settings.settings import AUTO, Settings
 from specchat.app.sources.no_source import NOTHING, NoSource
 from specchat.app.sources.pull import Pull
 from specchat.app.sources.source import Source
-from specchat.app.ui.actions.engine_offer import EngineOffer
+from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.background import run_in_background
 from specchat.app.ui.notices import STILL_STARTING, say
-from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.models import ModelsScreen
 from specchat.engine import EngineError, Loading, models_folder
 from specchat.engine.models import KnownModel, ModelStore, known_models, vocabulary_misfit
@@ -37,36 +32,20 @@ class ModelActions:
     """What the app does with models.
 
     Args:
-        app: Shows the screen and notices, and runs the workers.
-        screen: Shows what is loaded.
-        requests: Ask the engine.
+        scope: What it acts on.
         settings: Stores what was chosen.
-        offer: What the loaded engine has.
         make: Makes an engine for settings; None where models cannot be chosen.
     """
 
-    def __init__(
-        self,
-        app: App[None],
-        screen: ChatScreen,
-        requests: RequestManager,
-        settings: SettingsActions,
-        offer: EngineOffer,
-        make: MakeSource | None,
-    ) -> None:
-        self.archive: Archive | None = None
-        """None where nothing is stored."""
+    def __init__(self, scope: ActionScope, settings: SettingsActions, make: MakeSource | None) -> None:
+        self._scope = scope
         self.use: Callable[[Source], Source] = lambda source: source
         """Puts a source behind the one that can be stepped through, once the session is there."""
         self.pulls: dict[str, Pull] = {}
         """Downloads of this run, by model."""
         self.source: Source | None = None
         """What is asked now."""
-        self._app = app
-        self._screen = screen
-        self._requests = requests
         self._settings = settings
-        self._offer = offer
         self._make = make
         self._unloaded = False
         self._switching = False
@@ -74,22 +53,22 @@ class ModelActions:
     @property
     def chosen(self) -> tuple[str, str]:
         """Target and draft as the settings name them."""
-        settings = self._requests.settings
+        settings = self._scope.requests.settings
         return (settings.target, settings.draft) if settings is not None else ("", "")
 
     @property
     def loaded_bytes(self) -> int:
         """Memory that loading another model frees."""
-        return 0 if self._unloaded else self._offer.weight_bytes
+        return 0 if self._unloaded else self._scope.offer.weight_bytes
 
     def show(self) -> None:
         """Show the models there are."""
         if self._make is None:
-            say(self._app, "the models are chosen where the engine runs: not here", "warning")
-        elif self._requests.settings is None:
-            say(self._app, STILL_STARTING, "warning")
+            say(self._scope.app, "the models are chosen where the engine runs: not here", "warning")
+        elif self._scope.requests.settings is None:
+            say(self._scope.app, STILL_STARTING, "warning")
         else:
-            self._app.push_screen(ModelsScreen(self))
+            self._scope.app.push_screen(ModelsScreen(self))
 
     def command(self, argument: str) -> bool:
         """`/model` shows them, `/model TARGET` and `/model TARGET DRAFT` load; whether it was understood."""
@@ -108,8 +87,8 @@ class ModelActions:
     async def known(self) -> list[KnownModel]:
         """The models there are."""
         used = [*self.chosen]
-        if self.archive is not None:
-            answered = await asyncio.wrap_future(self.archive.models())
+        if self._scope.archive is not None:
+            answered = await asyncio.wrap_future(self._scope.archive.models())
             used += answered or []
         return await asyncio.to_thread(known_models, ModelStore(models_folder()), [name for name in used if name])
 
@@ -131,16 +110,16 @@ class ModelActions:
         try:
             wanted = replace(settings, target=target, draft=draft, drafter=drafter)
         except AppError as error:
-            say(self._app, str(error), "error")
+            say(self._scope.app, str(error), "error")
             return False
-        run_in_background(self._app, partial(self._switch, self._leave(wanted), wanted), "models")
+        run_in_background(self._scope.app, partial(self._switch, self._leave(wanted), wanted), "models")
         return True
 
     def unload(self) -> None:
         """Free the memory; the next prompt loads the same models again."""
         settings = self._free_settings()
         if settings is not None and not self._unloaded:
-            run_in_background(self._app, partial(self._unload, self._leave(settings), settings), "models")
+            run_in_background(self._scope.app, partial(self._unload, self._leave(settings), settings), "models")
 
     def pull(self, name: str) -> None:
         """Fetch a model, go on with it, or pause."""
@@ -157,7 +136,7 @@ class ModelActions:
 
     def update(self) -> None:
         """A prompt that waits while nothing is loaded has the models loaded again."""
-        if self._unloaded and not self._switching and self._requests.waiting:
+        if self._unloaded and not self._switching and self._scope.requests.waiting:
             self.load(*self.chosen)
 
     def tell_of(self, conversation: Conversation) -> None:
@@ -170,16 +149,22 @@ class ModelActions:
         gone = Path(models[-1]).is_absolute() and not Path(models[-1]).exists()
         remedy = "which is not there any more" if gone else f"/model {models[-1]} loads it"
         sentence = f"the last reply came from {before}, {remedy}; {now} answers now"
-        say(self._app, sentence, "warning" if gone else "information")
+        say(self._scope.app, sentence, "warning" if gone else "information")
 
     def _free_settings(self) -> Settings | None:
         """The settings, if the models can be changed now; else it is said why they cannot."""
-        settings = self._requests.settings
+        settings = self._scope.requests.settings
         if self._make is None or settings is None or self.source is None:
-            say(self._app, STILL_STARTING if self._make else "the models are chosen where the engine runs", "warning")
+            say(
+                self._scope.app,
+                STILL_STARTING if self._make else "the models are chosen where the engine runs",
+                "warning",
+            )
             return None
-        if self._requests.replies:
-            say(self._app, "a reply is being written: let it end or stop it (esc), then choose a model", "warning")
+        if self._scope.requests.replies:
+            say(
+                self._scope.app, "a reply is being written: let it end or stop it (esc), then choose a model", "warning"
+            )
             return None
         return None if self._switching else settings
 
@@ -190,11 +175,11 @@ class ModelActions:
             source = self._make(settings)
         except EngineError as error:
             self._switching = False
-            self._screen.status.show_loading(str(error), failed=True)
-            self._requests.fail(str(error))
+            self._scope.screen.status.show_loading(str(error), failed=True)
+            self._scope.requests.fail(str(error))
             return
         self.source, self._unloaded, self._switching = source, False, False
-        self._requests.switch(self.use(source), settings)
+        self._scope.requests.switch(self.use(source), settings)
         source.start()
         if self._settings.preferences is not None:
             self._settings.preferences.remember(settings, ["target", "draft", "drafter"])
@@ -203,17 +188,17 @@ class ModelActions:
         await _closed(before)
         self._unloaded, self._switching = True, False
         self.source = NoSource()
-        self._requests.switch(self.use(self.source), settings)
-        self._screen.status.show_loading(NOTHING)
-        say(self._app, f"unloaded · the next prompt loads {Path(settings.target).name} again")
+        self._scope.requests.switch(self.use(self.source), settings)
+        self._scope.screen.status.show_loading(NOTHING)
+        say(self._scope.app, f"unloaded · the next prompt loads {Path(settings.target).name} again")
 
     def _leave(self, settings: Settings) -> Source | None:
         """Ask the engine there is no more; it is still to be closed."""
         before, self._switching = self.source, True
-        self._requests.switch(None, settings)
-        self._offer.clear(Path(settings.target).name)
+        self._scope.requests.switch(None, settings)
+        self._scope.offer.clear(Path(settings.target).name)
         self._settings.show(settings)
-        self._screen.status.show_loading(Loading("close", "closing the engine", None, 0.0))
+        self._scope.screen.status.show_loading(Loading("close", "closing the engine", None, 0.0))
         return before
 
 

@@ -2,84 +2,67 @@
 
 from __future__ import annotations
 
-from textual.app import App
-
-from specchat.app.chat.archive import Archive
 from specchat.app.chat.markdown import code_blocks, links
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sanitize import escape_controls, opens_safely
 from specchat.app.settings.settings import NO_SWITCH, THINKING
-from specchat.app.ui.actions.engine_offer import EngineOffer
+from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.background import run_in_background
 from specchat.app.ui.notices import say
-from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.choice import ChoiceScreen
 
 
 class ReadingActions:
-    """What the app does for who reads.
+    """What the app does for who reads."""
 
-    Args:
-        app: Copies, opens links, shows screens and notices.
-        screen: Shows the conversation.
-        requests: Begins the replies that think or do not.
-        offer: Knows whether the model's template has a switch.
-    """
-
-    def __init__(self, app: App[None], screen: ChatScreen, requests: RequestManager, offer: EngineOffer) -> None:
-        self.archive: Archive | None = None
-        """None where nothing is stored."""
-        self._app = app
-        self._screen = screen
-        self._requests = requests
-        self._offer = offer
+    def __init__(self, scope: ActionScope) -> None:
+        self._scope = scope
 
     def think(self, how: str) -> bool:
         """Switch thinking in this chat; without a word say how it is. Whether it was understood."""
-        conversation = self._screen.conversation
+        conversation = self._scope.screen.conversation
         if how and how not in THINKING:
-            say(self._app, f"/thinking {how} is not understood: it takes {', '.join(THINKING)}", "error")
+            say(self._scope.app, f"/thinking {how} is not understood: it takes {', '.join(THINKING)}", "error")
             return False
         if how:
             conversation.thinking = THINKING[how]
-            if self.archive is not None:
-                self.archive.set_thinking(conversation)
+            if self._scope.archive is not None:
+                self._scope.archive.set_thinking(conversation)
         kept = next(word for word, value in THINKING.items() if value is conversation.thinking)
-        if self._offer.target and not self._offer.thinking_switch:
-            say(self._app, NO_SWITCH.format(self._offer.target), "warning")
+        if self._scope.offer.target and not self._scope.offer.thinking_switch:
+            say(self._scope.app, NO_SWITCH.format(self._scope.offer.target), "warning")
         elif conversation.thinking is None:
-            default = self._requests.settings.thinking if self._requests.settings else kept
-            say(self._app, f"thinking {default}, as the settings have it · /thinking on|off for this chat")
+            default = self._scope.requests.settings.thinking if self._scope.requests.settings else kept
+            say(self._scope.app, f"thinking {default}, as the settings have it · /thinking on|off for this chat")
         else:
-            say(self._app, f"thinking {kept} in this chat · from the next reply on")
+            say(self._scope.app, f"thinking {kept} in this chat · from the next reply on")
         return True
 
     def switch_thinking(self) -> None:
         """On where it is off, off where it is on."""
-        self.think("on" if self._requests.thinks(self._screen.conversation) is False else "off")
+        self.think("on" if self._scope.requests.thinks(self._scope.screen.conversation) is False else "off")
 
     def copy_code(self, number: int, reply: Reply | None = None) -> None:
         """Copy a code block by its number from 1, of this reply or of the lowest one in sight that has so many."""
-        replies = [reply] if reply is not None else self._screen.replies_in_sight
+        replies = [reply] if reply is not None else self._scope.screen.replies_in_sight
         found = [code_blocks(each.answer) for each in replies]
         code = next((blocks[number - 1][1] for blocks in found if len(blocks) >= number), None)
         if code is not None:
-            self._app.copy_to_clipboard(code)
+            self._scope.app.copy_to_clipboard(code)
         else:
             most = max(map(len, found), default=0)
             has = "no code block is" if not most else "one code block is" if most == 1 else f"{most} code blocks are"
-            say(self._app, f"there is no code block {number}: {has} in sight", "warning")
+            say(self._scope.app, f"there is no code block {number}: {has} in sight", "warning")
 
     def open_link(self, which: str) -> bool:
         """Open a link of the last replies by its number, or ask which one; whether it was understood."""
         if not which:
-            run_in_background(self._app, self._ask_link, "asking")
+            run_in_background(self._scope.app, self._ask_link, "asking")
             return True
         found = self._links
         if not which.isdecimal() or not 0 < int(which) <= len(found):
             count = f"1 to {len(found)}" if found else "the number of a link, and there is none in sight"
-            say(self._app, f"/open {which} is not understood: it takes {count}", "error")
+            say(self._scope.app, f"/open {which} is not understood: it takes {count}", "error")
             return False
         self.open_address(found[int(which) - 1])
         return True
@@ -87,23 +70,23 @@ class ReadingActions:
     def open_address(self, address: str) -> None:
         """Hand an address to the browser: pages and mail alone, since a model wrote it."""
         if opens_safely(address):
-            self._app.open_url(address)
-            say(self._app, f"opened {address}")
+            self._scope.app.open_url(address)
+            say(self._scope.app, f"opened {address}")
         else:
-            say(self._app, f"{address} is not opened: only http, https and mailto are", "warning")
+            say(self._scope.app, f"{address} is not opened: only http, https and mailto are", "warning")
 
     async def _ask_link(self) -> None:
         found = self._links
         if not found:
-            say(self._app, "there is no link in sight", "warning")
+            say(self._scope.app, "there is no link in sight", "warning")
             return
         names = [(escape_controls(address), "") for address in found]
-        chosen = await self._app.push_screen_wait(ChoiceScreen("open a link", names))
+        chosen = await self._scope.app.push_screen_wait(ChoiceScreen("open a link", names))
         if chosen is not None:
             self.open_address(found[chosen])
 
     @property
     def _links(self) -> list[str]:
         """Where the links of the replies in sight lead, from top to bottom."""
-        found = (link for reply in reversed(self._screen.replies_in_sight) for link in links(reply.answer))
+        found = (link for reply in reversed(self._scope.screen.replies_in_sight) for link in links(reply.answer))
         return [address for address in dict.fromkeys(found) if opens_safely(address)]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from textual.app import App
-
-from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Turn
 from specchat.app.storage.search_index import Hit
 from specchat.app.ui.actions.chats import ChatActions
+from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.background import run_in_background
 from specchat.app.ui.notices import say
-from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.search import SearchScreen
 from specchat.app.ui.widgets.found_line import found_word
 
@@ -22,48 +19,45 @@ class SearchActions:
     """What the app does to find something said before.
 
     Args:
-        app: Shows the dialog and notices, and runs the workers.
-        screen: Shows the chat that is opened.
-        chats: Opens it.
+        scope: What it acts on.
+        chats: Opens the chat that was found.
     """
 
-    def __init__(self, app: App[None], screen: ChatScreen, chats: ChatActions) -> None:
-        self.archive: Archive | None = None
-        """None where nothing is stored."""
-        self._app = app
-        self._screen = screen
+    def __init__(self, scope: ActionScope, chats: ChatActions) -> None:
+        self._scope = scope
         self._chats = chats
 
     def ask(self) -> None:
         """Ask what to search for."""
-        if self.archive is None:
-            say(self._app, "nothing is stored here: there is nothing to search", "warning")
+        if self._scope.archive is None:
+            say(self._scope.app, "nothing is stored here: there is nothing to search", "warning")
         else:
-            self._app.push_screen(SearchScreen(self.archive.find), self._found)
+            self._scope.app.push_screen(SearchScreen(self._scope.archive.find), self._found)
 
     def begin(self) -> None:
         """Bring the index up to date, and let the composer know the prompts of all chats."""
-        if self.archive is not None:
-            self.archive.index()
-            run_in_background(self._app, self._remember_prompts, "history")
+        if self._scope.archive is not None:
+            self._scope.archive.index()
+            run_in_background(self._scope.app, self._remember_prompts, "history")
 
     async def _remember_prompts(self) -> None:
-        prompts = await asyncio.wrap_future(self.archive.prompts()) if self.archive is not None else None
-        self._screen.writing.remember_asked(prompts or [])
+        prompts = await asyncio.wrap_future(self._scope.archive.prompts()) if self._scope.archive is not None else None
+        self._scope.screen.writing.remember_asked(prompts or [])
 
     def _found(self, hit: Hit | None) -> None:
         if hit is not None:
-            run_in_background(self._app, partial(self._open, hit), "open")
+            run_in_background(self._scope.app, partial(self._open, hit), "open")
 
     async def _open(self, hit: Hit) -> None:
         opened = await self._chats.show(hit.chat_id)
-        if opened is None or self.archive is None or hit.message_id is None:
+        if opened is None or self._scope.archive is None or hit.message_id is None:
             return
         turn, changed = opened.reveal(hit.message_id)
         for one in changed:
-            self.archive.choose(one)
+            self._scope.archive.choose(one)
         if turn is not None:
-            self._screen.path_changed()
+            self._scope.screen.path_changed()
             part = turn.reply if hit.role == "assistant" and turn.reply is not None else turn
             found = found_word(hit.excerpt, part.prompt if isinstance(part, Turn) else part.text)
-            self._screen.call_after_refresh(self._screen.go_to, turn, part, found)  # it may not have been laid out yet
+            # It may not have been laid out yet.
+            self._scope.screen.call_after_refresh(self._scope.screen.go_to, turn, part, found)

@@ -5,18 +5,14 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from textual.app import App
-
-from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.request_manager import RequestManager
 from specchat.app.errors import AppError
 from specchat.app.settings.named_texts import NamedTexts, filled, variables
 from specchat.app.settings.settings import Settings
+from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.actions.settings import NOT_KEPT, SettingsActions
 from specchat.app.ui.background import run_in_background
 from specchat.app.ui.notices import say
-from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.forms import SystemScreen, TemplateScreen
 
 SYSTEM, TEMPLATE = "system prompt", "template"
@@ -27,20 +23,14 @@ class TextActions:
     """What the app does with named texts.
 
     Args:
-        app: Shows screens and notices, and runs the workers.
-        screen: Shows the chat.
-        requests: Has the settings, and what a chat begins with.
+        scope: What it acts on.
         settings: Stores the default.
     """
 
-    def __init__(self, app: App[None], screen: ChatScreen, requests: RequestManager, settings: SettingsActions) -> None:
-        self.archive: Archive | None = None
-        """None where nothing is stored."""
+    def __init__(self, scope: ActionScope, settings: SettingsActions) -> None:
+        self._scope = scope
         self.systems: NamedTexts | None = None
         self.templates: NamedTexts | None = None
-        self._app = app
-        self._screen = screen
-        self._requests = requests
         self._settings = settings
 
     def keep_in(self, folder: Path) -> None:
@@ -51,14 +41,14 @@ class TextActions:
     def system(self, name: str) -> bool:
         """`/system` shows it to be changed, `/system NAME` uses a saved one, `/system off` none."""
         if not name:
-            run_in_background(self._app, self._edit_system, "asking")
+            run_in_background(self._scope.app, self._edit_system, "asking")
             return True
         try:
             text = "" if name == OFF else self._named(self.systems).read(name)
         except AppError as error:
-            say(self._app, str(error), "error")
+            say(self._scope.app, str(error), "error")
             return False
-        self._use(self._screen.conversation, text)
+        self._use(self._scope.screen.conversation, text)
         return True
 
     def save_system(self, name: str) -> bool:
@@ -69,55 +59,58 @@ class TextActions:
 
     def make_default(self) -> None:
         """Let new chats begin with this chat's system prompt."""
-        preferences, settings = self._settings.preferences, self._requests.settings
+        preferences, settings = self._settings.preferences, self._scope.requests.settings
         if preferences is None or settings is None:
-            say(self._app, NOT_KEPT, "warning")
+            say(self._scope.app, NOT_KEPT, "warning")
             return
         changed: Settings = settings.with_system(self._system)
-        self._requests.settings = changed
+        self._scope.requests.settings = changed
         preferences.remember(changed, ["system"])
-        say(self._app, "new chats begin with this system prompt" if self._system else "new chats have no system prompt")
+        say(
+            self._scope.app,
+            "new chats begin with this system prompt" if self._system else "new chats have no system prompt",
+        )
 
     def template(self, name: str) -> bool:
         """Fill a template's variables in a form; what comes of it stands in the composer."""
         try:
             text = self._named(self.templates).read(name)
         except AppError as error:
-            say(self._app, str(error), "error")
+            say(self._scope.app, str(error), "error")
             return False
         if variables(text):
-            run_in_background(self._app, partial(self._fill, name, text), "asking")
+            run_in_background(self._scope.app, partial(self._fill, name, text), "asking")
         else:
-            self._screen.put(text)
+            self._scope.screen.put(text)
         return True
 
     def save_template(self, name: str) -> bool:
         """Save the last prompt of this chat as a template."""
-        turns = self._screen.conversation.turns
+        turns = self._scope.screen.conversation.turns
         return self._save(self.templates, name, turns[-1].prompt if turns else "", "this chat has no prompt to save")
 
     @property
     def _system(self) -> str:
-        return self._requests.system_of(self._screen.conversation)
+        return self._scope.requests.system_of(self._scope.screen.conversation)
 
     async def _edit_system(self) -> None:
-        conversation = self._screen.conversation
-        text = await self._app.push_screen_wait(SystemScreen(self._system))
+        conversation = self._scope.screen.conversation
+        text = await self._scope.app.push_screen_wait(SystemScreen(self._system))
         if text is not None:
             self._use(conversation, text)
 
     async def _fill(self, name: str, text: str) -> None:
-        values = await self._app.push_screen_wait(TemplateScreen(name, variables(text)))
+        values = await self._scope.app.push_screen_wait(TemplateScreen(name, variables(text)))
         if values is not None:
-            self._screen.put(filled(text, values))
+            self._scope.screen.put(filled(text, values))
 
     def _use(self, conversation: Conversation, text: str) -> None:
         conversation.system = text
-        if self.archive is not None:
-            self.archive.set_system(conversation)
-        self._screen.show_title()
+        if self._scope.archive is not None:
+            self._scope.archive.set_system(conversation)
+        self._scope.screen.show_title()
         when = "from the next reply on" if conversation.turns else "in this chat"
-        say(self._app, f"system prompt kept · {when}" if text else f"no system prompt · {when}")
+        say(self._scope.app, f"system prompt kept · {when}" if text else f"no system prompt · {when}")
 
     def _save(self, texts: NamedTexts | None, name: str, text: str, empty: str) -> bool:
         try:
@@ -126,9 +119,9 @@ class TextActions:
                 raise AppError(empty)
             path = named.save(name, text)
         except AppError as error:
-            say(self._app, str(error), "error")
+            say(self._scope.app, str(error), "error")
             return False
-        say(self._app, f"{name} saved · {path}")
+        say(self._scope.app, f"{name} saved · {path}")
         return True
 
     def _named(self, texts: NamedTexts | None) -> NamedTexts:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from textual.app import App
-
 from specchat.app.chat.lessons import lessons
-from specchat.app.chat.request_manager import RequestManager
 from specchat.app.paths import TOUR
+from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import STILL_STARTING, say
-from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.definitions import DefinitionsScreen
 from specchat.app.ui.screens.help import HelpScreen, chat_help, replay_help
@@ -28,27 +25,21 @@ class Views:
     """What the app can open.
 
     Args:
-        app: Shows the screens.
-        screen: The chat; it stays below all others.
-        requests: Has the settings.
-        settings: Changes them.
+        scope: What it acts on.
+        settings: Changes the settings.
         replaying: Whether the app shows a replay.
         others: What else can be opened, by name.
     """
 
     def __init__(
         self,
-        app: App[None],
-        screen: ChatScreen,
-        requests: RequestManager,
+        scope: ActionScope,
         settings: SettingsActions,
         others: Mapping[str, Callable[[], object]],
         *,
         replaying: bool,
     ) -> None:
-        self._app = app
-        self._screen = screen
-        self._requests = requests
+        self._scope = scope
         self._settings = settings
         self._replaying = replaying
         self._open: Mapping[str, Callable[[], object]] = {
@@ -63,7 +54,7 @@ class Views:
 
     def open(self, name: str) -> None:
         """Open a view."""
-        if name not in CHAT_VIEWS or self._app.screen is self._screen:
+        if name not in CHAT_VIEWS or self._scope.app.screen is self._scope.screen:
             self._open[name]()
 
     def offered(self, name: str) -> bool:
@@ -76,32 +67,32 @@ class Views:
 
     def _controls(self) -> None:
         """The panel of controls."""
-        if self._requests.settings is None:
-            say(self._app, STILL_STARTING, "warning")
+        if self._scope.requests.settings is None:
+            say(self._scope.app, STILL_STARTING, "warning")
         else:
-            self._app.push_screen(ControlsScreen(self._settings))
+            self._scope.app.push_screen(ControlsScreen(self._settings))
 
     def _help(self) -> None:
         """Keys, fates, commands."""
-        self._app.push_screen(HelpScreen(replay_help() if self._replaying else chat_help()))
+        self._scope.app.push_screen(HelpScreen(replay_help() if self._replaying else chat_help()))
 
     def _keys(self) -> None:
         """The keys of what has the focus."""
-        self._app.push_screen(KeysScreen(active_keys(self._app)))
+        self._scope.app.push_screen(KeysScreen(active_keys(self._scope.app)))
 
     def _tour(self) -> None:
         """What the colours mean, told on a recorded reply."""
-        self._app.push_screen(TourScreen(lessons(read_trace(TOUR))))
+        self._scope.app.push_screen(TourScreen(lessons(read_trace(TOUR))))
 
     def _definitions(self) -> None:
         """What each figure means."""
-        self._app.push_screen(DefinitionsScreen())
+        self._scope.app.push_screen(DefinitionsScreen())
 
     def _theory(self) -> None:
         """What the paper predicts, drawn, with this reply's points."""
         from specchat.app.ui.screens.theory import TheoryScreen  # a plotting library that a start need not wait for
 
-        self._app.push_screen(TheoryScreen(self._screen.reply))
+        self._scope.app.push_screen(TheoryScreen(self._scope.screen.reply))
 
 
 def understood(action: Callable[[], None]) -> Callable[[str], bool]:

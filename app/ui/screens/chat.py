@@ -33,6 +33,7 @@ from specchat.app.ui.screens.inspection import Inspection
 from specchat.app.ui.screens.jump import LETTERS, JumpScreen
 from specchat.app.ui.screens.panes import Panes
 from specchat.app.ui.screens.replay_controls import ReplayControls
+from specchat.app.ui.screens.shown_figures import ShownFigures
 from specchat.app.ui.screens.stepping import Stepping
 from specchat.app.ui.screens.writing import Writing
 from specchat.app.ui.widgets.composer import Composer
@@ -42,10 +43,7 @@ from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
 from specchat.app.ui.widgets.transcript import Transcript
-
-PANEL_EVERY = 8
-"""Figures are taken with every eighth update of the conversation, so that they stay long enough to be read. Line, panel
-and timeline show the same ones."""
+from specchat.app.ui.widgets.transcript_wishes import TokenSelected
 
 
 class ChatScreen(Screen[None]):
@@ -94,8 +92,7 @@ class ChatScreen(Screen[None]):
         """What is shown of the engine."""
         self.writing = Writing(self, requests, widgets, lambda: self.conversation)
         """What stands in the composer."""
-        self._updates = 0
-        self._panel_state: tuple[object, ...] | None = None
+        self._figures = ShownFigures(self, widgets, self._inspection, self.writing)
 
     @property
     def conversation(self) -> Conversation:
@@ -135,7 +132,7 @@ class ChatScreen(Screen[None]):
             self.writing.show(conversation)
         self._panes.go_home()
         self._panes.select("chat")
-        self._panel_state = None
+        self._figures.forget()
         self.update()
 
     @property
@@ -150,34 +147,16 @@ class ChatScreen(Screen[None]):
 
     def update(self) -> None:
         """Draw what has changed in the conversation; called with every frame."""
-        self._updates += 1
         empty = not self.conversation.turns
         if self.has_class("-empty") is not empty:
             self.set_class(empty, "-empty")
             self._widgets.composer.offering = empty
         if self._replay is not None:
             self._widgets.replay_bar.update()
-        due = self._updates % PANEL_EVERY == 0
-        if due:
-            for reply in self.conversation.all_running:
-                reply.take_figures()
+        taken = self._figures.take(self.conversation)
         self._transcript.update()
         self._stepping.update()
-        reply = self._inspection.reply
-        held = self.has_class("-paused")
-        state = (reply, reply.stage, reply.figures, held)
-        if state != self._panel_state:
-            if self._panel_state is None or state[:2] != self._panel_state[:2]:
-                self.refresh_bindings()
-                if not reply.running:
-                    self.writing.gauge.ask()
-                self.writing.gauge.show()
-                self._widgets.composer.cursor_blink = not reply.running  # a cursor that blinks is drawn all the time
-            self._panel_state = state
-            self._widgets.panel.show(reply, held=held)
-            self._inspection.update()
-        elif due:
-            self._inspection.update()  # other lanes may have grown
+        self._figures.draw(taken=taken)
 
     def show_chats(self, chats: list[Chat], marks: Marks, now: float) -> None:
         """Show the list of chats; on a narrow screen its tab has a sign if a chat has an unread answer."""
@@ -238,7 +217,7 @@ class ChatScreen(Screen[None]):
         """The composer has another text."""
         self.writing.changed()
 
-    def on_transcript_token_selected(self, event: Transcript.TokenSelected) -> None:
+    def on_transcript_token_selected(self, event: TokenSelected) -> None:
         """A token was clicked on, or moved to."""
         self._inspection.select(event.spot)
 
@@ -264,7 +243,7 @@ class ChatScreen(Screen[None]):
     def path_changed(self) -> None:
         """Another version is shown from some place on."""
         self._inspection.close()
-        self._panel_state = None
+        self._figures.forget()
         self.update()
 
     def follow(self) -> None:

@@ -9,9 +9,11 @@ from textual.widget import Widget
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.pace import Pace
+from specchat.app.ui.widgets.block import INDENT, Block
 from specchat.app.ui.widgets.block_stack import TurnOrReply
-from specchat.app.ui.widgets.blocks import INDENT, Block, PromptBlock, ReplyBlock
 from specchat.app.ui.widgets.live_markdown import LiveMarkdown
+from specchat.app.ui.widgets.prompt_block import PromptBlock
+from specchat.app.ui.widgets.reply_block import ReplyBlock
 from specchat.app.ui.widgets.token_cursor import Spot
 from specchat.app.ui.widgets.transcript_styles import TranscriptStyles, styles_of
 
@@ -64,6 +66,6 @@ class BlockMaker:
         dark = app.current_theme.dark
 
         def copy(number: int) -> str:
-            return f"copy_code({identity}, {number})"
+            return f"wish('code', {identity}, ({number},))"
 
         return LiveMarkdown(MarkdownRenderer(app.console, width, self.styles, dark=dark, copy=copy), self._pace)

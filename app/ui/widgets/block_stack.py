@@ -10,7 +10,8 @@ from textual.strip import Strip
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.ui.widgets.blocks import Block, ReplyBlock
+from specchat.app.ui.widgets.block import Block
+from specchat.app.ui.widgets.reply_block import ReplyBlock
 from specchat.app.ui.widgets.transcript_styles import TranscriptStyles
 
 TOP = 1

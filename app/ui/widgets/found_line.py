@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from specchat.app.storage.search_index import BEGIN, END
-from specchat.app.ui.widgets.blocks import Block
+from specchat.app.ui.widgets.block import Block
 from specchat.app.ui.widgets.transcript_styles import TranscriptStyles
 
 

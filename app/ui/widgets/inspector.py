@@ -10,8 +10,9 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import Resize
 
+from specchat.app.chat.chosen import CHOSEN
 from specchat.app.chat.computed import Computed
-from specchat.app.chat.reply import CHOSEN, Reply
+from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.observed import drawn_text
 from specchat.app.ui.widgets import definitions as d

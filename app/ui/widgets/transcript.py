@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
-from rich.segment import Segment
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
 from textual.geometry import Region, Size
-from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar
@@ -21,29 +16,27 @@ from textual.strip import Strip
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import FOLD, REJECTED
-from specchat.app.storage.attachment import Attachment
 from specchat.app.ui.keys import named
 from specchat.app.ui.pace import Pace
+from specchat.app.ui.widgets.block import Block
 from specchat.app.ui.widgets.block_maker import BlockMaker
 from specchat.app.ui.widgets.block_stack import TOP, BlockStack, TurnOrReply, all_parts
-from specchat.app.ui.widgets.blocks import Block, legend_strip
-from specchat.app.ui.widgets.drawn_lines import DrawnLines
 from specchat.app.ui.widgets.end_follower import EndFollower
 from specchat.app.ui.widgets.found_line import FoundWord, line_of_word
-from specchat.app.ui.widgets.line_selection import SELECTION_KEYS, LineSelection, highlighted
+from specchat.app.ui.widgets.line_painter import LinePainter
+from specchat.app.ui.widgets.line_selection import SELECTION_KEYS, LineSelection
 from specchat.app.ui.widgets.place_keeper import PlaceKeeper
 from specchat.app.ui.widgets.scroll_bar import VerticalBar
+from specchat.app.ui.widgets.shown_parts import PartsOf, ShownParts
 from specchat.app.ui.widgets.token_cursor import TOKEN_KEYS, Spot, TokenCursor
 from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES
+from specchat.app.ui.widgets.transcript_wishes import ForkWanted, LinkWanted, TokenSelected, wished
 from specchat.app.ui.widgets.untold import mark_untold
 
-FIRST_CHARACTERS = 12_000
-"""A chat is opened with its last prompts and replies of this length."""
 NEAR = 3
 """What is above is laid out with each frame once one has scrolled to within so many screens of it."""
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
-PartsOf = Callable[[Conversation], list[TurnOrReply]]
 
 
 class Transcript(ScrollView, can_focus=True):
@@ -62,51 +55,6 @@ class Transcript(ScrollView, can_focus=True):
         Binding("ctrl+d", "scroll_half(1)", "Half a page down", show=False),
         Binding("ctrl+u", "scroll_half(-1)", "Half a page up", show=False),
     )
-
-    @dataclass
-    class CopyWanted(Message):
-        """Copy this reply."""
-
-        reply: Reply
-
-    @dataclass
-    class CodeWanted(Message):
-        """Copy a code block of this reply, by its number from 1."""
-
-        reply: Reply
-        number: int
-
-    @dataclass
-    class LinkWanted(Message):
-        """Open what a link of a reply leads to."""
-
-        address: str
-
-    @dataclass
-    class TokenSelected(Message):
-        """The user selected this token, by key or by mouse."""
-
-        spot: Spot
-
-    @dataclass
-    class ForkWanted(Message):
-        """Take another way at this token."""
-
-        spot: Spot
-
-    @dataclass
-    class VersionWanted(Message):
-        """Show another version of a prompt, or another reply to it."""
-
-        turn: Turn
-        of_reply: bool
-        step: int
-
-    @dataclass
-    class AttachmentWanted(Message):
-        """Open what was sent along with a prompt."""
-
-        attachment: Attachment
 
     rejected = reactive(FOLD, init=False)
     """What becomes of rejected tokens, of `app.settings.settings.REJECTED`."""
@@ -129,21 +77,17 @@ class Transcript(ScrollView, can_focus=True):
         self.pace = Pace()
         self.forkable = True
         """Whether another way can be taken at a token: not in a replay, where no model is asked."""
-        self._parts_of = parts_of
+        self._shown = ShownParts(parts_of)
         self._stack = BlockStack()
         self._cursor = TokenCursor(self._stack)
         self._selection = LineSelection(self._stack)
         self._places = PlaceKeeper(self, self._stack, self._cursor)
-        self._drawn = DrawnLines()
         self._maker = BlockMaker(self, lambda: self.pace)
+        self._painter = LinePainter(self, self._stack, self._maker)
         self._end = EndFollower(self)
         self._updates = 0
         self._behind = False
         """Whether the end has moved on since it was last brought into sight."""
-        self._letters: dict[int, str] = {}
-        """Shown at the beginning of these lines."""
-        self._hidden = 0
-        """Prompts and replies at the beginning that are not laid out yet."""
         self._left_out: frozenset[Turn] = frozenset()
         """Turns that the model was not told when it wrote the last reply."""
 
@@ -173,21 +117,6 @@ class Transcript(ScrollView, can_focus=True):
         self._end.following = True
         self._rebuild()
 
-    def _last_parts(self) -> int:
-        """How many prompts and replies come before the last ones that fill a few screens."""
-        parts, room = self._parts_of(self.conversation), FIRST_CHARACTERS
-        while parts and room > 0:
-            part = parts.pop()
-            room -= 200 + len(part.prompt if isinstance(part, Turn) else part.text)
-        return len(parts)
-
-    @property
-    def _parts(self) -> list[TurnOrReply]:
-        """What is laid out, or about to be."""
-        parts = self._parts_of(self.conversation)
-        self._hidden = min(self._hidden, max(len(parts) - 2, 0))
-        return parts[self._hidden :]
-
     def look_at(self, spot: Spot | None) -> None:
         """Select a token and bring it into sight; while one is selected, the view stays. None selects none."""
         self._cursor.select(spot)
@@ -213,22 +142,11 @@ class Transcript(ScrollView, can_focus=True):
 
     def letter(self, letters: str) -> dict[str, TurnOrReply]:
         """Show a letter beside each message in sight, and give what each stands for; without letters, show none."""
-        height, top = self.size.height, self.scroll_offset.y
-        seen = [
-            (max(first, top), part)
-            for part, first, end in zip(self._stack.parts, self._stack.tops, self._stack.tops[1:], strict=False)
-            if first < top + height and end > top
-        ]
-        lettered = list(zip(letters, seen, strict=False))
-        self._letters = {line: letter for letter, (line, _) in lettered}
-        self.refresh()
-        return {letter: part for letter, (_, part) in lettered}
+        return self._painter.letter(letters)
 
     def go_to(self, part: TurnOrReply) -> None:
         """Bring a prompt or a reply to the top of the screen."""
-        parts = self._parts_of(self.conversation)
-        if part in parts[: self._hidden]:
-            self._hidden = parts.index(part)
+        self._shown.reach(self.conversation, part)
         self.update()
         line = self._stack.top_of(part)
         if line is not None:
@@ -253,10 +171,10 @@ class Transcript(ScrollView, can_focus=True):
             self._left_out = left_out
             self._rebuild()
         before, place = self._stack.height, None if self._end.following else self._places.place
-        if self._hidden and before > TOP and self.scroll_offset.y < NEAR * self.size.height:
-            self._hidden -= 1
+        if self._shown.hidden and before > TOP and self.scroll_offset.y < NEAR * self.size.height:
+            self._shown.hidden -= 1
             place = None if place is None else place._replace(block=place.block + 1)
-        changed = self._stack.update(self._parts, self._block)
+        changed = self._stack.update(self._shown.of(self.conversation), self._block)
         if changed is not None:
             self._refresh_seen(*changed)
             self._behind = self._behind or self._stack.height != before
@@ -287,58 +205,19 @@ class Transcript(ScrollView, can_focus=True):
         self._end.grow(Size(self._width, self._stack.height))
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Hand lines out as they were drawn before, and with them what Textual has worked out about them.
-
-        Its own way makes a new strip of each line whenever the view scrolls, and marks each segment with its place for
-        the selection of text, which costs more than all else here: Textual reads those marks from `render_line` alone.
-        The widget can have no border and no padding for that.
-        """
-        _base, background = self.background_colors
-        filters = self.app.get_line_filters()
-        styles, top = self._maker.styles, self.scroll_offset.y
-        if self._drawn.full:
-            self._drawn.clear()
-            for block in self._stack.blocks:
-                block.forget()
-        self._drawn.use((styles, self.size.width, background, *filters))
-
-        def draw(line: int) -> Strip:
-            strip = self._line(line)
-            for line_filter in filters:
-                strip = strip.apply_filter(line_filter, background)
-            return strip
-
-        lines = [y + top for y in crop.line_range]
-        if self.text_selection is not None or self._letters:  # marks that pass
-            strips = [draw(line) for line in lines]
-        else:
-            strips = [self._drawn.get(self._stack.strip(line, styles), partial(draw, line)) for line in lines]
-        first, last = crop.column_span
-        return strips if (first, last) == (0, self.size.width) else [strip.crop(first, last) for strip in strips]
+        """The lines of a part of the screen, not marked with their places."""
+        return self._painter.lines(crop)
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen, each segment marked with its place."""
         line = y + self.scroll_offset.y
-        return self._line(line).apply_offsets(0, line)
-
-    def _line(self, line: int) -> Strip:
-        styles = self._maker.styles
-        strip = self._stack.strip(line, styles).adjust_cell_length(self.size.width, styles.base)
-        if letter := self._letters.get(line):
-            strip = Strip.join([Strip([Segment(f" {letter} ", styles.cursor)]), strip.crop(3)])
-        selection = self.text_selection
-        if selection is not None and (span := selection.get_span(line)) is not None:
-            strip = highlighted(strip, *span, self.screen.get_component_rich_style("screen--selection"))
-        return strip
+        return self._painter.line(line).apply_offsets(0, line)
 
     def all_lines(self) -> tuple[list[Strip], int]:
         """Every line, on screen or not, with what the colours mean below them; and the width of all of them."""
-        self._hidden = 0
+        self._shown.hidden = 0
         self.update()
-        styles, width = self._maker.styles, max(self.size.width, 2)
-        lines = [self._stack.strip(y, styles) for y in range(self._stack.height)]
-        lines.append(legend_strip(styles))
-        return [line.adjust_cell_length(width, styles.base) for line in lines], width
+        return self._painter.all_lines()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text, for the clipboard: as it was written, not as it is wrapped."""
@@ -373,13 +252,7 @@ class Transcript(ScrollView, can_focus=True):
     def action_fork(self) -> None:
         """Take another way at the selected token."""
         if self.spot is not None:
-            self.post_message(self.ForkWanted(self.spot))
-
-    def action_version(self, identity: int, of_reply: bool, step: int) -> None:
-        """A click on the marks of the versions."""
-        turn = next((part for part in self._stack.parts if id(part) == identity), None)
-        if isinstance(turn, Turn):
-            self.post_message(self.VersionWanted(turn, of_reply, step))
+            self.post_message(ForkWanted(self.spot))
 
     def action_select_lines(self, by: int) -> None:
         """Begin to select with the last line in sight (the first one, going down), then line by line; ^c copies."""
@@ -393,27 +266,15 @@ class Transcript(ScrollView, can_focus=True):
         self.rejected = REJECTED[(REJECTED.index(self.rejected) + 1) % len(REJECTED)]
         return self.rejected
 
-    def action_attachment(self, identity: int, number: int) -> None:
-        """A click on what was sent along with a prompt."""
-        turn = next((part for part in self._stack.parts if id(part) == identity), None)
-        if isinstance(turn, Turn):
-            self.post_message(self.AttachmentWanted(turn.attachments[number]))
-
-    def action_copy_reply(self, identity: int) -> None:
-        """A click on the word below a reply."""
-        reply = next((part for part in self._stack.parts if id(part) == identity), None)
-        if isinstance(reply, Reply):
-            self.post_message(self.CopyWanted(reply))
-
-    def action_copy_code(self, identity: int, number: int) -> None:
-        """A click on the word above a code block."""
-        reply = next((part for part in self._stack.parts if id(part) == identity), None)
-        if isinstance(reply, Reply):
-            self.post_message(self.CodeWanted(reply, number))
+    def action_wish(self, name: str, identity: int, details: tuple[Any, ...] = ()) -> None:
+        """A click on a mark of a prompt or a reply, of `transcript_wishes.wished`."""
+        wish = wished(self._stack.parts, name, identity, details)
+        if wish is not None:
+            self.post_message(wish)
 
     def action_open_link(self, address: str) -> None:
         """A click on a link."""
-        self.post_message(self.LinkWanted(address))
+        self.post_message(LinkWanted(address))
 
     def on_click(self, event: Click) -> None:
         """Select the token that was clicked on, or unfold a stretch; not at the end of a selection of text."""
@@ -461,7 +322,7 @@ class Transcript(ScrollView, can_focus=True):
         """Make all blocks anew; what was at the top of the screen stays there."""
         place = None if self._end.following else self._places.place
         if self._end.following:
-            self._hidden = self._last_parts()
+            self._shown.hide_above_end(self.conversation)
         self._stack.clear()
         self.update()
         self.refresh()
@@ -485,4 +346,4 @@ class Transcript(ScrollView, can_focus=True):
 
     def _tell(self, spot: Spot | None) -> None:
         if spot is not None:
-            self.post_message(self.TokenSelected(spot))
+            self.post_message(TokenSelected(spot))

@@ -1,4 +1,4 @@
-"""A network of transformers whose linear layers run on the quantised kernels: of families the decoder does not know."""
+"""A network of transformers whose linear layers stay quantised: on the CPU of families the decoder does not know."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows, read_
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.models.matrix_arrays import GROUP, MatrixArrays
+from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, check_kernel, fits
 from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.progress import Progress
 from specchat.engine.runner.memory import trim_heap
@@ -29,6 +30,7 @@ _LEAST_SHARE = 0.5
 """Of the weights, which must be in layers that can be quantised: else it saves neither memory nor time."""
 _COMPARED = 16
 """Rows by which a tensor of a file is recognised."""
+_QUANTIZED = (QuantizedLinear, QuantizedEmbedding, GpuQuantizedLinear, GpuQuantizedEmbedding)
 _STORED = {frozenset({"BF16"}): torch.bfloat16, frozenset({"F16"}): torch.float16}
 
 
@@ -113,29 +115,102 @@ class GgufCodes:
         return torch.equal(found, weight[torch.from_numpy(rows)])
 
 
-def load_quantized_network(folder: Path, codes: Codes, progress: Progress, stage: str = "target") -> LoadedModel:
-    """Load a network and put its linear layers, and its embedding, on the kernels; it computes in float32.
+class Layers(Protocol):
+    """The layers of a device that compute with codes."""
+
+    dtype: torch.dtype
+    """Of what is computed."""
+
+    def place(self, arrays: MatrixArrays) -> Any:
+        """A weight as the two methods below take it; None where the device cannot compute with these codes."""
+
+    def linear(self, placed: Any, bias: Tensor | None) -> nn.Module:
+        """A linear layer."""
+
+    def embedding(self, placed: Any) -> nn.Module:
+        """An embedding."""
+
+
+class CpuLayers:
+    """Layers on our kernels."""
+
+    dtype = torch.float32
+
+    def place(self, arrays: MatrixArrays) -> PackedMatrix:
+        """A packed matrix, which layers can share."""
+        parts = (arrays.scale, arrays.minimum, arrays.sub_scale, arrays.sub_minimum)
+        return pack(arrays.format, arrays.codes, *parts)
+
+    def linear(self, placed: PackedMatrix, bias: Tensor | None) -> nn.Module:
+        """A linear layer."""
+        return QuantizedLinear(placed, bias)
+
+    def embedding(self, placed: PackedMatrix) -> nn.Module:
+        """An embedding."""
+        return QuantizedEmbedding(placed)
+
+
+class GpuLayers:
+    """Layers on torch's int4 kernel.
+
+    Args:
+        device: the GPU.
+
+    Raises:
+        EngineError: as `check_kernel`.
+    """
+
+    dtype = torch.bfloat16
+
+    def __init__(self, device: torch.device) -> None:
+        check_kernel(device)
+        self._device = device
+
+    def place(self, arrays: MatrixArrays) -> MatrixArrays | None:
+        """The arrays themselves: the two kinds of layers have them in different forms."""
+        return arrays if fits(arrays) else None
+
+    def linear(self, placed: MatrixArrays, bias: Tensor | None) -> nn.Module:
+        """A linear layer."""
+        return GpuQuantizedLinear(placed, bias, self._device)
+
+    def embedding(self, placed: MatrixArrays) -> nn.Module:
+        """An embedding."""
+        return GpuQuantizedEmbedding(placed, self._device)
+
+
+def load_quantized_network(
+    folder: Path, codes: Codes, device: torch.device, progress: Progress, stage: str = "target"
+) -> LoadedModel:
+    """Load a network whose linear layers and embedding compute with codes.
 
     Args:
         folder: as `engine.models.load.load_model` takes it.
         codes: what becomes of the weights.
+        device: which computes: in float32 on a CPU, in bfloat16 on a GPU.
         progress: told of the loading.
         stage: what `progress` is told this is, target or draft.
 
     Raises:
-        EngineError: as `load_model`, or few of the weights are in linear layers.
+        EngineError: as `load_model`, `check_kernel`, or few of the weights are in linear layers.
     """
     dtype = _STORED.get(frozenset(Checkpoint.open(folder).dtypes), torch.float32)
+    layers: Layers = CpuLayers() if device.type == "cpu" else GpuLayers(device)
     loaded = load_model(folder, torch.device("cpu"), dtype, progress, stage)
     fingerprint(loaded.model)  # before the weights are replaced
-    _quantize(loaded.model, codes)
     rest: nn.Module = loaded.model
-    rest.to(torch.float32)
+    try:
+        _quantize(loaded.model, codes, layers)
+        for parameter in rest.parameters():  # buffers, such as the frequencies of positions, stay in float32
+            parameter.data = parameter.data.to(layers.dtype)
+        rest.to(device)
+    except torch.OutOfMemoryError as error:
+        raise EngineError(f"{folder} does not fit into the memory of {device}: choose a smaller model") from error
     trim_heap()
     return replace(loaded, quantized=codes.format, weight_bytes=_bytes(loaded.model))
 
 
-def _quantize(network: Any, codes: Codes) -> None:
+def _quantize(network: Any, codes: Codes, layers: Layers) -> None:
     """Replace what can be replaced, one layer at a time: each plain weight is freed as soon as it is packed."""
     embedding, output = network.get_input_embeddings(), network.get_output_embeddings()
     tied = output is not None and output.weight is embedding.weight
@@ -152,19 +227,23 @@ def _quantize(network: Any, codes: Codes) -> None:
             f"most weights of this {network.config.model_type} model are not in linear layers, which alone can be "
             "quantised"
         )
-    table: PackedMatrix | None = None
+    table: Any = None
     while places:
         module, name, path = places.pop(0)
         child = getattr(module, name)
         is_end = child in (embedding, output)
         if tied and is_end and table is not None:
-            matrix = table
+            placed = table
         else:
             weight = child.weight.detach() if not _is_transposed(child) else child.weight.detach().T
-            matrix = _packed(codes.of(path, weight, ends=is_end))
-            table = matrix if is_end else table
-        bias = getattr(child, "bias", None)
-        setattr(module, name, QuantizedLinear(matrix, bias) if _is_linear(child) else QuantizedEmbedding(matrix))
+            placed = layers.place(codes.of(path, weight, ends=is_end))
+            table = placed if is_end else table
+        if placed is None:
+            continue
+        if _is_linear(child):
+            setattr(module, name, layers.linear(placed, getattr(child, "bias", None)))
+        else:
+            setattr(module, name, layers.embedding(placed))
 
 
 def _is_transposed(layer: nn.Module) -> bool:
@@ -186,13 +265,14 @@ def _can_be_quantized(layer: nn.Module) -> bool:
     return int(weight.shape[0 if _is_transposed(layer) else 1]) % GROUP == 0
 
 
-def _packed(arrays: MatrixArrays) -> PackedMatrix:
-    parts = (arrays.scale, arrays.minimum, arrays.sub_scale, arrays.sub_minimum)
-    return pack(arrays.format, arrays.codes, *parts)
+def held(layer: Any) -> tuple[object, int]:
+    """What a linear layer or embedding keeps its weight in, which two layers can share, and its bytes."""
+    if hasattr(layer, "bytes"):
+        return getattr(layer, "matrix", layer), layer.bytes
+    return layer.weight, layer.weight.nbytes
 
 
 def _bytes(network: nn.Module) -> int:
-    """Of all weights; a matrix that two layers share counts once."""
-    layers = [module for module in network.modules() if isinstance(module, QuantizedLinear | QuantizedEmbedding)]
-    shared = {layer.matrix.data.ctypes.data: layer.matrix.data.nbytes for layer in layers}
-    return sum(shared.values()) + sum(parameter.nbytes for parameter in network.parameters())
+    """Of all weights; one that two layers share counts once."""
+    quantized = dict(held(module) for module in network.modules() if isinstance(module, _QUANTIZED))
+    return sum(quantized.values()) + sum(parameter.nbytes for parameter in network.parameters())

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.network import held
 from specchat.engine.runner.memory import available_memory
 from specchat.engine.runner.stopwatch import Stopwatch
 from specchat.engine.tools.bench.tally import Tally
@@ -70,9 +71,8 @@ def weights_read(loaded: Model) -> int:
         return loaded.weight_bytes - (0 if loaded.described.tied else loaded.embedding.data.nbytes)
     network: Any = loaded.model
     embedding, head = network.get_input_embeddings(), network.get_output_embeddings()
-    if head is not None and embedding.weight is head.weight:
-        return loaded.weight_bytes
-    return loaded.weight_bytes - int(embedding.weight.nbytes)
+    (table, size), output = held(embedding), None if head is None else held(head)[0]
+    return loaded.weight_bytes - (0 if output is table else size)
 
 
 def copy_bandwidth(device: torch.device) -> float:

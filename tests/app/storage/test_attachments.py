@@ -37,15 +37,15 @@ def test_a_prompt_that_is_taken_back_leaves_nothing(store: Store) -> None:
     assert store.prompts(10) == ["see @a.py"]
     store.take_back(prompt)
     assert store.messages(chat.id) == []
-    assert store._db.execute("SELECT count(*) FROM attachments").fetchone() == (0,)
+    assert store._file._db.execute("SELECT count(*) FROM attachments").fetchone() == (0,)
 
 
 def test_what_is_attached_to_an_unsent_text_is_replaced_or_left(store: Store) -> None:
-    store.keep_unsent(0, "see @a.py", (CODE,))
-    store.keep_unsent(7, LOG.name, (LOG,))
-    store.keep_unsent(0, "see @a.py there")
+    store.unsent.keep(0, "see @a.py", (CODE,))
+    store.unsent.keep(7, LOG.name, (LOG,))
+    store.unsent.keep(0, "see @a.py there")
     assert store.attachments.unsent() == {0: (CODE,), 7: (LOG,)}
-    store.keep_unsent(0, "", ())
+    store.unsent.keep(0, "", ())
     assert store.attachments.unsent() == {7: (LOG,)}
 
 
@@ -53,7 +53,7 @@ def test_what_is_attached_to_an_unsent_text_is_replaced_or_left(store: Store) ->
 @given(clean, clean)
 def test_any_text_comes_back_exactly(store: Store, name: str, text: str) -> None:
     one = Attachment(PASTE, name, text, path=name)
-    store.keep_unsent(3, name, (one,))
+    store.unsent.keep(3, name, (one,))
     assert store.attachments.unsent()[3] == (one,)
 
 
@@ -71,7 +71,7 @@ def test_a_store_without_attachments_is_migrated(path: Path, monkeypatch: pytest
     with Store(path) as store:
         assert store.notice is None
         assert [(m.content, m.attachments) for m in store.messages(1)] == [("hello", ())]
-        assert store.unsent() == {1: "half a question"}
+        assert store.unsent.texts() == {1: "half a question"}
         assert store.attachments.unsent() == {}
     with sqlite3.connect(path) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (len(database._MIGRATIONS),)

@@ -187,8 +187,8 @@ def test_without_permission_the_sentence_names_the_file(what: str) -> None:
 def test_a_full_disk_keeps_what_was_stored(store: Store) -> None:
     chat = store.create_chat("before")
     reply = store.add_message(chat.id, "assistant", "kept")
-    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
-    store._db.execute(f"PRAGMA max_page_count = {pages}")  # SQLite then fails as on a full disk
+    pages = store._file._db.execute("PRAGMA page_count").fetchone()[0]
+    store._file._db.execute(f"PRAGMA max_page_count = {pages}")  # SQLite then fails as on a full disk
 
     def fill() -> None:
         for _ in range(100):
@@ -199,7 +199,7 @@ def test_a_full_disk_keeps_what_was_stored(store: Store) -> None:
     messages = store.messages(chat.id)
     assert messages[0].content.startswith("kept")
     assert len(messages[0].content) == 4 + 5000 * len(messages[0].events)  # text and events: both or neither
-    store._db.execute("PRAGMA max_page_count = 1000000")
+    store._file._db.execute("PRAGMA max_page_count = 1000000")
     store.append_rounds(reply, "y", [])
     assert store.messages(chat.id)[0].content.endswith("y")
 
@@ -212,7 +212,7 @@ def test_damage_behind_what_a_start_checks_is_found_by_the_next_one(
         chat = store.create_chat("large")
         for _ in range(200):
             store.add_message(chat.id, "user", "words " * 200)
-        store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        store._file._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     content = bytearray(path.read_bytes())
     content[len(content) // 2 :] = b"\xff" * (len(content) - len(content) // 2)
     path.write_bytes(content)

@@ -11,12 +11,17 @@ import pytest
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import StoreError
 from specchat.app.storage import database
+from specchat.app.storage.search_index import ATTACHED
 from specchat.app.storage.store import Store
 from tests.app.storage.helpers import Clock, child
 
 VERSION_2 = Path(__file__).with_name("fixtures") / "version-2.db"
 """A database that version 2 of the schema made: several replies, a prompt that was never answered, a deleted chat, and
 a chat whose replies do not name their prompts, as in version 1."""
+
+
+VERSION_7 = VERSION_2.with_name("version-7.db")
+"""A database that version 7 made: a chat with a file and a paste in its prompts, all of it indexed."""
 
 
 def test_an_older_database_is_migrated_with_its_chats(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +33,7 @@ def test_an_older_database_is_migrated_with_its_chats(path: Path, monkeypatch: p
         with Store(path) as store:
             assert store.notice is None
             assert store.chats() == [chat]
-            assert store._db.execute("SELECT colour FROM chats").fetchall() == [(0,)]
+            assert store._file._db.execute("SELECT colour FROM chats").fetchall() == [(0,)]
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +75,7 @@ def test_what_version_2_stored_becomes_a_tree_of_the_same_turns(path: Path) -> N
         turns = stored_conversation(lisbon, store.messages(lisbon.id)).turns
         assert all(len(reply.rounds) == 4 for turn in turns[:3] for reply in turn.replies)
         assert turns[1].following.keys() == {turns[1].replies[1]}
-        assert store.unsent() == {0: "half a question"}
+        assert store.unsent.texts() == {0: "half a question"}
         store.restore_chat(3)
         assert paths(store)["Deleted"] == [("Bye", 1, 1)]
 
@@ -102,4 +107,24 @@ def test_a_migration_that_is_killed_is_done_by_the_next_start(path: Path, statem
     assert ended.returncode == -9
     with Store(path) as store:
         assert [len(turns) for turns in paths(store).values()] == [2, 4]
-        assert store.unsent() == {0: "half a question"}
+        assert store.unsent.texts() == {0: "half a question"}
+
+
+def test_what_version_7_stored_is_found_by_what_was_sent_along(path: Path) -> None:
+    path.parent.mkdir()
+    shutil.copy(VERSION_7, path)
+    with Store(path) as store:
+        assert store.notice is None
+        (chat,) = store.chats()
+        assert (chat.title, chat.system, chat.thinking) == ("Tea", "Be brief.", True)
+        assert paths(store) == {"Tea": [("What is in @src/tea.py", 1, 1), ("And this? [pasted 3 lines · 40 B]", 1, 1)]}
+        while store.search.update():
+            pass
+        first, reply, second = store.messages(chat.id)
+        assert reply.model == "smollm2-135m"
+        assert [one.name for each in (first, second) for one in each.attachments] == [
+            "src/tea.py", "[pasted 3 lines · 40 B]",
+        ]  # fmt: skip
+        assert [(hit.message_id, hit.role) for hit in store.search.find("oolong")] == [(first.id, ATTACHED)]
+        assert [(hit.message_id, hit.role) for hit in store.search.find("gyokuro sencha")] == [(second.id, ATTACHED)]
+        assert [(hit.message_id, hit.role) for hit in store.search.find("brews")] == [(reply.id, "assistant")]

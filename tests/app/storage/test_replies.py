@@ -64,13 +64,13 @@ def test_only_prompts_without_replies_are_taken_back(store: Store) -> None:
 
 
 def test_the_draft(store: Store) -> None:
-    assert store.unsent() == {}
+    assert store.unsent.texts() == {}
     for text in ("half a", "half a thought \ud800"):
-        store.keep_unsent(0, text)
-        store.keep_unsent(7, "of another chat")
-        assert store.unsent() == {0: text.replace("\ud800", "\ufffd"), 7: "of another chat"}
-    store.keep_unsent(0, "")
-    assert store.unsent() == {7: "of another chat"}
+        store.unsent.keep(0, text)
+        store.unsent.keep(7, "of another chat")
+        assert store.unsent.texts() == {0: text.replace("\ud800", "\ufffd"), 7: "of another chat"}
+    store.unsent.keep(0, "")
+    assert store.unsent.texts() == {7: "of another chat"}
 
 
 def test_a_file_of_the_first_version_is_carried_over(tmp_path: Path) -> None:
@@ -100,14 +100,14 @@ def test_a_file_of_the_first_version_is_carried_over(tmp_path: Path) -> None:
 def test_each_program_has_an_unsent_text_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
     with Store(path) as first, Store(path) as second:
-        assert first.unsent() == second.unsent() == {}
-        first.keep_unsent(0, "of the first")
-        second.keep_unsent(0, "of the second")
-        first.keep_unsent(7, "of a chat")
-        assert first.unsent() == {0: "of the first", 7: "of a chat"}
-        assert second.unsent() == {0: "of the second", 7: "of a chat"}
-        first.keep_unsent(0, "")
+        assert first.unsent.texts() == second.unsent.texts() == {}
+        first.unsent.keep(0, "of the first")
+        second.unsent.keep(0, "of the second")
+        first.unsent.keep(7, "of a chat")
+        assert first.unsent.texts() == {0: "of the first", 7: "of a chat"}
+        assert second.unsent.texts() == {0: "of the second", 7: "of a chat"}
+        first.unsent.keep(0, "")
     with Store(path) as alone:
-        assert alone.unsent() == {0: "of the second", 7: "of a chat"}
+        assert alone.unsent.texts() == {0: "of the second", 7: "of a chat"}
         with Store(path) as beside:
-            assert beside.unsent() == {7: "of a chat"}
+            assert beside.unsent.texts() == {7: "of a chat"}

@@ -77,7 +77,7 @@ def test_a_change_is_seen_by_a_store_that_was_open_before(store: Store, path: Pa
 def test_a_file_locked_by_another_program_is_said_in_one_sentence(
     store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store._db.execute("PRAGMA busy_timeout = 50")
+    store._file._db.execute("PRAGMA busy_timeout = 50")
     monkeypatch.setattr(database, "BUSY_S", 0.05)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")

@@ -204,7 +204,7 @@ def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> None:
     with Store(tmp_path / "specchat.db") as store:
         (chat,) = store.chats()
         assert [(m.role, m.content) for m in store.messages(chat.id)] == [("user", "sent while the model loads")]
-        assert store.unsent() == {chat.id: "and typed"}
+        assert store.unsent.texts() == {chat.id: "and typed"}
 
 
 @pytest.mark.model

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from specchat.app.chat.chosen import CHOSEN
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.reply import CHOSEN, Reply
+from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.chat.token_fork import token_fork
 from specchat.app.ui.screens.choice import ChoiceScreen

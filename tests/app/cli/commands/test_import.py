@@ -163,7 +163,7 @@ def test_a_kill_in_the_middle_leaves_what_was_there(tmp_path: Path, job: str) ->
         "    left[0] -= statement.startswith(('INSERT', 'UPDATE', 'COMMIT'))\n"
         "    if left[0] < 0:\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "s._db.set_trace_callback(trace)\n"
+        "s._file._db.set_trace_callback(trace)\n"
         f"{job}\n"
     )
     for statements in (0, 1, 2):

@@ -1,23 +1,21 @@
-"""The blocks a transcript is made of: prompts and replies, each a stack of cached lines."""
+"""A reply in a transcript: its tokens by their fates, or its Markdown, and what is noted below it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from specchat.app.chat.attachments import label
-from specchat.app.chat.conversation import Turn
-from specchat.app.chat.reply import CHOSEN, Reply, Stage
+from specchat.app.chat.chosen import CHOSEN
+from specchat.app.chat.reply import Reply, Stage
 from specchat.app.chat.reply_figures import ReplyFigures
-from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import FOLD, SHOW
 from specchat.app.sources.observed import drawn_text
 from specchat.app.sources.stepper import Part
-from specchat.app.ui.widgets.figures import FATES
+from specchat.app.ui.widgets.block import INDENT, Block
 from specchat.app.ui.widgets.live_markdown import LiveMarkdown
 from specchat.app.ui.widgets.reply_notes import note_lines
 from specchat.app.ui.widgets.thought_title import thought_title
@@ -26,129 +24,8 @@ from specchat.app.ui.widgets.token_segments import segments, stepped
 from specchat.app.ui.widgets.transcript_styles import TranscriptStyles
 from specchat.engine import Fate, Round
 
-INDENT = 4
-"""Empty cells at the left of every text; a prompt has its mark there."""
-MARK = "▌ "
-QUEUED = " queued "
-"""Prompts leave room for it at their right."""
-"""At the right of a prompt with several replies: which of them goes on, and the way to all of them."""
 COPY = "copy"
-
-
-class Block:
-    """Lines of one width, drawn once and cached. `update` returns the first line that changed since the last call."""
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self.height = 0
-        self.told = True
-        """Whether the model was told this when it wrote the last reply; what it was not told is grey."""
-        self.gap = ""
-        """What the last line says, which is empty otherwise."""
-        self._strips: dict[int, Strip] = {}
-
-    def update(self) -> int | None:
-        """Take in what is new; the first line that changed, or None."""
-        raise NotImplementedError
-
-    def strip(self, y: int, styles: TranscriptStyles) -> Strip:
-        """One line, drawn once."""
-        strip = self._strips.get(y)
-        if strip is None:
-            strip = self._draw(y, styles) if self.told else _grey(self._draw(y, styles), styles)
-            if self.gap and y == self.height - 1:
-                strip = Strip([Segment(" " * INDENT, styles.base), Segment(self.gap, styles.figures)])
-            self._strips[y] = strip
-        return strip
-
-    def plain(self, y: int, start: int, end: int, styles: TranscriptStyles) -> tuple[str, str]:
-        """The text in these cells of a line, for the clipboard, and what joins it to the next line."""
-        return self.strip(y, styles).crop(start, end).text.rstrip(), "\n"
-
-    def forget(self, first: int = 0) -> None:
-        """Draw the lines from `first` on again."""
-        if first == 0:
-            self._strips.clear()
-        else:
-            self._strips = {y: strip for y, strip in self._strips.items() if y < first}
-
-    def _draw(self, y: int, styles: TranscriptStyles) -> Strip:
-        raise NotImplementedError
-
-
-class PromptBlock(Block):
-    """What the user said, on a ground of its own, with an empty line below it."""
-
-    def __init__(self, turn: Turn, width: int) -> None:
-        super().__init__(width)
-        self._turn = turn
-        self._shown: tuple[object, ...] | None = None
-        """Whether it waits, and which of several versions and replies are shown."""
-        self._text = TokenLines(width - INDENT - len(QUEUED))
-        self._text.append([(turn.prompt.strip("\n"), Fate.PLAIN)], 0)
-        self._lines = self._text.lines
-        self._chips: tuple[str, ...] = ()
-        """What was sent along, a line each."""
-        self.height = len(self._lines) + len(turn.attachments) + 1
-
-    def update(self) -> int | None:
-        """Only what stands at its right and below it can change."""
-        turn = self._turn
-        self._chips = tuple(escape_controls(label(each)) for each in turn.attachments)
-        shown = (turn.reply is None, turn.version, len(turn.versions), turn.place, len(turn.replies), self._chips)
-        if shown == self._shown:
-            return None
-        self._shown = shown
-        self.forget()
-        return 0
-
-    def plain(self, y: int, start: int, end: int, styles: TranscriptStyles) -> tuple[str, str]:
-        """Prompts as they were typed."""
-        if y >= len(self._lines):
-            return super().plain(y, start, end, styles)
-        return self._text.plain(y, start - INDENT, end - INDENT)
-
-    def _draw(self, y: int, styles: TranscriptStyles) -> Strip:
-        if y >= len(self._lines):
-            chip = y - len(self._lines)
-            return self._chip(chip, styles) if chip < len(self._chips) else self._versions(styles)
-        queued = self._turn.reply is None
-        style = styles.queued if queued else styles.prompt
-        margin = Segment(" " * (INDENT - len(MARK)), styles.base)
-        text = "".join(piece.text for piece in self._lines[y])
-        line = Strip([margin, Segment(MARK, styles.mark), Segment(text, style)])
-        line = line.adjust_cell_length(self.width, style)
-        if queued and y == len(self._lines) - 1:
-            line = Strip.join([line.crop(0, self.width - len(QUEUED)), Strip([Segment(QUEUED, styles.mark)])])
-        return line
-
-    def _chip(self, number: int, styles: TranscriptStyles) -> Strip:
-        """Below the prompt: a text that was sent along; a click opens it."""
-        link = Style(meta={"@click": f"attachment({id(self._turn)}, {number})"})
-        margin = Segment(" " * (INDENT - len(MARK)), styles.base)
-        text = set_cell_size(f"▤ {self._chips[number]}", min(cell_len(self._chips[number]) + 2, self.width - INDENT))
-        parts = [margin, Segment(MARK, styles.mark), Segment(text, styles.prompt + styles.link + link)]
-        return Strip(parts).adjust_cell_length(self.width, styles.prompt)
-
-    def _versions(self, styles: TranscriptStyles) -> Strip:
-        """Below the prompt, at the right: which of several versions of it and of the reply are shown."""
-        turn = self._turn
-        places = ("prompt", False, turn.version, len(turn.versions)), ("reply", True, turn.place, len(turn.replies))
-        parts: list[Segment] = []
-        for name, of_reply, place, of in places:
-            if of < 2:
-                continue
-            back, forth = (Style(meta={"@click": f"version({id(turn)}, {of_reply}, {step})"}) for step in (-1, 1))
-            count = Style(meta={"@click": "app.open('candidates')"}) if of_reply else Style()
-            parts += [
-                Segment(f"  {name} ", styles.figures),
-                Segment("‹ ", styles.link + back),
-                Segment(f"{place} / {of}", styles.figures + count),
-                Segment(" ›", styles.link + forth),
-                *([Segment(" · ", styles.figures), Segment("/candidates", styles.link + count)] if of_reply else ()),
-            ]
-        room = self.width - sum(len(part.text) for part in parts) - 1
-        return Strip([Segment(" " * max(room, 0), styles.base), *parts]) if parts else Strip([])
+"""Below a finished reply; a click copies it."""
 
 
 class ReplyBlock(Block):
@@ -359,7 +236,7 @@ class ReplyBlock(Block):
     def _links(self, styles: TranscriptStyles) -> Iterator[Segment]:
         """What can be clicked below a reply that has ended."""
         if not self.reply.running and self.reply.text:
-            link = Style(meta={"@click": f"copy_reply({id(self.reply)})"})
+            link = Style(meta={"@click": f"wish('copy', {id(self.reply)})"})
             yield from (Segment("  ", styles.base), Segment(COPY, styles.link + link))
 
     def _token_segments(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
@@ -389,13 +266,3 @@ class ReplyBlock(Block):
         if y and self.reply.round_of(above) == index:
             return Segment(" " * INDENT, styles.base)
         return Segment(f"{index + 1:>{INDENT - 1}} "[-INDENT:], styles.number)
-
-
-def _grey(strip: Strip, styles: TranscriptStyles) -> Strip:
-    return Strip([Segment(text, (style or styles.base) + styles.untold) for text, style, _ in strip])
-
-
-def legend_strip(styles: TranscriptStyles) -> Strip:
-    """What the colours mean, for a picture that goes without the line at the top."""
-    names = ((Segment(fate.value, styles.fates[fate]), Segment("  ", styles.base)) for fate in FATES)
-    return Strip([Segment(" " * INDENT, styles.base), *(segment for name in names for segment in name)])

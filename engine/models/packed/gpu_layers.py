@@ -1,0 +1,180 @@
+"""Linear layers and embeddings of a GPU whose weights stay 4-bit and 8-bit codes, on torch's own int4 kernel.
+
+`torch._weight_int4pack_mm` computes x Wᵀ in bfloat16 with W = (q - 8) · scale + zero, q 4 bits, scale and zero
+bfloat16 per group of 32 columns of a row. An 8-bit code c = 16 · high + low is two such matrices, added. What scales
+are per 16 columns (Q6_K, Q3_K) is first rounded to 8-bit codes with one scale per 32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specchat.engine.errors import EngineError, first_line
+from specchat.engine.kernels.packed_matrix import Format
+from specchat.engine.models.matrix_arrays import GROUP, MatrixArrays
+from specchat.engine.models.packed.quantize import quantize
+
+_ROWS = 8
+"""Rows must come in multiples of this for the kernel."""
+_INNER_TILES = (8, 4, 2)
+"""Tiles of 16 columns that lie together in the kernel's layout: the largest that divides the columns is the fastest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Codes:
+    """W [N, K] as 4-bit codes: (codes - 8) · scale + zero."""
+
+    codes: Tensor
+    """uint8 [N, K], 0 to 15."""
+    scale: Tensor
+    """float32 [N, K/32]."""
+    zero: Tensor
+    """float32 [N, K/32]."""
+
+
+class GpuQuantizedLinear(nn.Module):
+    """`nn.Linear` for inference on a GPU, in bfloat16, whose weight stays codes.
+
+    Args:
+        arrays: the weight [out, in] as it is stored; `fits` it.
+        bias: [out], or None.
+        device: the GPU.
+    """
+
+    bias: Tensor | None
+
+    def __init__(self, arrays: MatrixArrays, bias: Tensor | None, device: torch.device) -> None:
+        super().__init__()
+        self.out_features, self.in_features = arrays.shape
+        self._device = device
+        self.register_buffer("bias", None if bias is None else bias.detach().to(device, torch.bfloat16))
+        self._matrices: list[tuple[str, str]] = []
+        for number, part in enumerate(_four_bit_matrices(arrays)):
+            names = (f"_codes_{number}", f"_scales_{number}")
+            for name, value in zip(names, _packed(part, device), strict=True):
+                self.register_buffer(name, value)
+            self._matrices.append(names)
+
+    @property
+    def weight(self) -> Tensor:
+        """A plain copy [out, in], computed anew each time."""
+        return self._product(torch.eye(self.in_features, dtype=torch.bfloat16, device=self._device)).T
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the codes and their scales."""
+        return _bytes(self)
+
+    @torch.inference_mode()
+    def forward(self, x: Tensor) -> Tensor:
+        """x Wᵀ + b [..., out] of x [..., in]."""
+        y = self._product(x.to(torch.bfloat16).reshape(-1, self.in_features).contiguous())
+        if self.bias is not None:
+            y = y + self.bias
+        return y.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+    def _product(self, x: Tensor) -> Tensor:
+        """bfloat16 x Wᵀ [T, out] of x [T, in]."""
+        parts = [
+            torch._weight_int4pack_mm(x, getattr(self, codes), GROUP, getattr(self, scales))
+            for codes, scales in self._matrices
+        ]
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+
+class GpuQuantizedEmbedding(nn.Module):
+    """`nn.Embedding` for inference on a GPU, in bfloat16, whose table stays 8-bit codes; 4-bit ones take 8 bits here.
+
+    Args:
+        arrays: the table [vocabulary, d].
+        device: the GPU.
+    """
+
+    _codes: Tensor
+    _scale: Tensor
+    _minimum: Tensor | None
+
+    def __init__(self, arrays: MatrixArrays, device: torch.device) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = arrays.shape
+        codes, scale, minimum = _grouped(arrays)
+        self.register_buffer("_codes", codes.to(device))
+        self.register_buffer("_scale", scale.to(device, torch.bfloat16))
+        self.register_buffer("_minimum", None if minimum is None else minimum.to(device, torch.bfloat16))
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the codes and their scales."""
+        return _bytes(self)
+
+    @torch.inference_mode()
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Rows [..., d] of tokens [...]."""
+        groups = self._codes[tokens].view(*tokens.shape, -1, GROUP).to(torch.float32)
+        rows = groups * self._scale[tokens].to(torch.float32)[..., None]
+        if self._minimum is not None:
+            rows = rows + self._minimum[tokens].to(torch.float32)[..., None]
+        return rows.flatten(-2).to(torch.bfloat16)
+
+
+def check_kernel(device: torch.device) -> None:
+    """Multiply a small matrix with torch's kernel and compare: not every GPU and build of torch has it.
+
+    Raises:
+        EngineError: it fails, or gives other numbers.
+    """
+    weight, x = (torch.randn(16, 64, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    arrays = quantize(weight, "q8")
+    try:
+        found = GpuQuantizedLinear(arrays, None, device)(x.to(device)).cpu()
+    except RuntimeError as error:
+        raise EngineError(f"torch's int4 kernel does not run on {device} ({first_line(error)})") from error
+    if not torch.allclose(found, x @ torch.from_numpy(arrays.values()).T, atol=0.2):
+        raise EngineError(f"torch's int4 kernel gives wrong numbers on {device}")
+
+
+def fits(arrays: MatrixArrays) -> bool:
+    """Whether torch's kernel takes a weight."""
+    rows, columns = arrays.shape
+    return arrays.format < Format.BF16 and rows % _ROWS == 0 and columns % GROUP == 0
+
+
+def _four_bit_matrices(arrays: MatrixArrays) -> Iterator[_Codes]:
+    """One 4-bit matrix, or the two whose sum has 8-bit codes."""
+    codes, scale, minimum = _grouped(arrays)
+    low = 0.0 if minimum is None else minimum
+    if codes.dtype is torch.uint8:
+        yield _Codes(codes, scale, low + 8 * scale)
+    else:
+        yield _Codes(((codes >> 4) + 8).to(torch.uint8), 16 * scale, torch.zeros_like(scale))
+        yield _Codes((codes & 15).to(torch.uint8), scale, low + 8 * scale)
+
+
+def _grouped(arrays: MatrixArrays) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Codes [N, K], and scale and minimum float32 [N, K/32] (None if it has none) of a weight."""
+    if arrays.format is Format.Q8_SUPER16:
+        arrays = quantize(torch.from_numpy(arrays.values()), "q8")
+    scale, minimum = arrays.group_scales()
+    return (
+        torch.from_numpy(arrays.codes),
+        torch.from_numpy(scale),
+        None if minimum is None else torch.from_numpy(minimum),
+    )
+
+
+def _bytes(layer: nn.Module) -> int:
+    return sum(part.nbytes for part in layer.buffers(recurse=False))
+
+
+def _packed(part: _Codes, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Codes in the kernel's layout, and bfloat16 [K/32, N, 2] scale and zero."""
+    both: Any = (part.codes[:, ::2] << 4) | part.codes[:, 1::2]
+    tiles = next(count for count in _INNER_TILES if part.codes.shape[1] % (16 * count) == 0)
+    codes = torch._convert_weight_to_int4pack(both.contiguous().to(device), tiles)
+    scales = torch.stack((part.scale, part.zero), dim=-1).transpose(0, 1).contiguous()
+    return codes, scales.to(device, torch.bfloat16)

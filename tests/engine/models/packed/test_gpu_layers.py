@@ -1,0 +1,122 @@
+"""Layers of a GPU whose weights stay codes, on the pretended device, where torch's int4 kernel for the CPU computes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from specchat.engine import EngineConfig
+from specchat.engine.kernels.library import missing
+from specchat.engine.kernels.packed_matrix import Format
+from specchat.engine.models.load import LoadedModel, load_model
+from specchat.engine.models.matrix_arrays import MatrixArrays
+from specchat.engine.models.packed import network
+from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, fits
+from specchat.engine.progress import ignore_progress
+from specchat.engine.worker import obtain
+from specchat.engine.worker.obtain import make_runner, obtain_model
+from tests.engine.families import write_other
+from tests.engine.pretend_cuda import GPU, pretended_gpu
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+CPU = torch.device("cpu")
+TOKENS = torch.arange(20, 44)[None]
+ROWS, COLUMNS = 32, 512
+QUANTISED = [kind for kind in Format if kind < Format.BF16]
+BITS = {Format.Q4: 5, Format.Q4_SUPER: 5, **dict.fromkeys(range(Format.Q8, Format.BF16), 10)}
+"""Of a weight: its codes, and per 32 the scale and zero of each 4-bit matrix."""
+
+
+def random_arrays(kind: Format) -> MatrixArrays:
+    """A weight of some format."""
+    numbers = np.random.default_rng(0)
+
+    def scales(columns: int, most: float = 0.01) -> np.ndarray:
+        return (numbers.random((ROWS, COLUMNS // columns)) * most).astype(np.float16)
+
+    def inner(columns: int, low: int, high: int, dtype: str) -> np.ndarray:
+        return numbers.integers(low, high, (ROWS, COLUMNS // columns)).astype(dtype)
+
+    four = kind in (Format.Q4, Format.Q4_SUPER)
+    codes = numbers.integers(*((0, 16) if four else (-127, 128)), (ROWS, COLUMNS)).astype("u1" if four else "i1")
+    match kind:
+        case Format.Q4 | Format.Q8_MINIMUM:
+            return MatrixArrays(kind, codes, scales(32), -scales(32, 0.1))
+        case Format.Q8:
+            return MatrixArrays(kind, codes, scales(32))
+        case Format.Q8_SUPER16:
+            return MatrixArrays(kind, codes, scales(256, 1e-3), None, inner(16, -32, 32, "i1"))
+        case _:
+            both = inner(32, 0, 64, "u1"), inner(32, 0, 64, "u1")
+            return MatrixArrays(kind, codes, scales(256, 1e-3), scales(256, 1e-3), *both)
+
+
+@pytest.mark.parametrize("kind", QUANTISED)
+def test_layers_compute_with_the_weights_as_they_are_stored(kind: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpu(monkeypatch):
+        compare(random_arrays(kind), GPU)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", QUANTISED)
+def test_layers_of_a_gpu_compute_with_the_weights_as_they_are_stored(kind: Format) -> None:
+    compare(random_arrays(kind), torch.device("cuda", 0))
+
+
+def compare(arrays: MatrixArrays, device: torch.device) -> None:
+    """A linear layer and an embedding against the weights in float32."""
+    assert fits(arrays)
+    x, bias, tokens = torch.randn(5, COLUMNS).bfloat16(), torch.randn(ROWS), torch.tensor([[3, 31], [0, 3]])
+    layer, table = GpuQuantizedLinear(arrays, bias, device), GpuQuantizedEmbedding(arrays, device)
+    found, rows, weight = layer(x.to(device)).cpu(), table(tokens.to(device)).cpu(), layer.weight.cpu()
+    assert layer.bytes - bias.nbytes / 2 == ROWS * COLUMNS * BITS[arrays.format] / 8
+    wanted = torch.from_numpy(arrays.values())
+    # bfloat16 has eight bits, and scales per 16 columns become scales per 32
+    assert (weight - wanted).abs().max() < 0.012 * wanted.abs().max()
+    assert (rows - wanted[tokens]).abs().max() < 0.012 * wanted.abs().max()
+    expected = x.float() @ wanted.T + bias
+    assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "olmo2", "gpt2"])
+@pytest.mark.parametrize("method", ["q8", "q4"])
+def test_a_network_runs_on_its_codes(kind: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_other(kind, tmp_path / "model")
+    plain = load_model(folder, CPU, torch.float32, ignore_progress)
+    expected = plain.model(TOKENS).logits
+    # loaded before: transformers makes buffers in a mode of torch's functions, as the pretended device is one
+    monkeypatch.setattr(network, "load_model", lambda *_: plain)
+    with pretended_gpu(monkeypatch):
+        config = EngineConfig(str(folder), tmp_path / "store", quantize=method)
+        found = obtain_model(str(folder), config, GPU, ignore_progress)
+        assert found.notices == ()
+        model = found.model
+        assert isinstance(model, LoadedModel)
+        assert (model.format, model.dtype) == (method.upper(), torch.bfloat16)
+        assert any(isinstance(module, GpuQuantizedLinear) for module in model.model.modules())
+        runner = make_runner(model, 2, 64, 8)
+        found = runner.forward(TOKENS.to(GPU), [1], [0]).cpu().float()
+    gap = (found.log_softmax(-1) - expected.log_softmax(-1)).abs()
+    assert gap.mean() < (0.03 if method == "q8" else 0.3) * expected.std()
+
+
+def test_a_gpu_whose_kernel_fails_or_errs_runs_dequantised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_other("olmo2", tmp_path / "model")
+
+    def fails(*_: object) -> torch.Tensor:
+        raise RuntimeError("no kernel image")
+
+    for number, (stand_in, sentence) in enumerate(
+        ((fails, r"does not run on cuda:0 \(no kernel image\)"), (lambda x, *_: x[:, :16] * 0, "gives wrong numbers"))
+    ):
+        with pretended_gpu(monkeypatch):
+            monkeypatch.setattr(torch, "_weight_int4pack_mm", stand_in)
+            config = EngineConfig(str(folder), tmp_path / str(number), quantize="q4")
+            monkeypatch.setattr(obtain, "shared_model", lambda folder, *_: load_model(folder, CPU, *_[1:]))
+            found = obtain_model(str(folder), config, GPU, ignore_progress)
+        assert re.search(sentence, found.notices[0])
+        assert not any(isinstance(module, GpuQuantizedLinear) for module in found.model.model.modules())
