@@ -74,7 +74,11 @@ class BatchInvariantRunner:
         self._cache = cache
         self._step = step
         self._pool = pool
+        self._slot = torch.zeros(1, dtype=torch.long, device=pool.device)
+        """The slot of the pass under way, where passes are told it: on a GPU, where each graph costs."""
+        self._told = pool.device.type == "cuda"
         self._fixed: dict[tuple[int, int], tuple[Tensor, Tensor, Callable[[], Scores]]] = {}
+        """By slot, -1 for all where passes are told it, and extent."""
 
     def forward(
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
@@ -89,11 +93,9 @@ class BatchInvariantRunner:
 
     @torch.inference_mode()
     def capture(self) -> None:
-        """Capture the passes of every slot and extent."""
-        extents = sorted({extent(position, self._cache.columns) for position in range(self._cache.columns)})
-        for columns in reversed(extents):
-            for slot in range(self._cache.slots):
-                self._shape(slot, columns)
+        """On a GPU, capture the passes of every extent."""
+        for columns in sorted({extent(i, self._cache.columns) for i in range(self._cache.columns)}, reverse=True):
+            self._shape(0, columns)
 
     def _pass(self, tokens: Tensor, slot: int, start: int) -> Scores:
         """Scores [1, n, …] of n ≤ `WIDTH` tokens of one extent."""
@@ -101,16 +103,21 @@ class BatchInvariantRunner:
         fed.zero_()
         fed[0, : len(tokens)] = tokens
         torch.arange(start, start + WIDTH, out=positions[0])
+        self._slot.fill_(slot)
         # Copies: the next pass may overwrite these scores.
         logits, tapped = run()
         return logits[:, : len(tokens)].clone(), None if tapped is None else tapped[:, : len(tokens)].clone()
 
     def _shape(self, slot: int, columns: int) -> tuple[Tensor, Tensor, Callable[[], Scores]]:
-        key = (slot, columns)
+        key = (-1 if self._told else slot, columns)
         if key not in self._fixed:
             tokens = torch.zeros(1, WIDTH, dtype=torch.long, device=self._pool.device)
             positions = torch.zeros_like(tokens)
-            view = SlotView(self._cache, slot, columns, positions)
+            view = (
+                StaticView(self._cache, self._slot, columns, positions)
+                if self._told
+                else SlotView(self._cache, slot, columns, positions)  # read where it lies
+            )
 
             def run() -> Scores:
                 return self._step(tokens, positions, view, None)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from specchat.engine import EngineConfig, Event, Outbox, Round
+from specchat.engine import EngineConfig, Event, Notice, Outbox, Round
 from specchat.engine.commands import Submit
 from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.request import MAX_GAMMA, Request
 from specchat.engine.runner.cuda_graphs import _sizes
 from specchat.engine.runner.model_runner import ModelRunner
-from specchat.engine.worker.assembly import put_together
-from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu, pretended_gpu
+from specchat.engine.speculation.drafters.published.load import load_published
+from specchat.engine.worker.assembly import Assemble, put_together
+from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
+from tests.engine.published_heads import Tensors, eagle_1, eagle_3, llama, write
 from tests.engine.runner.test_on_a_gpu import DRAFTERS, SAMPLINGS, parts
 from tests.engine.tiny import VOCABULARY, ask, tiny_engine, tiny_model
 
@@ -43,19 +46,39 @@ def test_a_round_launches_little(drafter: str, sampling: str, monkeypatch: pytes
     target, draft = parts(drafter)
     with pretended_gpu(monkeypatch) as gpu:
         target, *moved = parts_to_gpu(target, *draft.values())
-        box = Outbox()
-        lane = LaneWorker(EngineConfig("tiny", Path(), slots=1, context=256), box, [])
-        lane.load(lambda config, _: put_together(config, target, **dict(zip(draft, moved, strict=True))))
-        counts: list[int] = []
-        for name in ("captures", "replays"):
-            counts.clear()
-            request = ask("abababab", name, drafter=drafter, gamma=4, sampling=SAMPLINGS[sampling], max_tokens=24)
-            lane.take(Submit(request, box, 0.0, 0))
-            for launches, events in turns(lane, box, gpu):
-                if any(isinstance(event, Round) for event in events):
-                    counts.append(len(launches))
-        print(f"{drafter} {sampling}: {min(counts)} to {max(counts)} launches a round")
-        assert 5 < max(counts) <= MOST
+        parts_there = dict(zip(draft, moved, strict=True))
+        assert most_launches(gpu, drafter, sampling, lambda config, _: put_together(config, target, **parts_there)) > 5
+
+
+def most_launches(gpu: PretendedGpu, drafter: str, sampling: str, assemble: Assemble) -> int:
+    """Launches of a round, the most of two replies; at most `MOST`."""
+    box, counts = Outbox(), list[int]()
+    lane = LaneWorker(EngineConfig("tiny", Path(), slots=1, context=128), box, [])
+    lane.load(assemble)
+    for name in ("captures", "replays"):
+        counts.clear()
+        request = ask("abababab", name, drafter=drafter, gamma=4, sampling=SAMPLINGS[sampling], max_tokens=24)
+        lane.take(Submit(request, box, 0.0, 0))
+        for launches, events in turns(lane, box, gpu):
+            assert not any(isinstance(event, Notice) for event in events), events
+            if any(isinstance(event, Round) for event in events):
+                counts.append(len(launches))
+    print(f"{drafter} {sampling}: {min(counts)} to {max(counts)} launches a round")
+    assert max(counts) <= MOST
+    return max(counts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "sampling"), product((eagle_1, eagle_3), ("greedy", "sampled")))
+def test_a_round_of_a_published_head_launches_little(
+    kind: Callable[[], tuple[dict[str, Any], Tensors]], sampling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "head", *kind())
+    with pretended_gpu(monkeypatch) as gpu:
+        (target,) = parts_to_gpu(llama())
+        head = load_published(folder, target)
+        to_gpu(head.head)
+        assert most_launches(gpu, "head", sampling, lambda config, _: put_together(config, target, head=head)) > 5
 
 
 @pytest.mark.parametrize(
@@ -86,6 +109,18 @@ def test_no_reply_waits_for_a_graph(drafter: str, slots: int, monkeypatch: pytes
             assert gpu.graphs == before, events
         assert made.graph_bytes >= 2 * (MAX_GAMMA + 1) * VOCABULARY * 4, "logits of a pass, and what judges them"
         assert readies[0].cache_bytes == made.cache_bytes + made.graph_bytes
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_exact_mode_has_a_graph_for_each_extent_however_many_slots(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpu(monkeypatch) as gpu:
+        (target,) = parts_to_gpu(tiny_model())
+        runner = ModelRunner(target.model, slots, 1024, 17, exact=True)
+        runner.capture()
+        assert gpu.graphs == 4, "256, 512, 1024, and all columns"
+        tokens = torch.zeros(slots, 5, dtype=torch.long, device=runner.device)
+        runner.forward(tokens, range(slots), [300 * slot for slot in range(slots)])
+        assert gpu.graphs == 4
 
 
 @pytest.mark.parametrize(("columns", "most"), [(256, 14), (4113, 14), (32_785, 14), (32_785, 6), (131_089, 1)])
