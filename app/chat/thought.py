@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 
+from specchat.app.chat.thinking_text import Place, ThinkingText
 from specchat.engine import Round, Thinking
 
 
@@ -22,16 +22,10 @@ class ThoughtFigures:
     tested: tuple[int, int]
     """Drafted tokens that were tested, inside and outside."""
 
-
-class _Place(Enum):
-    """Where the emitted text has got to."""
-
-    BEFORE = auto()
-    """It may still become the opening marker."""
-    INSIDE = auto()
-    BEHIND = auto()
-    """In the space behind the closing marker."""
-    OUTSIDE = auto()
+    def words(self, *, going_on: bool) -> str:
+        """How much it is, in words."""
+        tokens = "1 token" if self.tokens == 1 else f"{self.tokens} tokens"
+        return f"{'thinking' if going_on else 'thought'} · {tokens} · {self.seconds:.1f} s"
 
 
 class Thought:
@@ -43,13 +37,11 @@ class Thought:
 
     def __init__(self, markers: Thinking | None = None) -> None:
         self._markers = markers
-        self._place = _Place.OUTSIDE if markers is None else _Place.INSIDE if markers.begun else _Place.BEFORE
+        self._read = ThinkingText(markers)
         self.there = False
         """Whether the reply begins with thinking."""
         self.end: int | None = None
         """Number of the first token behind it, by `Reply.starts`; None while it goes on."""
-        self._text = ""
-        """Emitted up to the closing marker."""
         self._tokens = 0
         self._began: float | None = None
         self._ended = 0.0
@@ -74,10 +66,10 @@ class Thought:
             self._add(record.pieces[place], first + place)
             self._count(self.end is None or first + place < self.end, own, accepted=True)
         if record.tested > record.accepted:
-            self._count(self._place in (_Place.BEFORE, _Place.INSIDE), own, accepted=False)
+            self._count(self._read.place in (Place.BEFORE, Place.INSIDE), own, accepted=False)
         if record.last is not None:
             self._add(record.last_piece, first + len(record.drafted))
-        if self.end is None or self._place is _Place.BEHIND:
+        if self.end is None or self._read.place is Place.BEHIND:
             self._ended = record.at
 
     def figures(self) -> ThoughtFigures | None:
@@ -98,26 +90,15 @@ class Thought:
 
     def _add(self, piece: str, token: int) -> None:
         """One more emitted token."""
-        assert self._markers is not None
-        if self._place is _Place.BEHIND and piece.strip():
-            self._place = _Place.OUTSIDE
-        if self._place is _Place.OUTSIDE:
+        before = self._read.place
+        self._read.feed(piece)
+        after = self._read.place
+        if before is Place.OUTSIDE or (before is Place.BEHIND and after is Place.OUTSIDE):
             return
         self._tokens += 1
-        if self._place is _Place.BEHIND:
+        self.there = self._read.begun
+        if self.there and after is not Place.INSIDE:
             self.end = token + 1
-            return
-        self._text += piece
-        if self._place is _Place.BEFORE:
-            begun = self._text.lstrip()
-            if begun.startswith(self._markers.opening):
-                self._place = _Place.INSIDE
-            elif not self._markers.opening.startswith(begun):
-                self._place = _Place.OUTSIDE
-        if self._place is _Place.INSIDE:
-            self.there = True
-            if self._markers.closing in self._text[-len(self._markers.closing) - len(piece) :]:
-                self._place, self.end = _Place.BEHIND, token + 1
 
     def _count(self, inside: bool, own: bool, *, accepted: bool) -> None:
         if own:

@@ -136,6 +136,12 @@ def ask(
         str | None, typer.Option("--chat", metavar="NAME", help="The same with the chat that has NAME in its title.")
     ] = None,
     save: Annotated[bool, typer.Option("--save", help="Keep question and reply as a new chat.")] = False,
+    show_thinking: Annotated[
+        bool,
+        typer.Option(
+            "--show-thinking", help="Print what the model thinks, too; else a line on the terminal says how much it is."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
     attach: options.Attach = None,
     trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Record every round in FILE.")] = None,
@@ -156,6 +162,7 @@ def ask(
         chat=chat,
         go_on=go_on,
         save=save,
+        show_thinking=show_thinking,
     )
     interrupted = answer(asked, given, as_json=as_json, trace=trace, attach=attach)
     if interrupted:

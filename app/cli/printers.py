@@ -7,6 +7,9 @@ import sys
 from io import TextIOWrapper
 from typing import Protocol, TextIO
 
+from specchat.app.chat.thinking_text import ThinkingText
+from specchat.app.chat.thought import Thought
+from specchat.app.cli.thought_line import ThoughtLine
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import AUTO, Settings
 from specchat.app.sources.observed import retold
@@ -32,16 +35,25 @@ class Printer(Protocol):
 
 
 class PlainPrinter:
-    """The text as it comes; a line end is added where the reply has none."""
+    """The text as it comes; a line end is added where the reply has none.
 
-    def __init__(self, out: TextIO) -> None:
+    Thinking goes to `ThoughtLine`, unless `thinking` is printed as part of the reply.
+    """
+
+    def __init__(self, out: TextIO, *, thinking: bool = False) -> None:
         self._out = out
         self._line_open = False
+        self._thinking = thinking
+        self._answer = ThinkingText(None)
+        self._thought = ThoughtLine(None)
 
     def add(self, event: Admitted | Round | Totals) -> None:
         """Print what the round emitted."""
-        if isinstance(event, Round):
-            self._print(event.text, self._styled(event))
+        if isinstance(event, Admitted) and not self._thinking:
+            self._answer, self._thought = ThinkingText(event.thinking), ThoughtLine(event.thinking)
+        elif isinstance(event, Round):
+            self._thought.add(event)
+            self._print(*self._styled(event))
 
     def note(self, text: str) -> None:
         """Print the sentence on stderr."""
@@ -50,16 +62,21 @@ class PlainPrinter:
 
     def finish(self, event: Finished) -> None:
         """Print what was held back, and end the line."""
-        self._print(event.tail, escape_controls(event.tail))
+        self._thought.end()
+        tail = self._answer.feed(event.tail) + self._answer.end()
+        self._print(tail, escape_controls(tail))
         self.abandon()
 
     def abandon(self) -> None:
         """End the line."""
+        self._thought.end()
         if self._line_open:
             self._print("\n", "\n")
 
-    def _styled(self, event: Round) -> str:
-        return escape_controls(event.text)
+    def _styled(self, event: Round) -> tuple[str, str]:
+        """What the round adds to the answer, as text and as it is printed."""
+        text = self._answer.feed(event.text)
+        return text, escape_controls(text)
 
     def _print(self, text: str, shown: str) -> None:
         if text:
@@ -71,8 +88,8 @@ class PlainPrinter:
 class ColourPrinter(PlainPrinter):
     """The text with every token in the style of its fate (`app.ui.fate_styles`), as far as the terminal can show it."""
 
-    def __init__(self, out: TextIO) -> None:
-        super().__init__(out)
+    def __init__(self, out: TextIO, *, thinking: bool = False) -> None:
+        super().__init__(out, thinking=thinking)
         from rich.console import COLOR_SYSTEMS, Console
         from rich.style import Style
 
@@ -83,12 +100,11 @@ class ColourPrinter(PlainPrinter):
         styles = {fate: Style.parse(style) for fate, style in STYLES.items()}
         self._styles = {fate: style.without_color if console.no_color else style for fate, style in styles.items()}
 
-    def _styled(self, event: Round) -> str:
-        return "".join(
-            self._styles[token.fate].render(escape_controls(token.text), color_system=self._system)
-            for token in event.tokens()
-            if token.fate in _EMITTED
-        )
+    def _styled(self, event: Round) -> tuple[str, str]:
+        emitted = [token for token in event.tokens() if token.fate in _EMITTED]
+        parts = [(self._answer.feed(token.text), self._styles[token.fate]) for token in emitted]
+        shown = (style.render(escape_controls(text), color_system=self._system) for text, style in parts)
+        return "".join(text for text, _ in parts), "".join(shown)
 
 
 class JsonPrinter:
@@ -117,8 +133,11 @@ class JsonPrinter:
         rounds = [each for each in events if isinstance(each, Round)]
         untold = figures.unknown and not figures.tested
         in_all = figures.totals.accepted if figures.totals else None
+        markers = next((each.thinking for each in events if isinstance(each, Admitted)), None)
+        thought, answer = Thought(markers).split("".join(record.text for record in rounds) + event.tail)
         values = {
-            "text": "".join(record.text for record in rounds) + event.tail,
+            "text": answer,
+            "thinking": thought if markers else None,
             "token_ids": [] if figures.observed else [token for record in rounds for token in record.emitted],
             "prompt_tokens": figures.prompt_tokens,
             "finish_reason": event.reason,
@@ -149,8 +168,9 @@ class JsonPrinter:
         """Print nothing: an incomplete object cannot be used."""
 
 
-def text_printer() -> Printer:
-    """The printer for stdout: coloured on a terminal, plain in a pipe or a file."""
+def text_printer(*, thinking: bool = False) -> Printer:
+    """The printer for stdout: coloured on a terminal, plain in a pipe or a file; `thinking` is printed if wanted."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal in another encoding shows what it can
-    return ColourPrinter(sys.stdout) if sys.stdout.isatty() else PlainPrinter(sys.stdout)
+    made = ColourPrinter if sys.stdout.isatty() else PlainPrinter
+    return made(sys.stdout, thinking=thinking)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specchat.app.errors import SettingsError
-from specchat.app.settings.settings import AUTO, DRAFTERS, REJECTED, Settings
+from specchat.app.settings.settings import AUTO, DRAFTERS, REJECTED, THINKING, Settings
 from specchat.engine import WHEN_FULL
 
 Value = str | int | float | None
@@ -35,6 +35,9 @@ class Control:
     """Whether a reply that is being written takes the change up at its next round; others keep what they began with."""
     look: bool = False
     """Whether it changes only how replies are shown: that happens at once, and no preset has it."""
+    by_template: bool = False
+    """Whether it is offered only where the model's chat template has a switch for it: no preset has it, and its command
+    is about one chat."""
 
     def text(self, settings: Settings) -> str:
         """Its present value."""
@@ -119,6 +122,10 @@ CONTROLS: tuple[Control, ...] = (
         int, (16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
     ),
     Control(
+        "thinking", "thinking", "thinking", f"one of {', '.join(THINKING)}",
+        "whether the model thinks first; auto is as its template has it", str, tuple(THINKING), by_template=True,
+    ),
+    Control(
         "when_full", "when full", "context", f"one of {', '.join(WHEN_FULL)}",
         "what becomes of a chat that is too long", str, WHEN_FULL,
     ),
@@ -128,4 +135,6 @@ CONTROLS: tuple[Control, ...] = (
     ),
 )  # fmt: skip
 BY_NAME = {control.name: control for control in CONTROLS}
-BY_COMMAND = {control.command: control for control in CONTROLS} | {"temperature": BY_NAME["temperature"]}
+BY_COMMAND = {control.command: control for control in CONTROLS if not control.by_template} | {
+    "temperature": BY_NAME["temperature"]
+}

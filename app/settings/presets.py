@@ -11,7 +11,7 @@ from specchat.app.settings.controls import CONTROLS
 from specchat.app.settings.settings import Settings, load_values, save_settings
 
 _NAME = re.compile(r"[\w.+-]{1,40}")
-_NAMES = [control.name for control in CONTROLS if not control.look]
+_NAMES = [control.name for control in CONTROLS if not (control.look or control.by_template)]
 
 
 class Presets:

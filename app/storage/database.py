@@ -70,6 +70,8 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     ("ALTER TABLE chats ADD COLUMN thinking INTEGER",),
     ("ALTER TABLE messages ADD COLUMN model TEXT NOT NULL DEFAULT ''",),
+    # What was sent along enters the index with its prompt.
+    ("UPDATE messages SET indexed = 0 WHERE id IN (SELECT message_id FROM attachments)",),
 )
 """Statements that lead from one version of the schema to the next. Released ones never change; new ones follow."""
 

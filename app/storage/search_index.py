@@ -1,4 +1,6 @@
-"""Full-text search over titles, prompts and replies (SQLite FTS5). What is typed is words, never query syntax.
+"""Full-text search over titles, prompts with what was sent along, and replies (SQLite FTS5).
+
+What is typed is words, never query syntax.
 
 Texts enter the index a little later than the chats: a reply when it has ended, so that a stream costs no indexing.
 """
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specchat.app.storage.store_file import StoreFile
 
@@ -17,6 +19,13 @@ BEGIN, END = "\x02", "\x03"
 """Stand around a hit in `Hit.excerpt`."""
 ABANDONED_S = 3600.0
 """A reply without an end is indexed when it is as old as this: its program was killed."""
+ATTACHED = "attached"
+"""The role of a hit in what was sent along with a prompt."""
+_ATTACHED = (
+    "coalesce((SELECT group_concat(char(10) || name || char(10) || text, '') FROM attachments"
+    " WHERE message_id = messages.id), '')"
+)
+"""Names and texts of what was sent along with a message."""
 _WORDS = 14
 """Length of an excerpt."""
 
@@ -54,17 +63,18 @@ class SearchIndex:
         """
         ended = "role = 'user' OR finish_reason IS NOT NULL OR created_at < ?"
         rows = self._file.read(
-            f"SELECT id, content FROM messages WHERE indexed = 0 AND ({ended}) LIMIT ?",
+            f"SELECT id, content, {_ATTACHED} FROM messages WHERE indexed = 0 AND ({ended}) LIMIT ?",
             (self._now() - ABANDONED_S, at_most),
         )
         titles = self._file.read("SELECT -id, title FROM chats WHERE indexed = 0 LIMIT ?", (at_most,))
         if rows or titles:
+            texts = [(row_id, content + attached) for row_id, content, attached in rows]
             with self._file.write() as db:
-                db.executemany("INSERT OR REPLACE INTO search (rowid, text) VALUES (?, ?)", [*rows, *titles])
+                db.executemany("INSERT OR REPLACE INTO search (rowid, text) VALUES (?, ?)", [*texts, *titles])
                 # A reply that has grown since it was read is read again.
                 db.executemany(
                     "UPDATE messages SET indexed = 1 WHERE id = ? AND length(content) = ?",
-                    [(row_id, len(text)) for row_id, text in rows],
+                    [(row_id, len(content)) for row_id, content, _ in rows],
                 )
                 db.executemany(
                     "UPDATE chats SET indexed = 1 WHERE id = ? AND title = ?",
@@ -89,9 +99,18 @@ class SearchIndex:
             (query, limit),
         )
         messages = self._file.read(
-            f"SELECT c.id, c.title, m.id, m.role, {excerpt} FROM search CROSS JOIN messages m ON m.id = search.rowid"
-            " CROSS JOIN chats c ON c.id = m.chat_id WHERE search MATCH ? AND search.rowid > 0"
-            " AND c.deleted_at IS NULL ORDER BY search.rowid DESC LIMIT ?",
+            f"SELECT c.id, c.title, m.id, m.role, {excerpt}, m.content FROM search"
+            " CROSS JOIN messages m ON m.id = search.rowid CROSS JOIN chats c ON c.id = m.chat_id"
+            " WHERE search MATCH ? AND search.rowid > 0 AND c.deleted_at IS NULL ORDER BY search.rowid DESC LIMIT ?",
             (query, limit),
         )
-        return [Hit(*row) for row in (*titles, *messages)][:limit]
+        hits = [Hit(*row) for row in titles]
+        for *row, content in messages:
+            hit = Hit(*row)
+            hits.append(hit if _up_to_hit(hit.excerpt) in content else replace(hit, role=ATTACHED))
+        return hits[:limit]
+
+
+def _up_to_hit(excerpt: str) -> str:
+    """The text of an excerpt up to the end of its first hit, as it was stored."""
+    return excerpt.partition(END)[0].replace(BEGIN, "").removeprefix("…")

@@ -39,7 +39,11 @@ _SHOWS = ("context",)
 """Commands of controls that show something where no value is given."""
 
 COMMANDS: tuple[SlashCommand, ...] = (
-    *(SlashCommand(c.command, _SIGNS[c.command], c.means, needs=c.command not in _SHOWS) for c in CONTROLS),
+    *(
+        SlashCommand(c.command, _SIGNS[c.command], c.means, needs=c.command not in _SHOWS)
+        for c in CONTROLS
+        if not c.by_template
+    ),
     SlashCommand("model", "TARGET DRAFT", "load other models; without a name: those there are, to choose from"),
     SlashCommand("draft", "NAME|none", "let another model draft, or none", needs=True),
     SlashCommand("unload", "", "free the memory of the models; the next prompt loads them again"),

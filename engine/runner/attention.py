@@ -13,25 +13,13 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from specchat.engine.runner.cache_probe import HandedOut
 from specchat.engine.runner.flex import attend
 from specchat.engine.runner.kv_cache import Run
 
 NAME = "slot_cache"
 _runs: ContextVar[Sequence[Run]] = ContextVar("runs", default=())
 """Where the rows of the pass under way lie; nothing where keys and values are those of the rows, one by one."""
-
-_noted: ContextVar[set[int] | None] = ContextVar("noted", default=None)
-
-
-@contextmanager
-def noted() -> Iterator[set[int]]:
-    """The layers, by id, whose attention is `slot_attention`, of passes in here: some networks have only their own."""
-    layers: set[int] = set()
-    token = _noted.set(layers)
-    try:
-        yield layers
-    finally:
-        _noted.reset(token)
 
 
 @contextmanager
@@ -45,7 +33,7 @@ def scattered(runs: Sequence[Run]) -> Iterator[None]:
 
 
 def slot_attention(
-    module: torch.nn.Module,
+    module: torch.nn.Module,  # noqa: ARG001
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -71,9 +59,8 @@ def slot_attention(
     if isinstance(attention_mask, BlockMask):
         return attend(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
     # Compiled layers are static ones, whose rows lie together; the compiler knows no context variables.
-    layers, runs = (None, []) if torch.compiler.is_compiling() else (_noted.get(), _runs.get())
-    if layers is not None:
-        layers.add(id(module))
+    runs = () if torch.compiler.is_compiling() else _runs.get()
+    key, value = _attended(key), _attended(value)
     batch, heads, length, size = query.shape
     groups = key.shape[1]
     folded = query.reshape(batch, groups, heads // groups * length, size)
@@ -85,6 +72,14 @@ def slot_attention(
     else:
         out = attend_to(folded, key, value, attention_mask)
     return out.reshape(batch, heads, length, -1).transpose(1, 2).contiguous(), None
+
+
+def _attended(handed_out: Tensor) -> Tensor:
+    """Keys or values that have come here; the same, plain."""
+    if not isinstance(handed_out, HandedOut):
+        return handed_out
+    handed_out.attended = True
+    return handed_out.plain
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, slot_attention)

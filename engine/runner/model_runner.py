@@ -271,19 +271,18 @@ class ModelRunner:
         probe = CacheProbe()
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         try:
-            with attention.noted() as layers:
-                self.model.base_model(
-                    input_ids=token,
-                    position_ids=torch.zeros_like(token),
-                    attention_mask=self._masks.of(torch.zeros_like(token), probe),
-                    past_key_values=probe,
-                    use_cache=True,
-                )
+            self.model.base_model(
+                input_ids=token,
+                position_ids=torch.zeros_like(token),
+                attention_mask=self._masks.of(torch.zeros_like(token), probe),
+                past_key_values=probe,
+                use_cache=True,
+            )
         except Exception as error:  # any modelling code may be behind this call
             kind = getattr(self.config, "model_type", type(self.model).__name__)
             raise EngineError(
                 f"models of type {kind} cannot be run with a slot cache ({error}): choose another"
             ) from error
-        self._gathers = len(layers) < len(probe.shapes)
+        self._gathers = not probe.attention_alone_reads
         self.flex = self.flex and not self._gathers
         return [probe.shapes[i] for i in sorted(probe.shapes)]

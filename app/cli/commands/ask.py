@@ -70,6 +70,8 @@ class Question:
     """Whether to go on with the newest chat."""
     save: bool = False
     """Whether a new chat is kept."""
+    show_thinking: bool = False
+    """Whether thinking is printed as part of the reply."""
 
     def instructions(self) -> str:
         """The system prompt."""
@@ -154,7 +156,7 @@ def answer(
             if writer:
                 writer.write(ready)
                 writer.write(request)
-            printer = JsonPrinter(ready, settings) if as_json else text_printer()
+            printer = JsonPrinter(ready, settings) if as_json else text_printer(thinking=question.show_thinking)
             if options.get("thinking") is not None and not ready.thinking_switch:
                 printer.note(NO_SWITCH.format(ready.target))
             return _stream(engine, request, printer, writer, kept)

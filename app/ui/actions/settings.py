@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from specchat.app.errors import AppError
 from specchat.app.settings.controls import CONTROLS, Control, Value
 from specchat.app.settings.preferences import Preferences
-from specchat.app.settings.settings import AUTO, Settings
+from specchat.app.settings.settings import AUTO, THINKING, Settings
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.notices import STILL_STARTING, say
 from specchat.engine import EngineError
@@ -29,6 +29,11 @@ class SettingsActions:
     def settings(self) -> Settings | None:
         """What the next reply is made with; None until the app is ready for prompts."""
         return self._scope.requests.settings
+
+    @property
+    def controls(self) -> Sequence[Control]:
+        """What can be changed with the models that are loaded."""
+        return [control for control in CONTROLS if self._scope.offer.thinking_switch or not control.by_template]
 
     @property
     def presets(self) -> list[str]:
@@ -121,7 +126,11 @@ class SettingsActions:
             self._scope.screen.show_rejected(after.rejected)
         if self.preferences is not None:
             self.preferences.remember(after, [control.name for control in controls])
-        if not quiet:
+        own = self._scope.screen.conversation.thinking
+        if before.thinking != after.thinking and own is not None:
+            kept = next(word for word, value in THINKING.items() if value is own)
+            say(self._scope.app, f"this chat keeps thinking {kept}, which was set for it: /thinking auto lifts that")
+        elif not quiet:
             say(self._scope.app, notice or _sentence(controls[0], after, running=running))
         return True
 

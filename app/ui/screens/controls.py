@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from textual.app import ComposeResult
@@ -23,6 +24,10 @@ class Controlled(Protocol):
     @property
     def settings(self) -> Settings | None:
         """The settings as they are; None while there are none to change."""
+
+    @property
+    def controls(self) -> Sequence[Control]:
+        """Those that are offered."""
 
     @property
     def presets(self) -> list[str]:
@@ -119,4 +124,4 @@ class ControlsScreen(ModalScreen[None]):
 
     def _show(self) -> None:
         if self._controlled.settings is not None:
-            self._list.show(self._controlled.settings, self._controlled.presets)
+            self._list.show(self._controlled.settings, self._controlled.controls, self._controlled.presets)

@@ -17,11 +17,11 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from specchat.app.sanitize import escape_controls
-from specchat.app.storage.search_index import BEGIN, END, Hit
+from specchat.app.storage.search_index import ATTACHED, BEGIN, END, Hit
 from specchat.app.ui.keys import named
 
-SIGNS = {"user": "▌ ", "assistant": "  ", "": "# "}
-"""Before a hit in a prompt, in a reply, in a title."""
+SIGNS = {"user": "▌ ", "assistant": "  ", ATTACHED: "▤ ", "": "# "}
+"""Before a hit in a prompt, in a reply, in what was sent along with a prompt, in a title."""
 
 
 class SearchScreen(ModalScreen[Hit | None]):
@@ -47,7 +47,7 @@ class SearchScreen(ModalScreen[Hit | None]):
         with Vertical(id="search") as frame:
             frame.border_title = "search all chats"
             frame.border_subtitle = "enter opens the chat there · esc closes"
-            yield Input(placeholder="words of a title, a prompt or a reply", compact=True)
+            yield Input(placeholder="words of a title, a prompt, a reply or a file", compact=True)
             yield OptionList(id="search-list", compact=True)
 
     def on_mount(self) -> None:

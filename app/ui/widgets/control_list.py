@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.widget import Widget
 
-from specchat.app.settings.controls import CONTROLS, Control
+from specchat.app.settings.controls import Control
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.keys import named
 
@@ -65,13 +66,13 @@ class ControlList(Widget, can_focus=True):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._settings = Settings()
-        self._entries: list[Entry] = list(CONTROLS)
+        self._entries: list[Entry] = [None]
         self._at = 0
 
-    def show(self, settings: Settings, presets: list[str]) -> None:
-        """Show these values."""
+    def show(self, settings: Settings, controls: Sequence[Control], presets: list[str]) -> None:
+        """Show the values of these controls."""
         self._settings = settings
-        self._entries = [*CONTROLS, *presets, None]
+        self._entries = [*controls, *presets, None]
         self._at = min(self._at, len(self._entries) - 1)
         self.refresh(layout=True)
 

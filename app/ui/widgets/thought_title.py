@@ -13,7 +13,4 @@ def thought_title(reply: Reply, *, opened: bool) -> str:
     if figures is None:
         return ""
     going_on = reply.thought.running and reply.stage is Stage.ANSWERING
-    doing = "thinking" if going_on else "thought"
-    sign = OPEN_SIGN if opened else FOLDED_SIGN
-    tokens = "1 token" if figures.tokens == 1 else f"{figures.tokens} tokens"
-    return f"{sign} {doing} · {tokens} · {figures.seconds:.1f} s"
+    return f"{OPEN_SIGN if opened else FOLDED_SIGN} {figures.words(going_on=going_on)}"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
+from unittest.mock import ANY
 
 import pyte
 import pytest
@@ -11,12 +14,13 @@ from rich.style import Style
 from specchat.app.cli.printers import ColourPrinter, JsonPrinter, PlainPrinter
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import Settings
-from specchat.engine import Finished, FinishReason, Ready, Round
+from specchat.engine import Admitted, Finished, FinishReason, Ready, Record, Request, Round, Thinking
 from tests.app.cli.commands.command import Output
+from tests.app.thinking import thinking_trace
 from tests.engine.records import EVERY_RECORD, make_round
 
 
-def printed(printer_type: type[PlainPrinter], *events: Round | Finished) -> str:
+def printed(printer_type: type[PlainPrinter], *events: Any) -> str:
     out = Output(terminal=True)
     printer = printer_type(out)
     for event in events:
@@ -113,3 +117,54 @@ def test_json_figures_that_divide_by_nothing_are_null() -> None:
     values = json.loads(out.text)
     assert values["mean_emitted_length"] is values["tokens_per_second"] is values["time_to_first_token_s"] is None
     assert values["rounds"] == 0
+
+
+def first_reply(records: list[Record]) -> list[Record]:
+    """What a printer gets of the first reply of a trace."""
+    first = next(record.request_id for record in records if isinstance(record, Request))
+    own = [record for record in records if getattr(record, "request_id", None) == first]
+    return [record for record in own if isinstance(record, Admitted | Round | Finished)]
+
+
+@pytest.mark.parametrize("printer_type", [PlainPrinter, ColourPrinter])
+@pytest.mark.parametrize("begun", [False, True])
+def test_thinking_is_kept_out_of_stdout_and_a_terminal_is_told_how_much_it_was(
+    printer_type: type[PlainPrinter], begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")  # no colours: the text alone counts
+    events = first_reply(thinking_trace(markers=Thinking("<think>", "</think>", begun)))
+    whole = "".join(event.text for event in events if isinstance(event, Round))
+    thought, answer = whole.removeprefix("<think>").split("</think>")
+    for terminal in (True, False):
+        errors = Output(terminal=terminal)
+        monkeypatch.setattr("sys.stderr", errors)
+        assert printed(printer_type, *events).strip() == escape_controls(answer).strip()
+        assert re.findall(r"thought · (\d+) tokens · \d+\.\d s", errors.text) == ([ANY] if terminal else [])
+        assert thought.strip() not in errors.text
+    out = Output(terminal=True)
+    printer = printer_type(out, thinking=True)
+    for event in events:
+        printer.finish(event) if isinstance(event, Finished) else printer.add(event)
+    assert out.text.strip() == escape_controls(whole).strip()
+
+
+def test_what_only_looks_like_thinking_is_printed_when_it_is_sure() -> None:
+    admitted = Admitted("r", 3, 0, 0.0, 0.0, thinking=Thinking("<think>", "</think>", False))
+    rounds = []
+    for piece in ("<th", "ree> ", "</think>"):
+        rounds.append(make_round(drafted=0))
+        object.__setattr__(rounds[-1], "last_piece", piece)
+    assert printed(PlainPrinter, admitted, *rounds, END) == "<three> </think>\n"
+    assert printed(PlainPrinter, admitted, rounds[0], END) == "<th\n"
+
+
+def test_the_object_has_thinking_apart() -> None:
+    events, out = first_reply(thinking_trace()), Output(terminal=False)
+    ready = next(record for record in thinking_trace() if isinstance(record, Ready))
+    printer = JsonPrinter(ready, Settings(), out)
+    for event in events:
+        printer.finish(event) if isinstance(event, Finished) else printer.add(event)
+    values = json.loads(out.text)
+    whole = "".join(event.text for event in events if isinstance(event, Round))
+    thought, answer = whole.removeprefix("<think>").split("</think>")
+    assert (values["thinking"], values["text"].strip()) == (thought.strip(), answer.strip())

@@ -11,12 +11,17 @@ import pytest
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import StoreError
 from specchat.app.storage import database
+from specchat.app.storage.search_index import ATTACHED
 from specchat.app.storage.store import Store
 from tests.app.storage.helpers import Clock, child
 
 VERSION_2 = Path(__file__).with_name("fixtures") / "version-2.db"
 """A database that version 2 of the schema made: several replies, a prompt that was never answered, a deleted chat, and
 a chat whose replies do not name their prompts, as in version 1."""
+
+
+VERSION_7 = VERSION_2.with_name("version-7.db")
+"""A database that version 7 made: a chat with a file and a paste in its prompts, all of it indexed."""
 
 
 def test_an_older_database_is_migrated_with_its_chats(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,3 +108,23 @@ def test_a_migration_that_is_killed_is_done_by_the_next_start(path: Path, statem
     with Store(path) as store:
         assert [len(turns) for turns in paths(store).values()] == [2, 4]
         assert store.unsent.texts() == {0: "half a question"}
+
+
+def test_what_version_7_stored_is_found_by_what_was_sent_along(path: Path) -> None:
+    path.parent.mkdir()
+    shutil.copy(VERSION_7, path)
+    with Store(path) as store:
+        assert store.notice is None
+        (chat,) = store.chats()
+        assert (chat.title, chat.system, chat.thinking) == ("Tea", "Be brief.", True)
+        assert paths(store) == {"Tea": [("What is in @src/tea.py", 1, 1), ("And this? [pasted 3 lines · 40 B]", 1, 1)]}
+        while store.search.update():
+            pass
+        first, reply, second = store.messages(chat.id)
+        assert reply.model == "smollm2-135m"
+        assert [one.name for each in (first, second) for one in each.attachments] == [
+            "src/tea.py", "[pasted 3 lines · 40 B]",
+        ]  # fmt: skip
+        assert [(hit.message_id, hit.role) for hit in store.search.find("oolong")] == [(first.id, ATTACHED)]
+        assert [(hit.message_id, hit.role) for hit in store.search.find("gyokuro sencha")] == [(second.id, ATTACHED)]
+        assert [(hit.message_id, hit.role) for hit in store.search.find("brews")] == [(reply.id, "assistant")]

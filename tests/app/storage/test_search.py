@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specchat.app.storage.search_index import BEGIN, END
+from specchat.app.storage.attachment import FILE, Attachment
+from specchat.app.storage.search_index import ATTACHED, BEGIN, END
 from specchat.app.storage.store import Store
 from tests.app.storage.helpers import Clock
 from tests.app.storage.test_migrations import VERSION_2
@@ -124,3 +125,15 @@ def test_prompts_of_all_chats_come_once_each_the_newest_last(store: Store) -> No
             ask(store, chat, prompt, "reply")
     assert store.prompts(10) == ["y", "z", "x"]
     assert store.prompts(2) == ["z", "x"]
+
+
+def test_a_file_is_found_by_its_name_and_by_what_stands_in_it(store: Store) -> None:
+    chat = store.create_chat("Tea").id
+    file = Attachment(FILE, "src/kettle.py", "def brew(leaves):\n    return 'oolong'\n")
+    asked = store.add_message(chat, "user", "What does this do?", attachments=(file,))
+    for words, role in (("oolong", ATTACHED), ("kettle", ATTACHED), ("what does", "user")):
+        ((_title, where, excerpt),) = found(store, words)
+        assert where == role
+        assert all(f"[{word}]" in excerpt.lower() for word in words.split())
+    store.take_back(asked)
+    assert found(store, "oolong") == []

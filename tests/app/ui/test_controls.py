@@ -18,7 +18,9 @@ from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.widgets.control_list import ControlList
 from specchat.app.ui.widgets.masthead import Masthead
+from tests.app.recorded import RecordedEngine
 from tests.app.stage import NOW, Stage
+from tests.app.thinking import thinking_trace
 
 SIZE = (140, 40)
 
@@ -213,3 +215,27 @@ def test_help_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> N
         await stage.press(pilot, "f1")
 
     assert snap_compare(stage.app, terminal_size=size, run_before=before)
+
+
+async def test_thinking_is_offered_where_the_model_can_be_told(tmp_path: Path) -> None:
+    for able in (False, True):
+        stage = kept(tmp_path / str(able))
+        if able:
+            stage.engine = RecordedEngine(thinking_trace())
+        async with stage.app.run_test(size=SIZE, notifications=True) as pilot:
+            await stage.ready(pilot)
+            await stage.press(pilot, "ctrl+o")
+            assert any(line.split()[:1] == ["thinking"] for line in shown(stage)) is able
+            if not able:
+                continue
+            down = ["down"] * [control.name for control in CONTROLS].index("thinking")
+            await stage.press(pilot, *down, "right", "right")
+            assert any(line.split() == ["▸", "thinking", "◂", "off", "▸"] for line in shown(stage))
+            await stage.press(pilot, "escape")
+            await stage.answer(pilot)
+            assert stage.engine.submitted[-1].thinking is False
+            await stage.send(pilot, "/thinking on")
+            await stage.press(pilot, "ctrl+o", *down, "left")
+            assert any("this chat keeps thinking on" in sentence for sentence in said(stage))
+    assert "thinking" in (tmp_path / "True" / "settings.toml").read_text()
+    assert "thinking" not in Presets(tmp_path).save("mine", Settings(thinking="off")).read_text()

@@ -18,16 +18,18 @@ from tests.engine.tiny import ids_of, run_together, tiny_engine, tiny_head, tiny
 @pytest.mark.parametrize("drafter", ["none", "suffix", "ngram", "recycling", "early-exit", "model", "head", "combined"])
 def test_rows_that_are_scattered_read_the_cache_where_it_lies(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[int]] = []
+    copied: list[int] = []
     forward, update = ModelRunner.forward_tapped, CacheView.update
 
     def noted(runner: ModelRunner, tokens: Tensor, slots: Sequence[int], *rest: Any) -> Any:
         seen.append(list(slots))
         return forward(runner, tokens, slots, *rest)
 
-    def watched(view: CacheView, *args: Any, **rest: Any) -> tuple[Tensor, Tensor]:
-        key, value = update(view, *args, **rest)
+    def watched(view: CacheView, new_key: Tensor, new_value: Tensor, layer: int, *rest: Any) -> tuple[Tensor, Tensor]:
+        key, value = update(view, new_key, new_value, layer, *rest)
         for found, stored in ((key, view._cache.keys[0]), (value, view._cache.values[0])):
-            assert found.untyped_storage().data_ptr() == stored.untyped_storage().data_ptr()
+            if found.untyped_storage().data_ptr() != stored.untyped_storage().data_ptr():
+                copied.append(layer)  # not an exception: the engine would go on without this row or draft
         return key, value
 
     target = tiny_model()
@@ -54,6 +56,7 @@ def test_rows_that_are_scattered_read_the_cache_where_it_lies(drafter: str, monk
         seen.clear()
         together = [ids_of(events) for events in run_together(engine, requests)]
         again = [ids_of(events) for events in run_together(engine, requests[::-1])]
+    assert not copied
     assert together == alone
     assert again == alone[::-1]
     assert [0, 1, 3] in seen, seen

@@ -13,7 +13,17 @@ from specchat.app.sanitize import escape_controls
 from specchat.engine import Admitted, EngineError, Finished, Message, Metrics, Ready, Request, Round, read_trace
 from tests.app.cli.commands.command import Done, command
 
-KEYS = ["text", "token_ids", "prompt_tokens", "finish_reason", "rounds", "tested", "accepted", "mean_emitted_length"]
+KEYS = [
+    "text",
+    "thinking",
+    "token_ids",
+    "prompt_tokens",
+    "finish_reason",
+    "rounds",
+    "tested",
+    "accepted",
+    "mean_emitted_length",
+]
 KEYS += ["tokens_per_second", "time_to_first_token_s", "seconds", "drafter", "gamma", "lossless", "device", "dtype"]
 
 
