@@ -208,13 +208,13 @@ class SpecChat(App[None]):
     def _draw(self) -> None:
         """Show what has come.
 
-        Only what can be seen: Textual draws all of a screen again for each change of one that is covered by it. While
-        the app closes there is none left.
+        Only what can be seen: Textual draws all of a screen again for each change of one that is covered by it. A
+        screen whose widgets are not styled yet cannot be drawn, and while the app closes there is none left.
         """
         if self.stepper is not None:
             self.requests.show_steps(self.stepper.shown)
         shown = next((screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen)), None)
-        if isinstance(shown, ChatScreen | CandidatesScreen):
+        if isinstance(shown, ChatScreen | CandidatesScreen) and shown.is_mounted:
             shown.update()
         self.actions.models.update()
         if self.actions.chats.list_is_old:

@@ -65,10 +65,10 @@ def run_round(
         planner.witness(rows, proposal.lengths, outcomes, ranked, everywhere=True)
         if states is not None:
             planner.absorb(rows, states, list(map(len, states)))
-        return plan, outcomes, _timing(watch, rows, plan, planner, started)
+        return plan, outcomes, timing(watch, rows, plan, planner, started)
     last = to_device([[row.tokens[-1]] for row in rows], target.device)
     fed = torch.cat([last, proposal.tokens], dim=1)
-    logits, tapped = _score(target, rows, fed, proposal, riders)
+    logits, tapped = score(target, rows, fed, proposal, riders)
     own = logits if riders is None else logits[:, : fed.shape[1]]
     judged = verifier.judge(rows, own, proposal, plan.gammas)
     ranking = None
@@ -82,10 +82,10 @@ def run_round(
         riders.hand_over(accepted, proposal.lengths, logits)
     kept = [1 + count for count in accepted]
     planner.absorb(rows, None if tapped is None else along(judged, tapped), kept)
-    return plan, outcomes, _timing(watch, rows, plan, planner, started)
+    return plan, outcomes, timing(watch, rows, plan, planner, started)
 
 
-def _score(
+def score(
     target: Runner, rows: Sequence[SequenceState], fed: Tensor, proposal: Proposal, riders: Riders | None
 ) -> tuple[Tensor, Tensor | None]:
     """The verifying pass over tokens [B, 1 + K]: logits and tapped states, and behind them the logits of what rides."""
@@ -103,7 +103,7 @@ def _score(
     return target.forward_tapped(fed, slots, starts, mask, [1 + length for length in proposal.lengths])
 
 
-def _timing(
+def timing(
     watch: Stopwatch, rows: Sequence[SequenceState], plan: RoundPlan, planner: Planner, started: float
 ) -> Timing:
     """The times of a round; what riders add to its pass is time of drafting."""

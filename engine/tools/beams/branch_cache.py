@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+import torch
 from torch import Tensor
 
 from specchat.engine.runner.runner import Runner
@@ -61,7 +62,7 @@ class BranchCache:
             TreePlace(_SLOT, root.position, node.token, own, before)
             for node, (*before, own) in zip(nodes, columns, strict=True)
         ]
-        return self._runner.extend(places).float()
+        return self._runner.extend(places).to(torch.float32, copy=True)  # the next pass writes over it
 
     def keep(self, ends: Sequence[Node]) -> None:
         """Drop all tokens but those of the texts with these ends; what these share becomes their common beginning."""

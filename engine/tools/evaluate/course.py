@@ -49,7 +49,7 @@ def follow(runner: TextRunner, reading: Reading, planner: Planner, request: Requ
     text, row = reading.text, start(runner, reading, planner, request)
     course = Course(text.category, pass_s=reading.pass_s)
     while row.emitted < len(text.reply):
-        plan, outcome, draft_s = run_text_round(reading, row, planner, runner.device)
+        plan, outcome, draft_s = run_text_round(runner, reading, row, planner)
         left = len(text.reply) - row.emitted
         emitted = text.reply[row.emitted : row.emitted + outcome.accepted + 1]
         row.cached += min(1 + outcome.accepted, left)

@@ -1,30 +1,35 @@
-"""A round along a text: its draft is judged by the text's own tokens, without a pass and without logits."""
+"""A round along a text: its draft is judged by the text's own tokens, without logits, and without a pass of the target
+unless something rides in it."""
 
 from __future__ import annotations
+
+import time
 
 import torch
 
 from specchat.engine.runner.stopwatch import Stopwatch
+from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, chain
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner
+from specchat.engine.speculation.round import score, timing
 from specchat.engine.speculation.round_plan import RoundPlan
 from specchat.engine.speculation.verify.agreement import compare
 from specchat.engine.speculation.verify.outcome import Outcome
-from specchat.engine.tools.evaluate.text_runner import Reading
+from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner
 
 
 @torch.inference_mode()
 def run_text_round(
-    reading: Reading, row: SequenceState, planner: Planner, device: torch.device
+    runner: TextRunner, reading: Reading, row: SequenceState, planner: Planner
 ) -> tuple[RoundPlan, Outcome, float]:
     """What `engine.speculation.round.run_round` does for a greedy row whose target says the text.
 
     Returns:
         The plan with the draft, what became of it, and the seconds that drafting took.
     """
-    watch = Stopwatch(device)
-    plan = planner.plan([row], device)
+    started, watch = time.perf_counter(), Stopwatch(runner.device)
+    plan = planner.plan([row], runner.device)
     watch.mark()
     proposal, wanted = plan.proposal, planner.successors([row])
     count = proposal.lengths[0]
@@ -33,16 +38,20 @@ def run_text_round(
     last = len(reading.following) - 1
     places = [min(row.cached + depth, last) for depth in (tree or chain(count)).depths]
     outcome = compare(row, drafted, tree, [reading.following[place] for place in places], plan.gammas[0])
+    if plan.riders is not None:
+        fed = torch.cat([to_device([[row.tokens[-1]]], runner.device), proposal.tokens], dim=1)
+        logits, _ = score(runner.target, [row], fed, proposal, plan.riders)
+        plan.riders.hand_over([outcome.accepted], proposal.lengths, logits)
     watch.mark()
     if wanted:
-        fed = [row.tokens[-1], *drafted]
-        ranked = [[token, *_likeliest(reading, place)[:wanted]] for token, place in zip(fed, places, strict=True)]
+        said = zip([row.tokens[-1], *drafted], places, strict=True)
+        ranked = [[token, *_likeliest(reading, place)[:wanted]] for token, place in said]
         planner.witness([row], [count], [outcome], [ranked], everywhere=False)
     if reading.states is not None:
         kept = 1 + outcome.accepted
         read = reading.states[row.cached : row.cached + kept]
         planner.absorb([row], read[None], [len(read)])
-    return plan, outcome, watch.seconds()[0]
+    return plan, outcome, timing(watch, [row], plan, planner, started).draft
 
 
 def _likeliest(reading: Reading, place: int) -> list[int]:

@@ -136,7 +136,7 @@ class TextRunner:
     hindrances: list[str] = []  # noqa: RUF012 never written to
 
     def __init__(self, target: Runner) -> None:
-        self._target = target
+        self.target = target
         self.cache: Any = _NoCache(target.cache)
         self.context, self.device, self.vocabulary = target.context, target.device, target.vocabulary
         self.taps, self.short_context = target.taps, target.short_context
@@ -168,7 +168,7 @@ class TextRunner:
         assert self.reading is not None
         if entered is not None:
             said, states = self.forward_tapped(tokens, slots, starts)
-            ridden = self._target.forward_tapped(tokens, slots, starts, tree_mask, lengths, entered)[0]
+            ridden = self.target.forward_tapped(tokens, slots, starts, tree_mask, lengths, entered)[0]
             return torch.cat([said, ridden[:, tokens.shape[1] :].float()], dim=1), states
         assert self.reading.logits is not None
         depths = torch.arange(tokens.shape[1], device=self.device)[None] if tree_mask is None else tree_mask.depths

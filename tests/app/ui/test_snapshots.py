@@ -14,6 +14,7 @@ from specchat.app.chat.session import Session
 from specchat.app.sources.player import Player
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
+from specchat.app.ui.pace import Pace
 from specchat.engine import Admitted, EngineError, Finished, Round, to_json
 from tests.app.recorded import Clock, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, run

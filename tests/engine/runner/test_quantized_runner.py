@@ -110,8 +110,8 @@ def test_a_tree_that_is_read_in_parts_has_the_bits_of_chains(qwen: PackedModel) 
     mine.prefill(TOKENS[None, :start].repeat(2, 1), [0, 1], [0, 0])
     tree = Tree((0, 0, 0, 0, 0, 0, 2, 3, 3, 8))
     fed = torch.arange(len(tree) + 1) * 13 % 300 + 5
-    root = mine.forward(fed[None, :1], [0], [start])[0]
-    parts = [mine.extend(places(tree, fed, 0, start)[a:b]) for a, b in ((0, 6), (6, 10))]
+    root = mine.forward(fed[None, :1], [0], [start])[0].clone()
+    parts = [mine.extend(places(tree, fed, 0, start)[a:b]).clone() for a, b in ((0, 6), (6, 10))]
     for end, logits in enumerate(torch.cat([root, *parts])):
         alone = mine.forward(fed[None, [0, *tree.path(end)]], [1], [start])
         assert torch.equal(alone[0, -1], logits)

@@ -145,7 +145,7 @@ def test_text_that_drafts_badly_costs_at_most_3_percent(verify: Pass, c: float, 
 @pytest.mark.parametrize("rate", [0.3, 0.5, 0.7, 0.9])
 def test_steady_text_runs_within_5_percent_of_the_best_fixed_gamma(verify: Pass, c: float, rate: float) -> None:
     ratios: list[float] = []
-    for seed in range(3):
+    for seed in range(8):  # one engine that starts badly must not decide
         world = World(verify, c, seed)
         ratios += [speed(world.reply(always(rate))) / best_fixed(verify, c, rate) for _ in range(3)]
     assert mean(ratios) > 0.95

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from specchat.engine.runner.tree import LONGEST, chain
-from specchat.engine.speculation.drafters.head.growth import EXPECTED, Growth, Node, going_on
+from specchat.engine.speculation.drafters.growing.growth import EXPECTED, Growth, Node, going_on
 from specchat.engine.speculation.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.speculation.gamma.controller import LIMIT, GammaController
 from specchat.engine.speculation.gamma.latency_model import LatencyModel
@@ -168,7 +168,8 @@ def _grown(
         nodes = [[] for _ in mine]
         for k in going_on(growths, [gain for _, gain in promises]):
             nodes[k] = [Node(place, each.chance, 0) for place, each in promises[k][0]]
-            growths[k].scored += len(nodes[k])
+            for node in nodes[k]:
+                growths[k].next_column(node.place)
     tokens = float(machine.rows)
     for i, growth, chances in zip(mine, growths, own, strict=True):
         drafts[i], expected = _judged(machine, growth, chances)

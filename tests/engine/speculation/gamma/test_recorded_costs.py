@@ -132,7 +132,8 @@ def growing(world: World, first: int = COLD, last: int = 2 * ROUNDS) -> list[flo
                     own |= {len(growth.tokens)} if right else set()
                 promises, gain = growth.promising(added)
                 nodes = [Node(place, each.chance, 0) for place, each in promises if gain > growth.budget.step]
-                growth.scored += len(nodes)
+                for node in nodes:
+                    growth.next_column(node.place)
             found, buckets, tree = growth.tree()
             accepted = [place for place, right in enumerate(found, 1) if right]
         kept = world.gamma.trim([acceptance], [steps], [buckets], 1, [tree])[0]

@@ -27,6 +27,8 @@ from specchat.engine.tools.bench.suite import Results, Suite
 
 QUICK = {"models": Path(), "command": "bench", "limit": 2, "max_tokens": 8, "passes": 2}
 
+EVERY = ("model", "model-tree", "hierarchical", "suffix", "ngram", "copy", "recycling", "early-exit", "random")
+
 
 @pytest.fixture(autouse=True)
 def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,16 +47,13 @@ def test_a_synthetic_pair_over_drafters_gammas_batches_and_temperatures() -> Non
         temperatures=(0.0, 0.7),
     )
     report = run(options, said.append)
-    ways = [
-        ("none", "-"),
-        ("model", "2"),
-        ("model", "3"),
-        *((name, gamma) for name in ("suffix", "ngram", "copy", "recycling", "early-exit", "random") for gamma in "23"),
-    ]
+    ways = [("none", "-"), *((name, gamma) for name in EVERY for gamma in "23")]
     assert [(c.batch, c.temperature, c.drafter, c.gamma) for c in report.cells] == [
         (batch, temperature, *way) for batch in (1, 2) for temperature in (0.0, 0.7) for way in ways
     ]
-    assert all(cell.tokens > 0 and cell.bytes_per_token for cell in report.cells)
+    assert all(cell.tokens > 0 for cell in report.cells)
+    # a hierarchical draft takes fewer passes than it has tokens: how many is not recorded
+    assert all(bool(cell.bytes_per_token) is (cell.drafter != "hierarchical") for cell in report.cells)
     assert all((cell.predicted_speedup is not None) for cell in report.cells if cell.drafter == "model")
     assert any("2/2" in line for line in said)
     text = report.text()
@@ -62,7 +61,7 @@ def test_a_synthetic_pair_over_drafters_gammas_batches_and_temperatures() -> Non
     assert "synthetic, batch 2, temperature 0.7" in text
     found = json.loads(report.json())
     assert found["specchat_bench"] == 1
-    assert len(found["cells"]) == 60
+    assert len(found["cells"]) == len(report.cells)
     assert found["setting"]["device"] == "cpu"
     assert {"python", "torch", "transformers"} <= found["versions"].keys()
     assert found["plan"]["gammas"] == [2, 3]
@@ -142,8 +141,7 @@ def test_reading_a_prompt_is_measured_for_every_drafter() -> None:
         **QUICK, synthetic=0.8, shape="tiny/tiny", drafters=("all",), prompt_tokens=30, threads=before + 1
     )  # type: ignore[arg-type]
     report = run(options, lambda _line: None)
-    drafters = ("model", "model-tree", "hierarchical", "suffix", "ngram", "copy", "recycling", "early-exit", "random")
-    assert [(each.name, each.prompt_tokens) for each in report.readings] == [(name, 30) for name in ("none", *drafters)]
+    assert [(each.name, each.prompt_tokens) for each in report.readings] == [(name, 30) for name in ("none", *EVERY)]
     assert report.readings[0].measured_speedup == 1
     assert "reading a prompt of 30 tokens" in report.text()
     assert report.setting.threads == before + 1

@@ -57,7 +57,7 @@ def test_what_is_finished_is_kept_when_it_is_stopped(pair: dict[str, str]) -> No
 
     def say(line: str) -> None:
         said.append(line)
-        if line.startswith("sampling, suffix"):
+        if line.startswith("sampling, model-tree"):
             raise KeyboardInterrupt
 
     report = run(LosslessOptions(**{**QUICK, "samples": 40, "dtype": "float32", **pair}), say).report  # type: ignore[arg-type]
