@@ -201,10 +201,11 @@ def test_replay(snap_compare: Compare, name: str, size: tuple[int, int]) -> None
         await app.workers.wait_for_complete()
         await pilot.pause()
         clock.now = player.duration * 0.8
-        for _ in range(3):
+        for _ in range(Pace().figures_every):
             app.pump.run()
         await pilot.press("space", "plus")
-        app.pump.run()
+        for _ in range(Pace().figures_every):
+            app.pump.run()
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=before)
