@@ -7,12 +7,9 @@ token; the suffix drafter looks for longer matches.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
-from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.text_drafter import TextDrafter
-from specchat.engine.speculation.gamma.budget import Budget
-from specchat.engine.speculation.proposal import Draft
+from specchat.engine.speculation.drafters.text_drafter import ChainTextDrafter
 
 LONGEST = 3
 """Tokens of the longest match that is looked for."""
@@ -42,13 +39,14 @@ class CopyPredictor:
             self._text.append(token)
             self.tokens += 1
 
-    def predict(self, count: int) -> tuple[list[int], int]:
-        """Up to `count` tokens, and the length of the match that they stood behind; 0 where there is none."""
+    def predict(self, count: int) -> tuple[list[int], list[int]]:
+        """Up to `count` tokens and, for each of them, the length of the match that they stood behind."""
         for length in range(min(LONGEST, len(self._text)), 0, -1):
             place = self._behind.get(tuple(self._text[-length:]))
             if place is not None:
-                return self._from(place, count), length
-        return [], 0
+                copied = self._from(place, count)
+                return copied, [length] * len(copied)
+        return [], []
 
     def _from(self, place: int, count: int) -> list[int]:
         copied: list[int] = []
@@ -61,8 +59,8 @@ class CopyPredictor:
         return copied
 
 
-class CopyDrafter(TextDrafter[CopyPredictor]):
-    """One text per row; drafts are certain (one-hot q).
+class CopyDrafter(ChainTextDrafter[CopyPredictor]):
+    """One text per row.
 
     Args:
         ends: tokens behind which nothing is drafted.
@@ -77,14 +75,3 @@ class CopyDrafter(TextDrafter[CopyPredictor]):
 
     def __init__(self, ends: Collection[int] = (), never: Collection[int] = ()) -> None:
         super().__init__(lambda: CopyPredictor(ends, never))
-
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
-    ) -> Draft:
-        """What stands behind each row's match."""
-        found = [self.text(row).predict(gamma) for row, gamma in zip(rows, gammas, strict=True)]
-        tokens = [tokens for tokens, _ in found]
-        return Draft(tokens, [len(each) for each in tokens], buckets=[[length] * len(each) for each, length in found])

@@ -8,12 +8,9 @@ continuations of a context the most frequent is taken, the latest seen if severa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
-from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.text_drafter import TextDrafter
-from specchat.engine.speculation.gamma.budget import Budget
-from specchat.engine.speculation.proposal import Draft
+from specchat.engine.speculation.drafters.text_drafter import ChainTextDrafter
 
 MAX_ORDER = 4
 """Longest n-gram: a context of three tokens and the one that followed."""
@@ -80,7 +77,7 @@ class NGramPredictor:
         return tuple(history[i] for i in range(-min(MAX_ORDER - 1, len(history)), 0))
 
 
-class NGramDrafter(TextDrafter[NGramPredictor]):
+class NGramDrafter(ChainTextDrafter[NGramPredictor]):
     """One predictor per row; the arguments are those of `NGramPredictor`."""
 
     name = "ngram"
@@ -91,14 +88,3 @@ class NGramDrafter(TextDrafter[NGramPredictor]):
 
     def __init__(self, ends: Collection[int] = (), never: Collection[int] = ()) -> None:
         super().__init__(lambda: NGramPredictor(ends, never))
-
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
-    ) -> Draft:
-        """The chained predictions of each row."""
-        predictions = [self.text(row).predict(gamma) for row, gamma in zip(rows, gammas, strict=True)]
-        tokens = [tokens for tokens, _ in predictions]
-        return Draft(tokens, [len(t) for t in tokens], buckets=[orders for _, orders in predictions])

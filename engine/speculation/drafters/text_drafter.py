@@ -7,6 +7,8 @@ from typing import Generic, Protocol, TypeVar
 
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
+from specchat.engine.speculation.gamma.budget import Budget
+from specchat.engine.speculation.proposal import Draft
 
 
 class Predictor(Protocol):
@@ -19,7 +21,17 @@ class Predictor(Protocol):
         """Read the tokens that follow."""
 
 
+class ChainPredictor(Predictor, Protocol):
+    """A predictor of chains."""
+
+    def predict(self, count: int) -> tuple[list[int], list[int]]:
+        """Up to `count` tokens and their buckets."""
+
+
 Known = TypeVar("Known", bound=Predictor)
+
+
+Chains = TypeVar("Chains", bound=ChainPredictor)
 
 
 class TextDrafter(Drafter, Generic[Known]):
@@ -62,3 +74,18 @@ class TextDrafter(Drafter, Generic[Known]):
     def release(self, row: SequenceState) -> None:
         """Drop what is known."""
         del self._texts[row.request.request_id]
+
+
+class ChainTextDrafter(TextDrafter[Chains]):
+    """A text drafter of chains; drafts are certain (one-hot q)."""
+
+    def propose(
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
+    ) -> Draft:
+        """What the predictor of each row expects."""
+        found = [self.text(row).predict(gamma) for row, gamma in zip(rows, gammas, strict=True)]
+        tokens = [tokens for tokens, _ in found]
+        return Draft(tokens, [len(each) for each in tokens], buckets=[buckets for _, buckets in found])

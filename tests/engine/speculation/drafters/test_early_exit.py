@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specchat.engine import Request, Round, Sampling
+from specchat.engine import Round, Sampling
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.speculation.drafters.early_exit import EarlyExitDrafter
-from tests.engine.chi_square import z_score
-from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_model
+from tests.engine.sampled import check_distribution, sampled, says
+from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
 
 LAYERS = 8
 
@@ -58,24 +58,7 @@ def test_sampled_output_has_the_targets_distribution() -> None:
             layer.mlp.down_proj.weight.mul_(300.0)
     prompt = (104, 105, 33, 10, 7)
     with tiny_engine(target, slots=16, queue=3000) as engine:
-        requests = [
-            Request(
-                f"r{i}", prompt_ids=prompt, drafter="early-exit", gamma=2, max_tokens=3,
-                sampling=Sampling(temperature=1.0, seed=i),
-            )
-            for i in range(2500)
-        ]  # fmt: skip
-        events = run_together(engine, requests)
+        events = sampled(engine, "early-exit", prompt, 2500)
     rounds = [event for each in events for event in each if isinstance(event, Round)]
     assert 0 < sum(record.accepted for record in rounds) < sum(record.tested for record in rounds)
-    replies = [ids_of(each) for each in events]
-    text: list[int] = []
-    for place in range(3):
-        behind = torch.tensor([each[place] for each in replies if each[:place] == text and len(each) > place])
-        if len(behind) < 150:
-            break
-        with torch.inference_mode():
-            p = plain.model(torch.tensor([[*prompt, *text]])).logits[0, -1].softmax(-1)
-        assert abs(z_score(behind, p)) < 4
-        text.append(int(behind.bincount().argmax()))
-    assert text
+    assert check_distribution(events, prompt, says(plain))

@@ -8,6 +8,7 @@ import torch
 from specchat.engine import Request, Round, Sampling
 from specchat.engine.runner.model_runner import ModelRunner
 from tests.engine.chi_square import z_score
+from tests.engine.sampled import check_distribution, sampled, says
 from tests.engine.speculation.drafters.test_model_tree import related
 from tests.engine.tiny import ask, assert_the_same_in_a_batch, ids_of, run_together, tiny_engine, tiny_model
 
@@ -72,27 +73,10 @@ def test_sampled_output_has_the_targets_distribution(count: int) -> None:
     target, plain = (tiny_model(sharpness=20.0) for _ in range(2))  # a runner changes its attention
     prompt = (104, 105, 33, 104, 105, 33, 104, 105)
     with tiny_engine(target, draft=related(0.5, 25.0), slots=16, queue=count) as engine:
-        requests = [
-            Request(
-                f"r{i}", prompt_ids=prompt, drafter="hierarchical", gamma=2, max_tokens=3,
-                sampling=Sampling(temperature=1.0, seed=i),
-            )
-            for i in range(count)
-        ]  # fmt: skip
-        events = run_together(engine, requests)
+        events = sampled(engine, "hierarchical", prompt, count)
     rounds = [event for each in events for event in each if isinstance(event, Round)]
     assert 0 < sum(record.accepted for record in rounds) < sum(record.tested for record in rounds)
-    replies = [ids_of(each) for each in events]
-    text: list[int] = []
-    for place in range(3):
-        behind = torch.tensor([each[place] for each in replies if each[:place] == text and len(each) > place])
-        if len(behind) < 150:
-            break
-        with torch.inference_mode():
-            p = plain.model(torch.tensor([[*prompt, *text]])).logits[0, -1].softmax(-1)
-        assert abs(z_score(behind, p)) < 4
-        text.append(int(behind.bincount().argmax()))
-    assert text
+    assert check_distribution(events, prompt, says(plain))
 
 
 @torch.inference_mode()

@@ -14,8 +14,8 @@ from specchat.engine.runner.tree import Tree
 from specchat.engine.speculation.drafters.look_ahead.folder import LookAhead, load_look_ahead, save_look_ahead
 from specchat.engine.speculation.riders import riding_tree
 from specchat.engine.worker.assembly import assemble
-from tests.engine.chi_square import z_score
-from tests.engine.tiny import ask, assert_the_same_in_a_batch, ids_of, run_together, tiny_engine, tiny_model
+from tests.engine.sampled import check_distribution, sampled, says
+from tests.engine.tiny import ask, assert_the_same_in_a_batch, ids_of, tiny_engine, tiny_model
 from tests.tiny_model import write_tiny_model
 
 
@@ -109,25 +109,9 @@ def test_sampled_output_has_the_targets_distribution() -> None:
     target, plain = (tiny_model(sharpness=25.0) for _ in range(2))
     prompt = (104, 105, 33, 10, 7)
     with tiny_engine(target, look_ahead=look_ahead(target), slots=16, queue=3000) as engine:
-        requests = [
-            Request(
-                f"r{i}", prompt_ids=prompt, drafter="pass", gamma=2, max_tokens=4,
-                sampling=Sampling(temperature=1.0, seed=i),
-            )
-            for i in range(2500)
-        ]  # fmt: skip
-        events = run_together(engine, requests)
+        events = sampled(engine, "pass", prompt, 2500, max_tokens=4)
     assert any(isinstance(event, Round) and event.accepted for each in events for event in each)
-    replies = [ids_of(each) for each in events]
-    text: list[int] = []
-    for _ in range(3):
-        behind = [each[len(text)] for each in replies if each[: len(text)] == text and len(each) > len(text)]
-        assert len(behind) > 150
-        with torch.inference_mode():
-            p = plain.model(torch.tensor([[*prompt, *text]])).logits[0, -1].softmax(-1)
-        found = torch.tensor(behind)
-        assert abs(z_score(found, p)) < 4
-        text.append(int(found.bincount().argmax()))
+    assert check_distribution(events, prompt, says(plain)) == 3
 
 
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:

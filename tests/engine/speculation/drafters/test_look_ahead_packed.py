@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from specchat.engine import Engine, EngineConfig, EngineError, Request, Round, Sampling
 from specchat.engine.kernels.library import missing
@@ -17,9 +18,9 @@ from specchat.engine.progress import ignore_progress
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.speculation.drafters.look_ahead.folder import LookAhead
 from specchat.engine.worker.assembly import put_together
-from tests.engine.chi_square import z_score
 from tests.engine.families import write_family
-from tests.engine.tiny import assert_the_same_in_a_batch, ids_of, run_together
+from tests.engine.sampled import check_distribution, sampled
+from tests.engine.tiny import assert_the_same_in_a_batch, ids_of
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
@@ -97,20 +98,14 @@ def test_a_draft_is_what_the_target_says_at_the_embeddings_behind_the_text(engin
 @pytest.mark.slow
 def test_sampled_output_has_the_targets_distribution(engine: Engine, model: PackedModel) -> None:
     prompt = (5, 9, 33, 104, 7)
-    sampling = [Sampling(temperature=0.5, seed=seed) for seed in range(2500)]
-    requests = [
-        Request(f"r{i}", prompt_ids=prompt, drafter="pass", gamma=2, max_tokens=3, sampling=each)
-        for i, each in enumerate(sampling)
-    ]
-    events = run_together(engine, requests)
+    events = sampled(engine, "pass", prompt, 2500, temperature=0.5)
     assert any(isinstance(event, Round) and event.drafted for each in events for event in each)
-    replies, target, text = [ids_of(each) for each in events], QuantizedRunner(model, 1, 200, 17), list[int]()
-    for place in range(2):
-        behind = torch.tensor([each[place] for each in replies if each[:place] == text and len(each) > place])
-        assert len(behind) > 50
-        p = (target.forward(torch.tensor([[*prompt, *text]]), [0], [0])[0, -1] / 0.5).softmax(-1)
-        assert abs(z_score(behind, p)) < 4
-        text.append(int(behind.bincount().argmax()))
+    target = QuantizedRunner(model, 1, 200, 17)
+
+    def p(tokens: list[int]) -> Tensor:
+        return (target.forward(torch.tensor([tokens]), [0], [0])[0, -1] / 0.5).softmax(-1)
+
+    assert check_distribution(events, prompt, p, places=2, least=50) == 2
 
 
 def test_a_target_that_scales_its_embeddings_is_refused_by_name(tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from specchat.engine import Request, Round, Sampling
+from specchat.engine import Round
 from specchat.engine.runner.tree import Tree, tree_of
 from specchat.engine.speculation.drafters.recycling import SuccessorTable
-from tests.engine.chi_square import z_score
-from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_model
+from tests.engine.sampled import check_distribution, sampled, says
+from tests.engine.tiny import ask, tiny_engine, tiny_model
 
 
 def test_a_tree_is_filled_as_far_as_successors_are_known() -> None:
@@ -39,23 +38,6 @@ def test_sampled_output_has_the_targets_distribution() -> None:
     target, plain = (tiny_model(sharpness=25.0) for _ in range(2))
     prompt = (104, 105, 33, 104, 105, 33, 104, 105)
     with tiny_engine(target, slots=16, queue=3000) as engine:
-        sampling = [Sampling(temperature=1.0, seed=seed) for seed in range(2500)]
-        requests = [
-            Request(f"r{i}", prompt_ids=prompt, drafter="recycling", gamma=2, max_tokens=6, sampling=each)
-            for i, each in enumerate(sampling)
-        ]
-        events = run_together(engine, requests)
+        events = sampled(engine, "recycling", prompt, 2500, max_tokens=6)
     assert any(isinstance(event, Round) and event.offered for each in events for event in each)
-    replies = [ids_of(each) for each in events]
-    text: list[int] = []
-    for _ in range(5):
-        behind = torch.tensor(
-            [each[len(text)] for each in replies if each[: len(text)] == text and len(each) > len(text)]
-        )
-        if len(behind) < 150:
-            break
-        with torch.inference_mode():
-            p = plain.model(torch.tensor([[*prompt, *text]])).logits[0, -1].softmax(-1)
-        assert abs(z_score(behind, p)) < 4
-        text.append(int(behind.bincount().argmax()))
-    assert len(text) > 2
+    assert check_distribution(events, prompt, says(plain), places=5) > 2

@@ -18,8 +18,8 @@ from specchat.engine.speculation.drafters.tables.counts import TokenCounter
 from specchat.engine.speculation.drafters.tables.folder import LoadedTables
 from specchat.engine.stats.theory import optimal_gamma
 from specchat.engine.worker.assembly import Assembly, put_together
-from tests.engine.chi_square import z_score
-from tests.engine.tiny import EOS, VOCABULARY, ask, ids_of, run_together, tiny_engine, tiny_model
+from tests.engine.sampled import check_distribution, sampled, says
+from tests.engine.tiny import VOCABULARY, ask, ids_of, run_together, tiny_engine, tiny_model
 
 SMALL = ("bigram", "unigram", "copy", "random")
 TEXT = b"hi! the hi! of the hi! and a hi! or two hi! again, hi!"
@@ -45,15 +45,15 @@ def rounds_of(engine: Engine, request: Request) -> list[Round]:
 def test_a_copy_goes_on_as_the_text_did_last_time() -> None:
     text = CopyPredictor(ends={9}, never={8})
     text.extend([1, 2, 3, 4, 1, 2, 5, 6, 1, 2])
-    assert text.predict(3) == ([5, 6, 1], 2)  # the later of both places
+    assert text.predict(3) == ([5, 6, 1], [2, 2, 2])  # the later of both places
     text.extend([3])
-    assert text.predict(2) == ([4, 1], 3)
+    assert text.predict(2) == ([4, 1], [3, 3])
     text.extend([7])
-    assert text.predict(4) == ([], 0)
+    assert text.predict(4) == ([], [])
     text.extend([5, 8, 5])
-    assert text.predict(4) == ([], 1)  # a mark of the template
+    assert text.predict(4) == ([], [])  # a mark of the template
     text.extend([9, 5])
-    assert text.predict(4) == ([9], 1)  # nothing behind the end
+    assert text.predict(4) == ([9], [1])  # nothing behind the end
 
 
 def test_greedy_replies_are_the_targets_own() -> None:
@@ -141,23 +141,7 @@ def test_sampled_output_has_the_targets_distribution(drafter: str) -> None:
     target, plain = (tiny_model(sharpness=25.0) for _ in range(2))
     prompt = (104, 105, 33, 104, 105, 33, 104, 105)
     with engine_with_tables(target, slots=16) as engine:
-        sampling = [Sampling(temperature=1.0, seed=seed) for seed in range(2500)]
-        requests = [
-            Request(f"r{i}", prompt_ids=prompt, drafter=drafter, gamma=2, max_tokens=4, sampling=each)
-            for i, each in enumerate(sampling)
-        ]
-        events = run_together(engine, requests)
+        events = sampled(engine, drafter, prompt, 2500, max_tokens=4)
     rounds = [event for each in events for event in each if isinstance(event, Round)]
     assert sum(each.tested for each in rounds) > 0
-    replies, text = [ids_of(each) for each in events], []
-    for _ in range(3):
-        behind = torch.tensor([each[len(text)] for each in replies if each[: len(text)] == text])
-        if len(behind) < 150:
-            break
-        with torch.inference_mode():
-            p = plain.model(torch.tensor([[*prompt, *text]])).logits[0, -1].softmax(-1)
-        assert abs(z_score(behind, p)) < 4
-        text.append(int(behind.bincount().argmax()))
-        if text[-1] == EOS:
-            break
-    assert text
+    assert check_distribution(events, prompt, says(plain))

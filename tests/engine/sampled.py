@@ -1,0 +1,77 @@
+"""Many sampled replies to one prompt, and whether their tokens are distributed as the target says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from specchat.engine import Engine, Event, Request, Sampling
+from specchat.engine.models.load import LoadedModel
+from tests.engine.chi_square import z_score
+from tests.engine.tiny import ids_of, run_together
+
+
+def sampled(
+    engine: Engine, drafter: str, prompt: tuple[int, ...], count: int, *, max_tokens: int = 3, temperature: float = 1.0
+) -> list[list[Event]]:
+    """Events of `count` replies, each with a seed of its own, with drafts for two positions."""
+    requests = [
+        Request(
+            f"r{seed}",
+            prompt_ids=prompt,
+            drafter=drafter,
+            gamma=2,
+            max_tokens=max_tokens,
+            sampling=Sampling(temperature=temperature, seed=seed),
+        )
+        for seed in range(count)
+    ]
+    return run_together(engine, requests)
+
+
+def says(plain: LoadedModel) -> Callable[[list[int]], Tensor]:
+    """The distribution [V] behind tokens, by a pass without a cache.
+
+    Args:
+        plain: a model that no runner has: a runner changes its attention.
+    """
+
+    @torch.inference_mode()
+    def behind(tokens: list[int]) -> Tensor:
+        p: Tensor = plain.model(torch.tensor([tokens])).logits[0, -1].softmax(-1)
+        return p
+
+    return behind
+
+
+def check_distribution(
+    events: Sequence[Sequence[Event]],
+    prompt: Sequence[int],
+    p: Callable[[list[int]], Tensor],
+    *,
+    places: int = 3,
+    least: int = 150,
+) -> int:
+    """χ² of the token at each place behind the most frequent beginning, as long as `least` replies have it.
+
+    Args:
+        events: of each reply.
+        prompt: of all.
+        p: the distribution [V] behind tokens.
+        places: most tokens of a reply that are looked at.
+        least: replies with one beginning that χ² needs.
+
+    Returns:
+        The places that were tested.
+    """
+    replies = [ids_of(each) for each in events]
+    text: list[int] = []
+    for place in range(places):
+        behind = torch.tensor([each[place] for each in replies if each[:place] == text and len(each) > place])
+        if len(behind) < least:
+            break
+        assert abs(z_score(behind, p([*prompt, *text]))) < 4
+        text.append(int(behind.bincount().argmax()))
+    return len(text)
