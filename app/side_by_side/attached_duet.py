@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def attached_duet(shared: Settings, options: SideOptions, server: AttachedEngine) -> Duet:
-    """A lane on an engine of its own, with the best drafter unless said otherwise, and a server; not yet started.
+    """A lane on an engine of its own, which drafts as options or settings say, and a server; not yet started.
 
     Raises:
         AppError, EngineError: an option is not understood, or out of range.

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 SPECCHAT_SERVER = "specchat serve"
 """The set-up of a server of ours, which says of itself what an engine here says, and so no name."""
 OWN_STREAM = (
-    "The right lane is the server at {}, timed by its own stream: the network, and what else that server does, count."
+    "The right lane is the server at {}, timed by its own stream: what else that server does counts, and so does the "
+    "network, unless it is a specchat serve, whose records have its times."
 )
 UNMET = Ready("", None, (), "", "", "", 0, 0, 0, 0, 0.0)
 """Stands for a server that has not said who it is."""

@@ -54,7 +54,7 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
         pictures=pictures(settings),
         probe=Probe(),
         make_source=None if source is not None else _engine,
-        make_duet=_beside(attach, model, options, wanted) if attach else partial(_both_here, wanted),
+        make_duet=beside(attach, model, options, wanted) if attach else partial(_both_here, wanted),
         begin_side_by_side=side is not None,
     )
     app.run()
@@ -67,7 +67,7 @@ def _both_here(wanted: SideOptions, shared: Settings) -> Duet:
     return live_duet(shared, wanted)
 
 
-def _beside(url: str, model: object, options: Mapping[str, object], wanted: SideOptions) -> Callable[[Settings], Duet]:
+def beside(url: str, model: object, options: Mapping[str, object], wanted: SideOptions) -> Callable[[Settings], Duet]:
     """Makes duets of a lane here and the server of this address, asked for its model of this name."""
     from specchat.app.cli.commands.ask import attached
     from specchat.app.side_by_side.attached_duet import attached_duet

@@ -43,11 +43,12 @@ class SideSummary(Static):
             table.add_row(self._group(first), self._group(second))
         else:
             table.add_row(self._group([*first, *second]))
-        asked = {"greedy": duet.greedy, "same_prompt": duet.same_prompt}
+        greedy, same_prompt = duet.greedy, duet.same_prompt
         if observed:
-            sentence, same = texts_beside_server((duet.reply(0), duet.reply(1)), **asked)
+            said = duet.reply(0), duet.reply(1)
+            sentence, same = texts_beside_server(said, greedy=greedy, same_prompt=same_prompt)
         else:
-            sentence, same = texts(comparison, duet.gap, **asked)
+            sentence, same = texts(comparison, duet.gap, greedy=greedy, same_prompt=same_prompt)
         style = "label" if same is None else "same" if same else "differ"
         whole = Table.grid()
         whole.add_row(table)

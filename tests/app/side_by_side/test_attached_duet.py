@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,15 +11,18 @@ from pathlib import Path
 import pytest
 
 from specchat.app.chat.reply import Reply
+from specchat.app.cli.commands.chat import beside
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.attached_duet import attached_duet
 from specchat.app.side_by_side.duet import Duet, SideOptions
 from specchat.app.sources.attached import AttachedEngine
+from specchat.app.storage.store import Store
 from specchat.app.ui.widgets.side_figures import texts_beside_server
 from specchat.engine import Died, FinishReason, Loading, Ready
 from tests.app.server.served import Served
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
+from tests.terminal import Terminal
 
 PATIENCE_S = 60
 LONG = 200
@@ -191,6 +195,47 @@ def test_stopped_before_the_server_was_asked(duet_of: Callable[..., Duet]) -> No
         wait(duet, lambda: duet.done)
         assert [reply.reason for reply in map(duet.reply, (0, 1))] == [FinishReason.CANCELLED] * 2  # type: ignore[union-attr]
         assert not [path for path, _ in server.asked if path == CHAT]
+
+
+@pytest.mark.slow
+def test_the_server_s_model_and_the_one_here_are_told_apart(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a chat at a server `--target` is the server's model; the lane here has that of the settings."""
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "settings.toml").write_text(f'target = "{model}"\n')
+    with Recorded(shapes.PLAIN, {CHAT: shapes.PLAIN_STREAM}) as server:
+        make = beside(server.url, "gpt-y", {"target": "gpt-y"}, SideOptions())
+        duet = make(Settings(target="gpt-y", dtype="float32", max_tokens=4))
+        assert duet.targets[0] == str(model)
+        duet.connect(None)
+        _left, right = ask(duet)
+        assert duet.targets == (str(model), "gpt-y")
+        assert (duet.labels[1], right.model, right.text) == (
+            "OpenAI protocol",
+            "gpt-y",
+            "<think>\nHm.\n</think>\n\nHi there",
+        )
+        assert [body["model"] for path, body in server.asked if path == CHAT] == ["gpt-y"]
+        duet.end()
+
+
+@pytest.mark.slow
+def test_in_a_terminal(model: Path, tmp_path: Path) -> None:
+    with Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}, key="secret") as server:
+        options = ("--target", model, "--dtype", "float32", "--max-tokens", 12)
+        arguments = (sys.executable, "-m", "specchat", "--side-by-side", "--attach", server.url, *options)
+        home = {"SPECCHAT_HOME": str(tmp_path), "SPECCHAT_API_KEY": "secret"}
+        with Terminal(*arguments, **home) as terminal:
+            terminal.wait_for("right llama.cpp · timed by its stream m")
+            assert f"The right lane is the server at {server.url}" in terminal.words
+            terminal.type("the quick brown fox\r")
+            terminal.wait_for("they part at character 1; texts compared: a server gives no token ids")
+            assert "nothing is predicted for a server" in terminal.words
+            assert terminal.leave("\x11") == 0
+    titles = [chat.title for chat in Store(tmp_path / "data" / "specchat.db").chats()]
+    assert "the quick brown fox · llama.cpp" in titles
 
 
 def test_texts_are_compared_where_they_can_be() -> None:
