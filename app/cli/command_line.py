@@ -61,7 +61,11 @@ def chat(
     theme: Annotated[str | None, typer.Option("--theme", metavar="NAME", help="Colours of the interface.")] = None,
     rejected: options.Rejected = None,
     side_by_side: Annotated[
-        bool, typer.Option("--side-by-side", help="One prompt in two set-ups, each on a clock of its own.")
+        bool,
+        typer.Option(
+            "--side-by-side",
+            help="One prompt in two set-ups, each on a clock of its own; or in one and at the server of --attach.",
+        ),
     ] = False,
     left: SetUpLeft = None,
     right: SetUpRight = None,
@@ -82,9 +86,10 @@ def chat(
         from specchat.app.cli.commands.chat import open_chat
 
         options.check(given)
-        options.check_attached(attach, given)
-        if attach and side_by_side:
-            raise UsageError("--side-by-side runs both lanes here: specchat compare --attach takes a server as a lane")
+        if side_by_side:  # options of an engine are those of the left lane's
+            options.check_lanes(attach, right, order)
+        else:
+            options.check_attached(attach, given)
         raise typer.Exit(open_chat(given, _side(side_by_side, left, right, order, exact), attach))
     else:
         given |= {

@@ -13,9 +13,11 @@ from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.session import Session
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import Settings
+from specchat.app.side_by_side.attached_lanes import SPECCHAT_SERVER
 from specchat.app.side_by_side.set_up import label, lane_config, lanes, with_seed
 from specchat.app.sources.lane_source import LaneSource, TimedSource
-from specchat.engine import Comparison, Event, LaneEngine, LaneReady, LaneTally, Order, Record
+from specchat.app.sources.observed import retold
+from specchat.engine import Comparison, Event, LaneEngine, LaneReady, LaneTally, Order, Record, Request, Totals
 
 SIDES = ("left", "right")
 
@@ -28,6 +30,7 @@ class Duet:
         sources: where each lane's records come from.
         order: how the lanes share the device.
         readies: what is known of each lane once its models are loaded; empty before.
+        server: address of the attached server that is the right lane; None where both lanes are here.
     """
 
     def __init__(
@@ -36,11 +39,12 @@ class Duet:
         sources: tuple[TimedSource, TimedSource],
         order: Order,
         readies: Callable[[], tuple[LaneReady, ...]],
+        server: str | None = None,
     ) -> None:
         self.order = order
         self.readies = readies
+        self.server = server
         self.greedy = all(settings.sampling().greedy for settings in pair)
-        self.targets = tuple(settings.target for settings in pair)
         self.waiting: list[str] = []
         """Prompts that are sent when both lanes have answered."""
         self._pair = pair
@@ -51,6 +55,8 @@ class Duet:
         """The figures of each lane's last reply."""
         self._tallied = ["", ""]
         """The requests they are of."""
+        self._heard: tuple[list[Event], list[Event]] = ([], [])
+        """The events they count."""
         self._asked_gap = False
         self._counted = False
         """Whether the last replies are among `runs`."""
@@ -59,8 +65,8 @@ class Duet:
 
     def connect(self, archive: Archive | None) -> None:
         """Start the engine; both conversations are stored in `archive`."""
-        for requests, source, settings in zip(self._managers, self._lanes, self._pair, strict=True):
-            requests.connect(Session(source, settings), archive)
+        for side, (requests, source, settings) in enumerate(zip(self._managers, self._lanes, self._pair, strict=True)):
+            requests.connect(Session(source, settings, attached=self.observes(side)), archive)
 
     def send(self, prompt: str) -> None:
         """Ask both lanes the same, now or when they have answered."""
@@ -95,17 +101,34 @@ class Duet:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The set-ups for people; the best drafter has a name once the models are loaded."""
+        """The set-ups for people; the best drafter has a name once the models are loaded, a server once it is met."""
         readies = self.readies()
         offered = [lane.ready.drafters for lane in readies] or [(), ()]
-        return tuple(label(settings, names) for settings, names in zip(self._pair, offered, strict=True))
+        left, right = (label(settings, names) for settings, names in zip(self._pair, offered, strict=True))
+        if self.server is not None:
+            met = readies[1].ready if readies else None
+            right = (met.observed or SPECCHAT_SERVER) if met and met.target else self.server
+        return left, right
+
+    @property
+    def targets(self) -> tuple[str, str]:
+        """The target of each lane; a server's as that names it, and empty before it has."""
+        left, right = (settings.target for settings in self._pair)
+        if self.server is not None:
+            readies = self.readies()
+            right = readies[1].ready.target if readies else ""
+        return left, right
+
+    def observes(self, side: int) -> bool:
+        """Whether this lane is an attached server, timed by its own stream."""
+        return side == 1 and self.server is not None
 
     def ready(self) -> None:
         """The models are loaded."""
         for conversation, text in zip(self.conversations, self.labels, strict=True):
             conversation.set_up = text
-        for requests in self._managers:
-            requests.ready()
+        for requests, target in zip(self._managers, self.targets, strict=True):
+            requests.ready(target)
 
     def fail(self, sentence: str) -> None:
         """There is no engine, for this reason."""
@@ -159,8 +182,8 @@ class Duet:
 
     @property
     def same_target(self) -> bool:
-        """Whether both lanes have the same target."""
-        return self.targets[0] == self.targets[1]
+        """Whether both lanes are known to have the same target: what a server has, a name does not tell."""
+        return self.server is None and self.targets[0] == self.targets[1]
 
     @property
     def same_prompt(self) -> bool:
@@ -187,11 +210,23 @@ class Duet:
 
     def _count(self, side: int, request_id: str, event: Event) -> None:
         """Count an event of a lane's reply; the first one of a request begins its tally."""
+        heard = self._heard[side]
         if request_id != self._tallied[side]:
-            readies = self.readies()
             self._tallied[side] = request_id
-            self._tallies[side] = LaneTally(readies[side].draft_share if readies else 0.0)
-        self._tallies[side].add(event)
+            self._tallies[side] = self._new_tally(side)
+            heard.clear()
+        heard.append(event)
+        if isinstance(event, Totals):  # a server has told what became of the tokens that are counted
+            self._tallies[side] = self._new_tally(side)
+            for told in retold(heard):
+                if not isinstance(told, Request):  # only a trace has one
+                    self._tallies[side].add(told)
+        else:
+            self._tallies[side].add(event)
+
+    def _new_tally(self, side: int) -> LaneTally:
+        readies = self.readies()
+        return LaneTally(readies[side].draft_share if readies else 0.0)
 
 
 @dataclass(frozen=True, slots=True)

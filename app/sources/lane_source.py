@@ -7,8 +7,24 @@ from dataclasses import replace
 from typing import Protocol
 
 from specchat.app.sources.source import Source
-from specchat.engine import Comparison, Finished, LaneEngine, Message, Outbox, Record, Request
-from specchat.engine.tools.compare import submit_probe, top2_gap
+from specchat.engine import Comparison, Event, Finished, Message, Outbox, Record, Request
+from specchat.engine.tools.compare import Lanes, submit_probe, top2_gap
+
+
+class RunningLanes(Lanes, Protocol):
+    """Lanes that are started, drained and closed together; `LaneEngine` is one."""
+
+    def start(self) -> None:
+        """Begin to load."""
+
+    def cancel(self, request_id: str) -> None:
+        """End a request of any lane; unknown ids are ignored."""
+
+    def drain(self) -> list[Event]:
+        """What concerns all lanes since the last call."""
+
+    def close(self) -> None:
+        """End every lane."""
 
 
 class TimedSource(Source, Protocol):
@@ -24,12 +40,12 @@ class TimedSource(Source, Protocol):
 
 
 class LaneSource:
-    """A lane of a live engine. The first lane starts and closes the engine, and gives the records of the whole engine.
+    """A lane of a live engine. The first lane starts and closes all lanes, and gives the records of the whole.
 
     A lane is compared with another one, so it is neither paused nor changed while it answers.
     """
 
-    def __init__(self, engine: LaneEngine, lane: int) -> None:
+    def __init__(self, engine: RunningLanes, lane: int) -> None:
         self.gap: float | None = None
         self.asking = False
         self._engine = engine
@@ -65,7 +81,7 @@ class LaneSource:
 
     def drain(self) -> list[Record]:
         """Everything the lane has said since the last call; the first lane adds what concerns the whole engine."""
-        said: list[Record] = [*(self._engine.outbox.drain() if self._lane == 0 else ())]
+        said: list[Record] = [*(self._engine.drain() if self._lane == 0 else ())]
         for record in self._outbox.drain():
             if getattr(record, "request_id", None) == self._probe:
                 self._take_answer(record)

@@ -53,7 +53,7 @@ def differing(records: list[Record], number: int = 40) -> list[Record]:
 
 
 class SideStage:
-    """The app, its lanes, and everything around them."""
+    """The app, its lanes, and everything around them. With the address of a `server`, the right one is of llama.cpp."""
 
     def __init__(
         self,
@@ -62,10 +62,11 @@ class SideStage:
         theme: str = "",
         order: Order = Order.INTERLEAVED,
         exact: bool | None = None,
+        server: str | None = None,
         change_right: Callable[[list[Record]], list[Record]] = lambda records: records,
         **settings: object,
     ) -> None:
-        records = trace("side-left"), change_right(trace("side-right"))
+        records = trace("side-left"), change_right(trace("side-right" if server is None else "observed"))
         self.left, self.right = self.lanes = tuple(RecordedLane(each) for each in records)
         self.chat_engine = RecordedEngine(trace("chat"))
         self.readies = tuple(next(r for r in each if isinstance(r, Ready)) for each in records)
@@ -77,7 +78,7 @@ class SideStage:
             return tuple(LaneReady(r, 0.0, exact, 1.09) for r in self.readies) if self.loaded else ()
 
         def make(shared: Settings) -> Duet:
-            self.duet = Duet(lanes(None, "ngram:gamma=4", shared), (self.left, self.right), order, readies)
+            self.duet = Duet(lanes(None, "ngram:gamma=4", shared), (self.left, self.right), order, readies, server)
             return self.duet
 
         self.app = SpecChat(

@@ -6,6 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,7 @@ SWITCH_S = 0.0005
 
 if TYPE_CHECKING:
     from specchat.app.chat.session import Session
-    from specchat.app.side_by_side.duet import SideOptions
+    from specchat.app.side_by_side.duet import Duet, SideOptions
     from specchat.app.sources.source import Source
     from specchat.app.storage.store import Store
 
@@ -36,25 +38,43 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
     sys.setswitchinterval(SWITCH_S)
 
     from specchat.app.cli.commands.ask import attached
-    from specchat.app.side_by_side.duet import SideOptions, live_duet
+    from specchat.app.side_by_side.duet import SideOptions
     from specchat.app.sources.probe import Probe
     from specchat.app.ui.app import SpecChat
 
-    source = attached(attach, options.get("target")) if attach else None
     wanted = side or SideOptions()
     if side is not None:
         side.pair(settings)
+    model = None if side is not None else options.get("target")
+    """The server's, by name. Begun side by side, `--target` is of the lane here."""
+    source = attached(attach, model) if attach else None
     app = SpecChat(
         lambda: prepare(settings, notice, engine=source),
         theme=settings.theme,
         pictures=pictures(settings),
         probe=Probe(),
         make_source=None if source is not None else _engine,
-        make_duet=lambda shared: live_duet(shared, wanted),
+        make_duet=beside(attach, model, options, wanted) if attach else partial(_both_here, wanted),
         begin_side_by_side=side is not None,
     )
     app.run()
     return app.return_code or 0
+
+
+def _both_here(wanted: SideOptions, shared: Settings) -> Duet:
+    from specchat.app.side_by_side.duet import live_duet
+
+    return live_duet(shared, wanted)
+
+
+def beside(url: str, model: object, options: Mapping[str, object], wanted: SideOptions) -> Callable[[Settings], Duet]:
+    """Makes duets of a lane here and the server of this address, asked for its model of this name."""
+    from specchat.app.cli.commands.ask import attached
+    from specchat.app.side_by_side.attached_duet import attached_duet
+
+    own = options if model is None else {**options, "target": None}
+    here, _ = load_settings(settings_file(), own)
+    return lambda shared: attached_duet(replace(shared, target=here.target), wanted, attached(url, model))
 
 
 def pictures(settings: Settings) -> Path | None:

@@ -18,16 +18,12 @@ from specchat.app.errors import UsageError
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import Settings, load_settings
-from specchat.app.side_by_side.attached_lanes import AttachedLanes
+from specchat.app.side_by_side.attached_lanes import OWN_STREAM, SPECCHAT_SERVER, AttachedLanes
 from specchat.app.side_by_side.set_up import label, lane_config, lanes, with_seed
 from specchat.engine import LaneEngine, Message, Notice, Order, Request
 from specchat.engine.tools.compare import ComparisonReport, Trial, make_report, run_trials, spread_line
 
 BOTH = "both"
-ATTACHED = "specchat serve"
-OWN_STREAM = (
-    "The right lane is the server at {}, timed by its own stream: the network, and what else that server does, count."
-)
 MAX_TOKENS = 128
 """Of a reply, where neither an option nor a variable says otherwise."""
 LONGEST_FILE = 4 << 20
@@ -99,9 +95,7 @@ def compare(
         "device": device,
     }
     shared, _ = load_settings(settings_file(), given)
-    for name, value in (("--right", right), ("--order", order)) if attach else ():
-        if value is not None:
-            raise UsageError(f"{name} contradicts --attach: the server is the right lane, asked after the left one")
+    options.check_lanes(attach, right, order)
     pair = lanes(left or (shared.drafter if attach else None), right, with_seed(shared))
     prompts = _prompts(prompt, file)
     if repeat < 1:
@@ -130,7 +124,7 @@ def _run(
         return pair[lane].request(request_id, (Message("user", text),))
 
     here = LaneEngine([lane_config(settings, exact=exact) for settings in (pair[:1] if attach else pair)])
-    engine = AttachedLanes(here, attached(attach)) if attach else here
+    engine = AttachedLanes(here, attached(attach), live=False) if attach else here
     with StatusLine(sys.stderr) as line:
         line.say("loading")
         try:
@@ -152,7 +146,7 @@ def _run(
         trials,
         prompts,
         [
-            lane.ready.observed or ATTACHED if attach and number else label(settings, lane.ready.drafters)
+            lane.ready.observed or SPECCHAT_SERVER if attach and number else label(settings, lane.ready.drafters)
             for number, (settings, lane) in enumerate(zip(pair, engine.lanes, strict=True))
         ],
         greedy=sampling.greedy,

@@ -195,6 +195,17 @@ def check_attached(url: str | None, options: Mapping[str, object]) -> None:
             raise UsageError(f"--{name} contradicts --attach: the server at {url} was started with its own")
 
 
+def check_lanes(url: str | None, right: str | None, order: str | None) -> None:
+    """Refuse what is said of the right lane where that is the server of this address.
+
+    Raises:
+        UsageError: something is.
+    """
+    for name, value in (("--right", right), ("--order", order)) if url else ():
+        if value is not None:
+            raise UsageError(f"{name} contradicts --attach: the server is the right lane, asked after the left one")
+
+
 def check(options: Mapping[str, object]) -> None:
     """Refuse options that contradict each other.
 

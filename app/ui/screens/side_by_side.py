@@ -218,12 +218,12 @@ class SideScreen(Screen[Conversation | None]):
         elif self.duet.done and self.has_class("-narrow"):
             state = f"{verdict(self.duet.comparison, comparable=self.duet.comparable)} · ^b summary"
         else:
-            state = order_text(self.duet.order)
+            state = order_text(self.duet.order, observed=self.duet.server is not None)
         if self._frame.border_subtitle != state:
             self._frame.border_subtitle = state
 
     def _show_targets(self) -> None:
-        names = dict.fromkeys(lane.ready.target for lane in self.duet.readies())
+        names = dict.fromkeys(lane.ready.target for lane in self.duet.readies() if lane.ready.target)
         exact = [lane.exact for lane in self.duet.readies()]
         note = "" if None in exact else "exact" if all(exact) else "not exact here"
         self._masthead.show_targets(" | ".join(escape_controls(name) for name in names), note)

@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.side_by_side.duet import SIDES, Duet
-from specchat.app.ui.widgets.side_figures import status
+from specchat.app.ui.widgets.side_figures import BY_STREAM, status
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Order
 
@@ -40,10 +40,14 @@ class LaneColumn(Vertical):
 
     def show_set_up(self) -> None:
         """The set-up, as far as it is known."""
+        clock = f" · {BY_STREAM}" if self._duet.observes(self._side) else ""
         target = "" if self._duet.same_target else f"  {escape_controls(self._duet.targets[self._side])}"
         self._title.update(
             Content.assemble(
-                (f"{SIDES[self._side]} ", "dim"), (escape_controls(self._duet.labels[self._side]), "bold"), target
+                (f"{SIDES[self._side]} ", "dim"),
+                (escape_controls(self._duet.labels[self._side]), "bold"),
+                clock,
+                target,
             )
         )
 

@@ -7,8 +7,19 @@ from rich.table import Table
 from rich.text import Text
 from textual.widgets import Static
 
+from specchat.app.sanitize import escape_controls
+from specchat.app.side_by_side.attached_lanes import OWN_STREAM
 from specchat.app.side_by_side.duet import Duet
-from specchat.app.ui.widgets.side_figures import Pair, exactness, gains, spread, texts, timing
+from specchat.app.ui.widgets.side_figures import (
+    Pair,
+    exactness,
+    gains,
+    gains_beside_server,
+    spread,
+    texts,
+    texts_beside_server,
+    timing,
+)
 from specchat.engine import CLOCKS
 
 HINT = "with --exact no token's bits depend on what rides along, and rounding cannot part the texts"
@@ -24,13 +35,20 @@ class SideSummary(Static):
     def show(self, duet: Duet) -> None:
         """The figures of the last replies."""
         comparison = duet.comparison
-        first, second = timing(comparison, duet.labels), [*gains(comparison), *spread(duet.runs)]
+        observed = duet.server is not None
+        first = timing(comparison, duet.labels, observed=observed)
+        second = [*(gains_beside_server if observed else gains)(comparison), *spread(duet.runs)]
         table = Table.grid(padding=(0, 3))
         if self.app.size.width - 6 >= self.TWO_GROUPS:
             table.add_row(self._group(first), self._group(second))
         else:
             table.add_row(self._group([*first, *second]))
-        sentence, same = texts(comparison, duet.gap, greedy=duet.greedy, same_prompt=duet.same_prompt)
+        greedy, same_prompt = duet.greedy, duet.same_prompt
+        if observed:
+            said = duet.reply(0), duet.reply(1)
+            sentence, same = texts_beside_server(said, greedy=greedy, same_prompt=same_prompt)
+        else:
+            sentence, same = texts(comparison, duet.gap, greedy=greedy, same_prompt=same_prompt)
         style = "label" if same is None else "same" if same else "differ"
         whole = Table.grid()
         whole.add_row(table)
@@ -42,8 +60,9 @@ class SideSummary(Static):
 
     def explain(self, duet: Duet) -> None:
         """Before the first prompt: how the clocks count."""
+        clocks = CLOCKS if duet.server is None else OWN_STREAM.format(escape_controls(duet.server))
         note = exactness(duet.readies())
-        self.update(Text(f"{CLOCKS}\n{note}" if note else CLOCKS, self._style("label")))
+        self.update(Text(f"{clocks}\n{note}" if note else clocks, self._style("label")))
 
     def _group(self, rows: list[Pair]) -> Table:
         table = Table.grid(padding=(0, 2))

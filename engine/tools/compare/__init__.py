@@ -3,7 +3,14 @@
 Importing this package loads neither torch nor transformers.
 """
 
-from specchat.engine.tools.compare.figures import SAMPLED, WITHOUT_MODEL, Comparison, LaneTally, top2_gap
+from specchat.engine.tools.compare.figures import (
+    SAMPLED,
+    WITHOUT_MODEL,
+    Comparison,
+    LaneTally,
+    first_difference,
+    top2_gap,
+)
 from specchat.engine.tools.compare.report import ComparisonReport, make_report, spread_line
 from specchat.engine.tools.compare.runner import Lanes, Trial, run_trials, submit_probe
 
@@ -15,6 +22,7 @@ __all__ = [
     "LaneTally",
     "Lanes",
     "Trial",
+    "first_difference",
     "make_report",
     "run_trials",
     "spread_line",

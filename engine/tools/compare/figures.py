@@ -198,8 +198,8 @@ class Comparison:
         return self.difference is None
 
 
-def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Index at which two replies first differ (a different end counts); None if they do not."""
+def first_difference(a: Sequence[int] | str, b: Sequence[int] | str) -> int | None:
+    """Index at which two replies, tokens or texts, first differ (a different end counts); None if they do not."""
     return next((i for i, (x, y) in enumerate(zip_longest(a, b)) if x != y), None)
 
 

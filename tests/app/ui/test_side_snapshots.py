@@ -93,6 +93,13 @@ def test_sampled_in_sequence(snap_compare: Compare, tmp_path: Path) -> None:
     assert snap_compare(stage.app, terminal_size=WIDE, run_before=before(stage, both_finished))
 
 
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_beside_a_server(snap_compare: Compare, tmp_path: Path, size: tuple[int, int]) -> None:
+    stage = SideStage(tmp_path, order=Order.SEQUENTIAL, server="http://127.0.0.1:8080")
+    keys = ("ctrl+b",) if size == NARROW else ()
+    assert snap_compare(stage.app, terminal_size=size, run_before=before(stage, both_finished, *keys))
+
+
 def test_how_the_clock_counts(snap_compare: Compare, tmp_path: Path) -> None:
     stage = SideStage(tmp_path)
     assert snap_compare(stage.app, terminal_size=WIDE, run_before=before(stage, both_finished, "f1"))

@@ -366,4 +366,5 @@ def test_ask_prints_what_a_server_says_and_keeps_what_has_come(tmp_path: Path, m
         broken = command("ask", "Hello?", "--attach", server.url, "--save")
         assert (broken.code, broken.out, broken.err) == (2, "1. Grapes\n", "specchat: no memory\n")
     assert "1. Grapes" in command("export").out
-    assert "specchat compare --attach" in command("--side-by-side", "--attach", server.url).sentence
+    refused = command("--side-by-side", "--attach", server.url, "--right", "none")
+    assert "--right contradicts --attach: the server is the right lane" in refused.sentence

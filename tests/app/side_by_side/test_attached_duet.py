@@ -1,0 +1,252 @@
+"""A lane here beside an attached server: when it is asked, what its figures are, and how it fails."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from specchat.app.chat.reply import Reply
+from specchat.app.cli.commands.chat import beside
+from specchat.app.settings.settings import Settings
+from specchat.app.side_by_side.attached_duet import attached_duet
+from specchat.app.side_by_side.duet import Duet, SideOptions
+from specchat.app.sources.attached import AttachedEngine
+from specchat.app.storage.store import Store
+from specchat.app.ui.widgets.side_figures import texts_beside_server
+from specchat.engine import Died, FinishReason, Loading, Ready
+from tests.app.server.served import Served
+from tests.app.sources.servers import recorded as shapes
+from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
+from tests.terminal import Terminal
+
+PATIENCE_S = 60
+LONG = 200
+"""Tokens of a reply that is still running when it is stopped."""
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Callable[..., Path]) -> Path:
+    """A model of random weights that never ends a reply by itself."""
+    return tiny_model(eos_token_id=0)
+
+
+@pytest.fixture
+def duet_of(model: Path) -> Iterator[Callable[..., Duet]]:
+    """Makes duets of that model and a server."""
+    made: list[Duet] = []
+
+    def make(url: str, key: str | None = None, max_tokens: int = 12, **shared: object) -> Duet:
+        settings = Settings(target=str(model), dtype="float32", max_tokens=max_tokens, **shared)  # type: ignore[arg-type]
+        duet = attached_duet(settings, SideOptions("ngram:gamma=3"), AttachedEngine(url, key))
+        made.append(duet)
+        duet.connect(None)
+        return duet
+
+    yield make
+    for duet in made:
+        duet.end()
+
+
+def wait(duet: Duet, reached: Callable[[], bool]) -> None:
+    """Drain as the screen does until something is reached."""
+    end = time.monotonic() + PATIENCE_S
+    while not reached():
+        assert time.monotonic() < end
+        for record in duet.drain():
+            assert not isinstance(record, Died), record
+            if isinstance(record, Ready):
+                duet.ready()
+        time.sleep(0.01)
+
+
+def ask(duet: Duet, prompt: str = "the quick brown fox") -> tuple[Reply, Reply]:
+    """Both replies to a prompt, once they have ended."""
+    duet.send(prompt)
+    turns = len(duet.conversations[1].turns)
+    wait(duet, lambda: duet.done and len(duet.conversations[1].turns) >= max(turns, 1))
+    left, right = duet.reply(0), duet.reply(1)
+    assert left is not None
+    assert right is not None
+    return left, right
+
+
+@pytest.mark.slow
+def test_a_server_of_ours_says_the_same(
+    duet_of: Callable[..., Duet], model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    options = ("--target", model, "--dtype", "float32", "--slots", 1)
+    with Served(*options, home=tmp_path_factory.mktemp("home"), key="secret") as server:
+        duet = duet_of(server.url, server.key)
+        left, right = ask(duet)
+        assert duet.labels == ("ngram γ 3", "specchat serve")
+        assert left.text == right.text
+        assert right.reason is FinishReason.LENGTH
+        assert right.model == model.name
+        assert duet.tally(1).seconds > 0
+        assert (duet.same_target, duet.comparable, duet.comparison.predicted) == (False, False, None)
+        assert texts_beside_server((left, right), greedy=True, same_prompt=True)[1] is True
+        duet.again()
+        wait(duet, lambda: duet.done and duet.reply(1) is not right)
+        assert len(duet.runs) == 2
+
+        server.process.kill()
+        server.process.wait(PATIENCE_S)
+        left, right = ask(duet, "and again")
+    assert left.reason is FinishReason.LENGTH
+    assert right.reason is FinishReason.ERROR
+    assert f"{server.url} was lost in mid-reply" in right.message
+
+
+def test_what_llama_cpp_tells_comes_as_it_comes(duet_of: Callable[..., Duet]) -> None:
+    with Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}) as server:
+        duet = duet_of(server.url)
+        left, right = ask(duet)
+        assert duet.labels[1] == "llama.cpp"
+        assert duet.targets[1] == "m"
+        assert [(len(r.drafted), r.accepted) for r in right.rounds][:2] == [(0, 0), (4, 2)]
+        assert duet.tally(1).metrics.tested == right.metrics.tested > 0
+        assert duet.tally(1).alpha is duet.comparison.predicted is None
+        sentence, same = texts_beside_server((left, right), greedy=True, same_prompt=True)
+        assert sentence == "they part at character 1; texts compared: a server gives no token ids"
+        assert same is None
+        (body,) = [body for path, body in server.asked if path == CHAT]
+        assert body["max_tokens"] == 12
+
+
+def test_what_vllm_tells_at_the_end_is_counted(duet_of: Callable[..., Duet]) -> None:
+    with Recorded(shapes.VLLM, {CHAT: shapes.vllm_stream(shapes.VLLM_METRICS)}) as server:
+        duet = duet_of(server.url)
+        _left, right = ask(duet)
+    m = duet.tally(1).metrics
+    assert (m.tested, m.accepted, m.passes, m.emitted) == (6, 4, 4, 7)
+    assert (m.tested, m.accepted) == (right.metrics.tested, right.metrics.accepted)
+
+
+@pytest.mark.slow
+def test_ready_waits_for_the_server_and_nothing_else_does(duet_of: Callable[..., Duet]) -> None:
+    """A server that takes the connection and is silent: the app goes on, and asks when it has spoken or gone."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        duet = duet_of(f"127.0.0.1:{silent.getsockname()[1]}")
+        seen: list[object] = []
+        while not any(isinstance(record, Loading) and record.stage == "attach" for record in seen):
+            seen += duet.drain()
+        assert not any(isinstance(record, Ready) for record in seen)
+        assert duet.labels[1].startswith("http://127.0.0.1:")
+    left, right = ask(duet)
+    assert left.reason is FinishReason.LENGTH
+    assert "cannot be reached" in right.message
+
+
+@pytest.mark.parametrize(
+    ("key", "pages", "stream", "text", "words"),
+    [
+        pytest.param(
+            "secret",
+            shapes.LLAMA_CPP,
+            (),
+            "",
+            "Invalid API Key (put the right one into SPECCHAT_API_KEY)",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(None, {}, (), "", "it is no server of the OpenAI protocol", marks=pytest.mark.slow),
+        (None, shapes.LLAMA_CPP, (*shapes.LLAMA_CPP_STREAM[:4], BREAK), "1. Gra", "ask again"),
+    ],
+    ids=["no key", "no server of the protocol", "dies in mid-reply"],
+)
+def test_a_server_that_fails_fails_in_its_lane(
+    duet_of: Callable[..., Duet],
+    key: str | None,
+    pages: dict[str, object],
+    stream: tuple[object, ...],
+    text: str,
+    words: str,
+) -> None:
+    with Recorded(pages, {CHAT: stream}, key=key) as server:  # type: ignore[dict-item]
+        duet = duet_of(server.url)
+        left, right = ask(duet)
+    assert (left.reason, len(left.emitted)) == (FinishReason.LENGTH, 12)
+    assert (right.reason, right.text) == (FinishReason.ERROR, text)
+    assert words in right.message
+    assert texts_beside_server((left, right), greedy=True, same_prompt=True) == (
+        "not compared: a reply is not complete",
+        None,
+    )
+
+
+@pytest.mark.slow
+def test_a_setting_that_the_server_does_not_take_is_said_in_its_lane(duet_of: Callable[..., Duet]) -> None:
+    with Recorded(shapes.PLAIN, {CHAT: shapes.PLAIN_STREAM}) as server:
+        left, right = ask(duet_of(server.url, lenience=0.5, temperature=0.8))
+    assert left.reason is FinishReason.LENGTH
+    assert right.message == "a server accepts drafts as it was started to: leave out --lenience"
+
+
+def test_stopped_before_the_server_was_asked(duet_of: Callable[..., Duet]) -> None:
+    with Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}) as server:
+        duet = duet_of(server.url, max_tokens=LONG)
+        duet.send("the quick brown fox")
+        wait(duet, lambda: (reply := duet.reply(0)) is not None and bool(reply.rounds))
+        duet.stop()
+        wait(duet, lambda: duet.done)
+        assert [reply.reason for reply in map(duet.reply, (0, 1))] == [FinishReason.CANCELLED] * 2  # type: ignore[union-attr]
+        assert not [path for path, _ in server.asked if path == CHAT]
+
+
+@pytest.mark.slow
+def test_the_server_s_model_and_the_one_here_are_told_apart(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a chat at a server `--target` is the server's model; the lane here has that of the settings."""
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "settings.toml").write_text(f'target = "{model}"\n')
+    with Recorded(shapes.PLAIN, {CHAT: shapes.PLAIN_STREAM}) as server:
+        make = beside(server.url, "gpt-y", {"target": "gpt-y"}, SideOptions())
+        duet = make(Settings(target="gpt-y", dtype="float32", max_tokens=4))
+        assert duet.targets[0] == str(model)
+        duet.connect(None)
+        _left, right = ask(duet)
+        assert duet.targets == (str(model), "gpt-y")
+        assert (duet.labels[1], right.model, right.text) == (
+            "OpenAI protocol",
+            "gpt-y",
+            "<think>\nHm.\n</think>\n\nHi there",
+        )
+        assert [body["model"] for path, body in server.asked if path == CHAT] == ["gpt-y"]
+        duet.end()
+
+
+@pytest.mark.slow
+def test_in_a_terminal(model: Path, tmp_path: Path) -> None:
+    with Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}, key="secret") as server:
+        options = ("--target", model, "--dtype", "float32", "--max-tokens", 12)
+        arguments = (sys.executable, "-m", "specchat", "--side-by-side", "--attach", server.url, *options)
+        home = {"SPECCHAT_HOME": str(tmp_path), "SPECCHAT_API_KEY": "secret"}
+        with Terminal(*arguments, **home) as terminal:
+            terminal.wait_for("right llama.cpp · timed by its stream m")
+            assert f"The right lane is the server at {server.url}" in terminal.words
+            terminal.type("the quick brown fox\r")
+            terminal.wait_for("they part at character 1; texts compared: a server gives no token ids")
+            assert "nothing is predicted for a server" in terminal.words
+            assert terminal.leave("\x11") == 0
+    titles = [chat.title for chat in Store(tmp_path / "data" / "specchat.db").chats()]
+    assert "the quick brown fox · llama.cpp" in titles
+
+
+def test_texts_are_compared_where_they_can_be() -> None:
+    one, other = Reply(), Reply()
+    for reply, text in ((one, "a river"), (other, "a rivet")):
+        reply.tail, reply.reason = text, FinishReason.EOS
+    assert texts_beside_server((one, one), greedy=True, same_prompt=True) == (
+        "✓ identical, character for character (7); texts compared: a server gives no token ids",
+        True,
+    )
+    assert texts_beside_server((one, other), greedy=True, same_prompt=True)[0].startswith("they part at character 7")
+    assert "sampled" in texts_beside_server((one, one), greedy=False, same_prompt=True)[0]
+    assert "an earlier text differs" in texts_beside_server((one, one), greedy=True, same_prompt=False)[0]
+    assert "not complete" in texts_beside_server((one, None), greedy=True, same_prompt=True)[0]
