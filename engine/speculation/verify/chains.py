@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from specchat.engine.runner.padding import CAPTURED, captured_width
-from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
+from specchat.engine.runner.region import Numbers, Region, Regions
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import broken, most_likely, standardise
@@ -21,8 +21,8 @@ from specchat.engine.speculation.verify import top_logprobs as detail
 from specchat.engine.speculation.verify.chain_acceptance import accept, accept_greedy, near_best
 from specchat.engine.speculation.verify.outcome import Outcome, Verified, packed
 
-ANY_WIDTHS = (1, 5, 17)
-"""Widths of verdicts for rows of any kind and with details, padded."""
+DETAILED = (1, 5, 17)
+"""Widths of verdicts with details, padded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class ChainShape:
 
     @classmethod
     def of(cls, rows: int, logits: Tensor, flags: SamplingFlags, *, has_q: bool, details: int = 0) -> ChainShape:
-        """The shape that serves for `rows` rows of logits [B, T, V]."""
-        count, width = power_of_two(rows), captured_width(logits.shape[1])
-        kind = ANY if details else flags.coarse(count)
-        if kind == ANY:  # rare, so of few widths
-            width = next(each for each in ANY_WIDTHS if each >= width)
-        return cls((count, width, logits.shape[2]), kind, has_q, detail.MOST if details else 0)
+        """The shape that serves for logits [B, T, V], with `rows` rows (`Regions.count`)."""
+        width = captured_width(logits.shape[1])
+        if not details:
+            return cls((rows, width, logits.shape[2]), flags.coarse(rows), has_q, 0)
+        width = next(each for each in DETAILED if each >= width)  # rare, so of few widths
+        return cls((rows, width, logits.shape[2]), ANY, has_q, detail.MOST)
 
 
 class VerifiedChains(Verified):
@@ -80,7 +80,7 @@ class VerifiedChains(Verified):
             regions = None
         if regions is not None:
             has_q = proposal.q is not None
-            shape = ChainShape.of(len(rows), logits, flags, has_q=has_q, details=k)
+            shape = ChainShape.of(regions.count(len(rows)), logits, flags, has_q=has_q, details=k)
             on_host: dict[str, ArrayLike] = {"lengths": proposal.lengths}
             if not shape.flags.all_greedy:
                 u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]

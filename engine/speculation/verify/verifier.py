@@ -17,7 +17,7 @@ from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampling_rows import ANY, coarse_flags
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import Proposal, Support
-from specchat.engine.speculation.verify.chains import ANY_WIDTHS, ChainShape, VerifiedChains, chain_region
+from specchat.engine.speculation.verify.chains import DETAILED, ChainShape, VerifiedChains, chain_region
 from specchat.engine.speculation.verify.outcome import Verified
 from specchat.engine.speculation.verify.top_logprobs import MOST
 from specchat.engine.speculation.verify.trees import TreeShape, VerifiedTrees, drafted_widths, tree_region
@@ -68,15 +68,15 @@ class Verifier:
         """
         if self._regions is None:
             return
-        for rows in (1 << i for i in reversed(range(self._regions.rows.bit_length()))):
-            kinds = [*((flags, 0) for flags in coarse_flags(rows)), (ANY, 0), (ANY, MOST)]
+        for rows in reversed(self._regions.counts):
+            kinds = [*((flags, 0) for flags in coarse_flags(rows)), (ANY, MOST)]
             for flags, k in kinds:
-                widths = ANY_WIDTHS if flags == ANY else CAPTURED
+                widths = DETAILED if k else CAPTURED
                 for width, has_q in product(reversed(widths), {False, draws.chains and not flags.all_greedy}):
                     like = logits[:, :1].expand(-1, width, -1)
                     if width > 1 or not has_q:
                         chain_region(self._regions, ChainShape.of(rows, like, flags, has_q=has_q, details=k))
-                if draws.support is None or (flags == ANY and not k):  # lenient rows have no trees
+                if draws.support is None:
                     continue
                 for each in drafted_widths():
                     shape = TreeShape.of(rows, logits, flags, each, details=k)

@@ -19,7 +19,7 @@ from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.speculation.drafters.published.load import load_published
 from specchat.engine.worker.assembly import Assemble, put_together
 from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
-from tests.engine.published_heads import Tensors, eagle_1, eagle_3, llama, write
+from tests.engine.published_heads import Tensors, eagle_1, eagle_3, llama, medusa, medusa_of_ours, write
 from tests.engine.runner.test_on_a_gpu import DRAFTERS, SAMPLINGS, parts
 from tests.engine.tiny import VOCABULARY, ask, tiny_engine, tiny_model
 
@@ -69,7 +69,9 @@ def most_launches(gpu: PretendedGpu, drafter: str, sampling: str, assemble: Asse
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "sampling"), product((eagle_1, eagle_3), ("greedy", "sampled")))
+@pytest.mark.parametrize(
+    ("kind", "sampling"), product((eagle_1, eagle_3, medusa, medusa_of_ours), ("greedy", "sampled", "filtered", "lenient"))
+)
 def test_a_round_of_a_published_head_launches_little(
     kind: Callable[[], tuple[dict[str, Any], Tensors]], sampling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +79,7 @@ def test_a_round_of_a_published_head_launches_little(
     with pretended_gpu(monkeypatch) as gpu:
         (target,) = parts_to_gpu(llama())
         head = load_published(folder, target)
-        to_gpu(head.head)
+        _, head = parts_to_gpu(None, head)
         assert most_launches(gpu, "head", sampling, lambda config, _: put_together(config, target, head=head)) > 5
 
 
