@@ -32,19 +32,17 @@ class ChainShape:
     logits: tuple[int, int, int]
     """Rows, width and vocabulary, padded."""
     flags: SamplingFlags
-    has_q: bool
-    """Whether drafts have distributions."""
     details: int
     """Entries per list; 0 for none."""
 
     @classmethod
-    def of(cls, rows: int, logits: Tensor, flags: SamplingFlags, *, has_q: bool, details: int = 0) -> ChainShape:
+    def of(cls, rows: int, logits: Tensor, flags: SamplingFlags, *, details: int = 0) -> ChainShape:
         """The shape that serves for logits [B, T, V], with `rows` rows (`Regions.count`)."""
         width = captured_width(logits.shape[1])
         if not details:
-            return cls((rows, width, logits.shape[2]), flags.coarse(rows), has_q, 0)
+            return cls((rows, width, logits.shape[2]), flags.coarse(rows), 0)
         width = next(each for each in DETAILED if each >= width)  # rare, so of few widths
-        return cls((rows, width, logits.shape[2]), ANY, has_q, detail.MOST)
+        return cls((rows, width, logits.shape[2]), ANY, detail.MOST)
 
 
 class VerifiedChains(Verified):
@@ -79,15 +77,17 @@ class VerifiedChains(Verified):
         if k > detail.MOST:
             regions = None
         if regions is not None:
-            has_q = proposal.q is not None
-            shape = ChainShape.of(regions.count(len(rows)), logits, flags, has_q=has_q, details=k)
+            shape = ChainShape.of(regions.count(len(rows)), logits, flags, details=k)
             on_host: dict[str, ArrayLike] = {"lengths": proposal.lengths}
             if not shape.flags.all_greedy:
                 u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
                 on_host |= {"u": self._u, "u_last": u_last, "settings": setting_numbers(sampling)}
             self._room = shape.logits[1] - 1
-            inputs = {"logits": logits, "drafted": drafted} | ({} if proposal.q is None else {"q": proposal.q})
-            whole = chain_region(regions, shape)(on_host, inputs)[0][: len(rows)]
+            inputs, region = {"logits": logits, "drafted": drafted}, chain_region(regions, shape)
+            on_host["drawn"] = [proposal.q is not None]
+            if proposal.q is not None and "q" in region.inputs:
+                inputs["q"] = proposal.q
+            whole = region(on_host, inputs)[0][: len(rows)]
         else:
             settings = SamplingRows.of(sampling, device)
             draws = None
@@ -168,19 +168,23 @@ def _region(regions: Regions, shape: ChainShape) -> Region:
     device, (rows, width, vocabulary) = regions.pool.device, shape.logits
     gamma, most = width - 1, regions.rows * CAPTURED[-1] * vocabulary
     numbers = Numbers(
-        device, {"lengths": (rows,)}, {"u": (rows, gamma), "u_last": (rows,), "settings": (rows, NUMBERS)}
+        device, {"lengths": (rows,), "drawn": (1,)}, {"u": (rows, gamma), "u_last": (rows,), "settings": (rows, NUMBERS)}
     )
     inputs = {
         "logits": regions.shared("logits", shape.logits, most, torch.float32),
         "drafted": torch.zeros(rows, gamma, dtype=torch.long, device=device),
     }
-    if shape.has_q:
+    if gamma and not shape.flags.all_greedy:
         inputs["q"] = regions.shared("q", (rows, gamma, vocabulary), most, torch.float32)
 
     def run() -> list[Tensor]:
         settings = SamplingRows.from_numbers(numbers["settings"], shape.flags)
         draws = None if shape.flags.all_greedy else (numbers["u"], numbers["u_last"])
-        logits, drafted, lengths = inputs["logits"], inputs["drafted"], numbers["lengths"]
-        return [_verdict(logits, drafted, lengths, settings, draws, inputs.get("q"), shape.details)]
+        logits, drafted, lengths, q = inputs["logits"], inputs["drafted"], numbers["lengths"], inputs.get("q")
+        if q is not None:  # tokens that were not drawn have one-hot distributions
+            certain = numbers["drawn"] == 0
+            q.masked_fill_(certain, 0.0)
+            q.scatter_add_(-1, drafted[..., None], certain.float().expand(rows, gamma, 1))
+        return [_verdict(logits, drafted, lengths, settings, draws, q, shape.details)]
 
     return regions.region(numbers, inputs, run)
