@@ -151,4 +151,3 @@ class Regions:
                 place.copy_(made)
 
         return Region(numbers, inputs, places, self.pool.graph(run))
-

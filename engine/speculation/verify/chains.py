@@ -168,7 +168,9 @@ def _region(regions: Regions, shape: ChainShape) -> Region:
     device, (rows, width, vocabulary) = regions.pool.device, shape.logits
     gamma, most = width - 1, regions.rows * CAPTURED[-1] * vocabulary
     numbers = Numbers(
-        device, {"lengths": (rows,), "drawn": (1,)}, {"u": (rows, gamma), "u_last": (rows,), "settings": (rows, NUMBERS)}
+        device,
+        {"lengths": (rows,), "drawn": (1,)},
+        {"u": (rows, gamma), "u_last": (rows,), "settings": (rows, NUMBERS)},
     )
     inputs = {
         "logits": regions.shared("logits", shape.logits, most, torch.float32),

@@ -83,7 +83,9 @@ def parts(drafter: str, hidden: int = 32) -> tuple[LoadedModel, dict[str, Any]]:
     target = tiny_model(hidden=hidden)
     if drafter in ("bigram", "unigram"):
         counter = TokenCounter(VOCABULARY)
-        counter.add(np.frombuffer(b"abababab the cat sat on the mat, the cat sat 0123456789", np.uint8).astype(np.int64))
+        counter.add(
+            np.frombuffer(b"abababab the cat sat on the mat, the cat sat 0123456789", np.uint8).astype(np.int64)
+        )
         return target, {"tables": LoadedTables(counter.counts(), "tables")}
     if drafter.startswith("model"):
         return target, {"draft": tiny_model(seed=1, layers=1, hidden=hidden)}
@@ -329,7 +331,9 @@ def test_so_does_exact_mode_and_a_gamma_that_adapts(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("drafter", "kind"), [each for each in product(DRAFTERS, SAMPLINGS) if each not in OF_OTHER_SHAPE])
+@pytest.mark.parametrize(
+    ("drafter", "kind"), [each for each in product(DRAFTERS, SAMPLINGS) if each not in OF_OTHER_SHAPE]
+)
 def test_a_real_one_gives_what_the_cpu_gives(drafter: str, kind: str) -> None:
     requests = mixed(drafter, SAMPLINGS[kind])
     expected = replies(requests, drafter, hidden=REAL)

@@ -94,7 +94,10 @@ def table_drafters(
     counts: Counts, penalties: Penalties, vocabulary: int, target: Runner, ends: Collection[int]
 ) -> tuple[TableDrafter, TableDrafter]:
     """The drafters bigram and unigram."""
-    networks = BigramNetwork(counts, vocabulary, target.device), UnigramNetwork(counts, vocabulary, target.device)
+    networks: tuple[BigramNetwork | UnigramNetwork, ...] = (
+        BigramNetwork(counts, vocabulary, target.device),
+        UnigramNetwork(counts, vocabulary, target.device),
+    )
     passes = target.graph_runner
     bigram, unigram = (
         TableDrafter(
