@@ -183,10 +183,12 @@ def _region(regions: Regions, shape: ChainShape) -> Region:
         settings = SamplingRows.from_numbers(numbers["settings"], shape.flags)
         draws = None if shape.flags.all_greedy else (numbers["u"], numbers["u_last"])
         logits, drafted, lengths, q = inputs["logits"], inputs["drafted"], numbers["lengths"], inputs.get("q")
-        if q is not None:  # tokens that were not drawn have one-hot distributions
-            certain = numbers["drawn"] == 0
-            q.masked_fill_(certain, 0.0)
-            q.scatter_add_(-1, drafted[..., None], certain.float().expand(rows, gamma, 1))
+        if q is not None:
+            # Tokens that were not drawn have one-hot distributions; behind a draft an earlier one's are left.
+            certain = (numbers["drawn"] == 0).expand(rows, gamma)
+            behind = torch.arange(gamma, device=device) >= lengths[:, None]
+            q.masked_fill_((certain | behind)[..., None], 0.0)
+            q.scatter_add_(-1, drafted[..., None], certain.float()[..., None])
         return [_verdict(logits, drafted, lengths, settings, draws, q, shape.details)]
 
     return regions.region(numbers, inputs, run)
