@@ -60,7 +60,8 @@ DRAFTERS = [
     "bigram",
     "unigram",
 ]
-FEW = [pytest.param(each, marks=pytest.mark.slow) if each == "model-tree" else each for each in DRAFTERS]
+LATER = ("model-tree", "bigram", "unigram")
+FEW = [pytest.param(each, marks=pytest.mark.slow) if each in LATER else each for each in DRAFTERS]
 """With what takes long only where there is time."""
 SAMPLINGS = {
     "greedy": Sampling(temperature=0.0),
@@ -74,6 +75,11 @@ SAMPLINGS = {
 }
 OF_OTHER_SHAPE = list(product(["model-tree"], ["sampled", "filtered", "top-k"]))
 """Whose trees have another shape on a GPU than on the CPU, so that sampled replies are others."""
+OF_EVERY_DAY = [
+    *product([each for each in DRAFTERS if each not in ("bigram", "unigram")], ["greedy"]),
+    ("combined", "filtered"),
+    ("bigram", "sampled"),
+]
 REAL = 64
 """Hidden size of models on a real one: their heads are large enough for all kernels."""
 
@@ -189,7 +195,7 @@ def mixed(drafter: str, sampling: Sampling) -> list[Request]:
 @pytest.mark.parametrize(
     ("drafter", "kind"),
     [
-        pytest.param(*each, marks=() if each[1] == "greedy" or each == ("combined", "filtered") else pytest.mark.slow)
+        pytest.param(*each, marks=() if each in OF_EVERY_DAY else pytest.mark.slow)
         for each in product(DRAFTERS, SAMPLINGS)
         if each not in OF_OTHER_SHAPE
     ],
