@@ -16,13 +16,15 @@ from specchat.engine.errors import first_line
 from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.padding import CAPTURED, captured_width
-from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
+from specchat.engine.runner.region import Numbers, Region, Regions
 from specchat.engine.runner.static_view import StaticView
 from specchat.engine.runner.tree import chain
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.runner.tree_part import TreePart
 
 _FEWEST_COLUMNS = 256
+_FAR = 1.25
+"""How many times as many columns are worth a bucket of their own."""
 _MOST = 256
 """Buckets there may be."""
 
@@ -86,7 +88,7 @@ class GraphRunner:
     @property
     def row_counts(self) -> list[int]:
         """Rows that passes may have."""
-        return sorted({self._rows(batch) for batch in range(1, self.cache.slots + 1)})
+        return self._buckets.counts
 
     @property
     def column_counts(self) -> list[int]:
@@ -126,12 +128,9 @@ class GraphRunner:
     def seats(self, slots: Sequence[int]) -> Seats:
         """Where the rows in these slots are in a pass: one after the other, but for a pass over all slots, which reads
         the cache where it lies."""
-        count, every = self._rows(len(slots)), range(self.cache.slots)
+        count, every = self._buckets.count(len(slots)), range(self.cache.slots)
         whole = count == self.cache.slots
         return Seats(count, *((slots, every) if whole else (every[: len(slots)], slots)))
-
-    def _rows(self, batch: int) -> int:
-        return min(power_of_two(batch), self.cache.slots)
 
     def columns(self, end: int) -> int:
         """Columns of a pass that writes up to `end`."""
@@ -208,6 +207,8 @@ def _sizes(columns: int, most: int) -> list[int]:
         sizes = [min(_FEWEST_COLUMNS, columns)]
         while sizes[-1] < columns:
             sizes.append(min(sizes[-1] * factor, columns))
+        if len(sizes) > 1 and sizes[-1] < _FAR * sizes[-2]:
+            del sizes[-2]
         if len(sizes) <= max(most, 1) or len(sizes) <= 2:
             return sizes
         factor *= 2

@@ -95,10 +95,16 @@ class Regions:
 
     def __init__(self, pool: GraphPool, rows: int, most: int) -> None:
         self.pool = pool
-        self.rows = power_of_two(rows)
+        self.rows = rows
+        self.counts = [1 << i for i in range(rows.bit_length()) if 2 << i <= rows] + [rows]
+        """Rows that regions have: powers of two up to half of the most, then the most."""
         self._most = most
         self._made: OrderedDict[Hashable, Region] = OrderedDict()
         self._shared: dict[str, Tensor] = {}
+
+    def count(self, rows: int) -> int:
+        """Rows of the region that so many fit into."""
+        return next(count for count in self.counts if count >= rows)
 
     @property
     def keys(self) -> list[Hashable]:
@@ -145,8 +151,3 @@ class Regions:
                 place.copy_(made)
 
         return Region(numbers, inputs, places, self.pool.graph(run))
-
-
-def power_of_two(n: int) -> int:
-    """The next power of two: rows of a region."""
-    return 1 << (n - 1).bit_length()

@@ -55,14 +55,14 @@ class SamplingFlags(NamedTuple):
 
     def coarse(self, rows: int) -> SamplingFlags:
         """Flags that serve as well and of which there are few (`coarse_flags`), for a region of so many rows."""
-        greedy, plain, small, filtered = coarse_flags(rows)
+        greedy, plain, small, _ = coarse_flags(rows)
         if self.lenient:
             return ANY
         if self.all_greedy:
             return greedy
         if not (self.max_top_k or self.any_top_p or self.any_min_p):
             return plain
-        return small if self.all_top_k and self.max_top_k <= _SMALL_TOP_K else filtered
+        return small if self.all_top_k and self.max_top_k <= _SMALL_TOP_K else ANY
 
     @property
     def strict(self) -> SamplingFlags:
@@ -86,12 +86,13 @@ ANY = SamplingFlags(
 
 @lru_cache
 def coarse_flags(rows: int) -> tuple[SamplingFlags, SamplingFlags, SamplingFlags, SamplingFlags]:
-    """Flags that graphs are made for: all greedy, no filters, a small top-k beside others, all filters. In the last
-    three some rows may be greedy, where there are several."""
-    filtered = ANY._replace(lenient=False, any_greedy=rows > 1, lenient_greedy=False)
-    plain = filtered._replace(all_filtered=False, max_top_k=0, any_top_p=False, any_min_p=False)
-    small = filtered._replace(all_top_k=True, max_top_k=_SMALL_TOP_K)
-    return plain._replace(all_greedy=True, any_greedy=True), plain, small, filtered
+    """Flags that graphs are made for: all greedy, no filters, a small top-k beside others, any. In the second and third
+    some rows may be greedy, where there are several."""
+    small = ANY._replace(
+        lenient=False, any_greedy=rows > 1, lenient_greedy=False, all_top_k=True, max_top_k=_SMALL_TOP_K
+    )
+    plain = small._replace(all_filtered=False, all_top_k=False, max_top_k=0, any_top_p=False, any_min_p=False)
+    return plain._replace(all_greedy=True, any_greedy=True), plain, small, ANY
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.combined import CombinedDrafter
 from specchat.engine.speculation.drafters.copying import CopyDrafter
-from specchat.engine.speculation.drafters.draft_model import ModelDrafter
 from specchat.engine.speculation.drafters.early_exit import SAMPLE, EarlyExitDrafter
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
@@ -43,7 +42,7 @@ from specchat.engine.speculation.drafters.recycling import RecyclingDrafter
 from specchat.engine.speculation.drafters.suffix import SuffixDrafter
 from specchat.engine.speculation.drafters.tables.drafter import table_drafters
 from specchat.engine.speculation.drafters.tables.folder import LoadedTables, is_tables, load_tables
-from specchat.engine.speculation.verify.verifier import Draws, Verifier
+from specchat.engine.speculation.verify.verifier import Verifier
 from specchat.engine.worker.model_drafters import drafters_of
 from specchat.engine.worker.obtain import Model, make_runner, obtain_model
 
@@ -223,7 +222,7 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     if parts.look_ahead is not None:
         drafters.insert(0, _look_ahead(parts.look_ahead, model, target, penalties))
     if parts.tables is not None:
-        bigram, unigram = table_drafters(parts.tables.counts, penalties, model.vocab_size, target.device, model.eos_ids)
+        bigram, unigram = table_drafters(parts.tables.counts, penalties, model.vocab_size, target, model.eos_ids)
         drafters = [bigram, *drafters[:-1], unigram, NoDrafter()]
         table_bytes = bigram.bytes + unigram.bytes
     if cached is not None:
@@ -322,8 +321,7 @@ def _capture(made: Assembly) -> None:
     support = next(supports, None) if made.target.branches else None
     token = torch.zeros(1, 1, dtype=torch.long, device=made.target.device)
     logits = made.target.forward(token, [0], [0])
-    drawn = any(drafter.name in made.drafters for drafter in (ModelDrafter, HeadDrafter))
-    made.verifier.capture(logits, Draws(drawn, support))
+    made.verifier.capture(logits, support)
 
 
 def free_memory() -> None:

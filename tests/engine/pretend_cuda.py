@@ -24,6 +24,7 @@ from specchat.engine.runner import flex
 from specchat.engine.runner import model_runner as cached_model
 from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.speculation.drafters.head.folder import LoadedHead
+from specchat.engine.speculation.drafters.tables.folder import LoadedTables
 from specchat.engine.worker import assembly
 
 GPU = torch.device("cuda:0")
@@ -200,10 +201,10 @@ def _there(made: Any, place: torch.device) -> Any:
     return tree_map_only(Tensor, lambda tensor: tensor.as_subclass(kind), made)
 
 
-def parts_to_gpu(*parts: LoadedModel | LoadedHead | None) -> list[Any]:
-    """Models and heads, moved there."""
+def parts_to_gpu(*parts: LoadedModel | LoadedHead | LoadedTables | None) -> list[Any]:
+    """Models and heads, moved there; tables move when they are made ready."""
     for part in parts:
-        if part is not None:
+        if isinstance(part, LoadedModel | LoadedHead):
             to_gpu(part.model if isinstance(part, LoadedModel) else part.head)
     return [
         replace(part, vocabulary=part.vocabulary.as_subclass(OnGpu)) if isinstance(part, LoadedHead) else part

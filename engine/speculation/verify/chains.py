@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from specchat.engine.runner.padding import CAPTURED, captured_width
-from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
+from specchat.engine.runner.region import Numbers, Region, Regions
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import broken, most_likely, standardise
@@ -21,8 +21,8 @@ from specchat.engine.speculation.verify import top_logprobs as detail
 from specchat.engine.speculation.verify.chain_acceptance import accept, accept_greedy, near_best
 from specchat.engine.speculation.verify.outcome import Outcome, Verified, packed
 
-ANY_WIDTHS = (1, 5, 17)
-"""Widths of verdicts for rows of any kind and with details, padded."""
+DETAILED = (1, 5, 17)
+"""Widths of verdicts with details, padded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +32,17 @@ class ChainShape:
     logits: tuple[int, int, int]
     """Rows, width and vocabulary, padded."""
     flags: SamplingFlags
-    has_q: bool
-    """Whether drafts have distributions."""
     details: int
     """Entries per list; 0 for none."""
 
     @classmethod
-    def of(cls, rows: int, logits: Tensor, flags: SamplingFlags, *, has_q: bool, details: int = 0) -> ChainShape:
-        """The shape that serves for `rows` rows of logits [B, T, V]."""
-        count, width = power_of_two(rows), captured_width(logits.shape[1])
-        kind = ANY if details else flags.coarse(count)
-        if kind == ANY:  # rare, so of few widths
-            width = next(each for each in ANY_WIDTHS if each >= width)
-        return cls((count, width, logits.shape[2]), kind, has_q, detail.MOST if details else 0)
+    def of(cls, rows: int, logits: Tensor, flags: SamplingFlags, *, details: int = 0) -> ChainShape:
+        """The shape that serves for logits [B, T, V], with `rows` rows (`Regions.count`)."""
+        width = captured_width(logits.shape[1])
+        if not details:
+            return cls((rows, width, logits.shape[2]), flags.coarse(rows), 0)
+        width = next(each for each in DETAILED if each >= width)  # rare, so of few widths
+        return cls((rows, width, logits.shape[2]), ANY, detail.MOST)
 
 
 class VerifiedChains(Verified):
@@ -79,15 +77,17 @@ class VerifiedChains(Verified):
         if k > detail.MOST:
             regions = None
         if regions is not None:
-            has_q = proposal.q is not None
-            shape = ChainShape.of(len(rows), logits, flags, has_q=has_q, details=k)
+            shape = ChainShape.of(regions.count(len(rows)), logits, flags, details=k)
             on_host: dict[str, ArrayLike] = {"lengths": proposal.lengths}
             if not shape.flags.all_greedy:
                 u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0]
                 on_host |= {"u": self._u, "u_last": u_last, "settings": setting_numbers(sampling)}
             self._room = shape.logits[1] - 1
-            inputs = {"logits": logits, "drafted": drafted} | ({} if proposal.q is None else {"q": proposal.q})
-            whole = chain_region(regions, shape)(on_host, inputs)[0][: len(rows)]
+            inputs, region = {"logits": logits, "drafted": drafted}, chain_region(regions, shape)
+            on_host["drawn"] = [proposal.q is not None]
+            if proposal.q is not None and "q" in region.inputs:
+                inputs["q"] = proposal.q
+            whole = region(on_host, inputs)[0][: len(rows)]
         else:
             settings = SamplingRows.of(sampling, device)
             draws = None
@@ -168,19 +168,27 @@ def _region(regions: Regions, shape: ChainShape) -> Region:
     device, (rows, width, vocabulary) = regions.pool.device, shape.logits
     gamma, most = width - 1, regions.rows * CAPTURED[-1] * vocabulary
     numbers = Numbers(
-        device, {"lengths": (rows,)}, {"u": (rows, gamma), "u_last": (rows,), "settings": (rows, NUMBERS)}
+        device,
+        {"lengths": (rows,), "drawn": (1,)},
+        {"u": (rows, gamma), "u_last": (rows,), "settings": (rows, NUMBERS)},
     )
     inputs = {
         "logits": regions.shared("logits", shape.logits, most, torch.float32),
         "drafted": torch.zeros(rows, gamma, dtype=torch.long, device=device),
     }
-    if shape.has_q:
+    if gamma and not shape.flags.all_greedy:
         inputs["q"] = regions.shared("q", (rows, gamma, vocabulary), most, torch.float32)
 
     def run() -> list[Tensor]:
         settings = SamplingRows.from_numbers(numbers["settings"], shape.flags)
         draws = None if shape.flags.all_greedy else (numbers["u"], numbers["u_last"])
-        logits, drafted, lengths = inputs["logits"], inputs["drafted"], numbers["lengths"]
-        return [_verdict(logits, drafted, lengths, settings, draws, inputs.get("q"), shape.details)]
+        logits, drafted, lengths, q = inputs["logits"], inputs["drafted"], numbers["lengths"], inputs.get("q")
+        if q is not None:
+            # Tokens that were not drawn have one-hot distributions; behind a draft an earlier one's are left.
+            certain = (numbers["drawn"] == 0).expand(rows, gamma)
+            behind = torch.arange(gamma, device=device) >= lengths[:, None]
+            q.masked_fill_((certain | behind)[..., None], 0.0)
+            q.scatter_add_(-1, drafted[..., None], certain.float()[..., None])
+        return [_verdict(logits, drafted, lengths, settings, draws, q, shape.details)]
 
     return regions.region(numbers, inputs, run)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.runner.padding import CAPTURED
-from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
+from specchat.engine.runner.region import Numbers, Region, Regions
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, LONGEST, tree_of
 from specchat.engine.runner.tree_mask import TreeMask
@@ -32,7 +32,7 @@ _Offer = tuple[int, float, float, float]
 
 _WIDTH = CAPTURED[-1]
 """Tokens of trees on a GPU, padded: as many as there ever are, so that there are few shapes."""
-_DEPTHS = (1, 2, 3, 4, 6, 8)
+_DEPTHS = (2, 4, 8)
 """Depths of trees on a GPU, padded."""
 
 
@@ -52,11 +52,10 @@ class TreeShape:
     def of(
         cls, rows: int, logits: Tensor, flags: SamplingFlags, widths: tuple[int, ...], *, details: int = 0
     ) -> TreeShape:
-        """The shape that serves for `rows` rows of logits [B, T, V]."""
-        count = power_of_two(rows)
+        """The shape that serves for logits [B, T, V], with `rows` rows (`Regions.count`)."""
         if details:  # rare, so of few shapes
-            return cls(count, logits.shape[2], ANY, _deepest(widths), detail.MOST)
-        return cls(count, logits.shape[2], flags.coarse(count), widths, 0)
+            return cls(rows, logits.shape[2], ANY, _deepest(widths), detail.MOST)
+        return cls(rows, logits.shape[2], flags.coarse(rows), widths, 0)
 
 
 def covering(widths: tuple[int, ...]) -> tuple[int, ...]:
@@ -118,7 +117,7 @@ class VerifiedTrees(Verified):
         tree_mask = TreeMask.of(trees, width, device)
         shape = None
         if regions is not None:
-            shape = TreeShape.of(len(rows), logits, flags, covering(tree_mask.widths), details=k)
+            shape = TreeShape.of(regions.count(len(rows)), logits, flags, covering(tree_mask.widths), details=k)
         widths = shape.widths if shape else tree_mask.widths
         seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
         self._u = uniforms(seeds, numbers, Stream.ACCEPT, len(widths) * BRANCHES).reshape(-1, len(widths), BRANCHES)

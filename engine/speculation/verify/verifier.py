@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampling_rows import ANY, coarse_flags
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import Proposal, Support
-from specchat.engine.speculation.verify.chains import ANY_WIDTHS, ChainShape, VerifiedChains, chain_region
+from specchat.engine.speculation.verify.chains import DETAILED, ChainShape, VerifiedChains, chain_region
 from specchat.engine.speculation.verify.outcome import Verified
 from specchat.engine.speculation.verify.top_logprobs import MOST
 from specchat.engine.speculation.verify.trees import TreeShape, VerifiedTrees, drafted_widths, tree_region
@@ -26,16 +25,6 @@ _CHAIN, _DRAWN, _CERTAIN = range(3)
 """What is verified together."""
 _MOST = 1024
 """Shapes of verdicts that are kept as graphs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """What the drafters of a set-up draw from."""
-
-    chains: bool = False
-    """Whether some draw chains from distributions that are not one-hot."""
-    support: Support | None = None
-    """What trees are drawn from; None if there are none."""
 
 
 class Verifier:
@@ -59,28 +48,27 @@ class Verifier:
         return self._regions.bytes if self._regions else 0
 
     @torch.inference_mode()
-    def capture(self, logits: Tensor, draws: Draws) -> None:
+    def capture(self, logits: Tensor, support: Support | None) -> None:
         """Capture the verdicts that the set-up can meet, so that no reply waits for one.
 
         Args:
             logits: [B, T, V], some of the target's.
-            draws: what drafters of this set-up draw from.
+            support: what drafters of this set-up draw trees from; None if none does.
         """
         if self._regions is None:
             return
-        for rows in (1 << i for i in reversed(range(self._regions.rows.bit_length()))):
-            kinds = [*((flags, 0) for flags in coarse_flags(rows)), (ANY, 0), (ANY, MOST)]
+        for rows in reversed(self._regions.counts):
+            kinds = [*((flags, 0) for flags in coarse_flags(rows)), (ANY, MOST)]
             for flags, k in kinds:
-                widths = ANY_WIDTHS if flags == ANY else CAPTURED
-                for width, has_q in product(reversed(widths), {False, draws.chains and not flags.all_greedy}):
+                widths = DETAILED if k else CAPTURED
+                for width in reversed(widths):
                     like = logits[:, :1].expand(-1, width, -1)
-                    if width > 1 or not has_q:
-                        chain_region(self._regions, ChainShape.of(rows, like, flags, has_q=has_q, details=k))
-                if draws.support is None or (flags == ANY and not k):  # lenient rows have no trees
+                    chain_region(self._regions, ChainShape.of(rows, like, flags, details=k))
+                if support is None:
                     continue
                 for each in drafted_widths():
                     shape = TreeShape.of(rows, logits, flags, each, details=k)
-                    tree_region(self._regions, shape, draws.support, self._cache)
+                    tree_region(self._regions, shape, support, self._cache)
 
     def judge(
         self, rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal, gammas: Sequence[int]

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -35,9 +37,13 @@ from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.speculation import round as round_module
 from specchat.engine.speculation.drafters.head.folder import LoadedHead
+from specchat.engine.speculation.drafters.published.load import load_published
+from specchat.engine.speculation.drafters.tables.counts import TokenCounter
+from specchat.engine.speculation.drafters.tables.folder import LoadedTables
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
-from tests.engine.tiny import ask, ids_of, tiny_head, tiny_model
+from tests.engine.published_heads import KINDS, llama, write
+from tests.engine.tiny import VOCABULARY, ask, ids_of, tiny_head, tiny_model
 
 DRAFTERS = [
     "none",
@@ -51,8 +57,11 @@ DRAFTERS = [
     "model-tree",
     "head",
     "combined",
+    "bigram",
+    "unigram",
 ]
-FEW = [pytest.param(each, marks=pytest.mark.slow) if each == "model-tree" else each for each in DRAFTERS]
+LATER = ("model-tree", "bigram", "unigram")
+FEW = [pytest.param(each, marks=pytest.mark.slow) if each in LATER else each for each in DRAFTERS]
 """With what takes long only where there is time."""
 SAMPLINGS = {
     "greedy": Sampling(temperature=0.0),
@@ -64,24 +73,38 @@ SAMPLINGS = {
     ),
     "lenient": Sampling(temperature=1.0, lenience=0.8, seed=5),
 }
-
-
+OF_OTHER_SHAPE = list(product(["model-tree"], ["sampled", "filtered", "top-k"]))
+"""Whose trees have another shape on a GPU than on the CPU, so that sampled replies are others."""
+OF_EVERY_DAY = [
+    *product([each for each in DRAFTERS if each not in ("bigram", "unigram")], ["greedy"]),
+    ("combined", "filtered"),
+    ("bigram", "sampled"),
+]
 REAL = 64
 """Hidden size of models on a real one: their heads are large enough for all kernels."""
 
 
-def parts(drafter: str, hidden: int = 32) -> tuple[LoadedModel, dict[str, object]]:
-    """A tiny target, and the draft model or head that the drafter needs."""
+def parts(drafter: str, hidden: int = 32) -> tuple[LoadedModel, dict[str, Any]]:
+    """A tiny target, and the draft model, head or tables that the drafter needs."""
     target = tiny_model(hidden=hidden)
+    if drafter in ("bigram", "unigram"):
+        counter = TokenCounter(VOCABULARY)
+        counter.add(
+            np.frombuffer(b"abababab the cat sat on the mat, the cat sat 0123456789", np.uint8).astype(np.int64)
+        )
+        return target, {"tables": LoadedTables(counter.counts(), "tables")}
     if drafter.startswith("model"):
         return target, {"draft": tiny_model(seed=1, layers=1, hidden=hidden)}
     return target, {"head": tiny_head(target)} if drafter in ("head", "combined") else {}
 
 
-def parts_to_cuda(*parts: LoadedModel | LoadedHead) -> list[LoadedModel | LoadedHead]:
-    """Models and heads, moved to the GPU."""
-    moved: list[LoadedModel | LoadedHead] = []
+def parts_to_cuda(*parts: LoadedModel | LoadedHead | LoadedTables) -> list[Any]:
+    """Models and heads, moved to the GPU; tables move when they are made ready."""
+    moved: list[Any] = []
     for part in parts:
+        if isinstance(part, LoadedTables):
+            moved.append(part)
+            continue
         (part.model if isinstance(part, LoadedModel) else part.head).to("cuda")
         moved.append(replace(part, vocabulary=part.vocabulary.to("cuda")) if isinstance(part, LoadedHead) else part)
     return moved
@@ -117,12 +140,17 @@ def replies(
     gives_up: bool = False,
     real: bool = False,
     hidden: int = 32,
+    published: Path | None = None,
 ) -> list[list[int]]:
     """The tokens of each reply; on the pretended device, every turn is checked for what the host waits for."""
-    target, draft = parts(drafter, hidden)
+    target, draft = (llama(), {}) if published else parts(drafter, hidden)
     if gpu is not None or real:
-        target, *moved = (parts_to_cuda if real else parts_to_gpu)(target, *draft.values())
+        move = parts_to_cuda if real else parts_to_gpu
+        target, *moved = move(target, *draft.values())
         draft = dict(zip(draft, moved, strict=True))
+    if published:  # which goes to where the target is
+        head = load_published(published, target)
+        draft = {"head": head if gpu is None else parts_to_gpu(head)[0]}
 
     def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
         return put_together(config, target, **draft)
@@ -167,9 +195,9 @@ def mixed(drafter: str, sampling: Sampling) -> list[Request]:
 @pytest.mark.parametrize(
     ("drafter", "kind"),
     [
-        pytest.param(*each, marks=() if each[1] == "greedy" or each == ("combined", "filtered") else pytest.mark.slow)
+        pytest.param(*each, marks=() if each in OF_EVERY_DAY else pytest.mark.slow)
         for each in product(DRAFTERS, SAMPLINGS)
-        if each not in product(["model-tree"], ["sampled", "filtered", "top-k"])  # other shapes than on the CPU
+        if each not in OF_OTHER_SHAPE
     ],
 )
 def test_a_gpu_gives_what_the_cpu_gives_and_is_waited_for_once_a_round(
@@ -179,6 +207,17 @@ def test_a_gpu_gives_what_the_cpu_gives_and_is_waited_for_once_a_round(
     expected = replies(requests, drafter)
     with pretended_gpu(monkeypatch) as gpu:
         assert replies(requests, drafter, gpu) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "sampling"), product(("medusa", "medusa of ours"), SAMPLINGS))
+def test_published_heads_give_there_what_they_give_on_the_cpu(
+    kind: str, sampling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests, folder = mixed("head", SAMPLINGS[sampling]), write(tmp_path / "head", *KINDS[kind][0]())
+    expected = replies(requests, "head", published=folder)
+    with pretended_gpu(monkeypatch) as gpu:
+        assert replies(requests, "head", gpu, published=folder) == expected
 
 
 def test_a_target_without_a_head_sees_trees_as_trees(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,11 +337,13 @@ def test_so_does_exact_mode_and_a_gamma_that_adapts(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_a_real_one_gives_what_the_cpu_gives(drafter: str, sampling: Sampling) -> None:
-    expected = replies(mixed(drafter, sampling), drafter, hidden=REAL)
-    assert replies(mixed(drafter, sampling), drafter, real=True, hidden=REAL) == expected
+@pytest.mark.parametrize(
+    ("drafter", "kind"), [each for each in product(DRAFTERS, SAMPLINGS) if each not in OF_OTHER_SHAPE]
+)
+def test_a_real_one_gives_what_the_cpu_gives(drafter: str, kind: str) -> None:
+    requests = mixed(drafter, SAMPLINGS[kind])
+    expected = replies(requests, drafter, hidden=REAL)
+    assert replies(requests, drafter, real=True, hidden=REAL) == expected
 
 
 @pytest.mark.gpu

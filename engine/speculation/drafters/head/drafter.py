@@ -22,6 +22,7 @@ from specchat.engine.speculation.drafters.fixed_trees import BUCKETS, LATER, may
 from specchat.engine.speculation.drafters.growing.grow import Asked, grow
 from specchat.engine.speculation.drafters.growing.growth import EXPECTED, GRADES
 from specchat.engine.speculation.drafters.head.layers import Head, layer_of
+from specchat.engine.speculation.drafters.head.medusa import MedusaLayer
 from specchat.engine.speculation.drafters.head.memory import HeadMemory
 from specchat.engine.speculation.drafters.head.packed_layer import PackedLayer
 from specchat.engine.speculation.drafters.head.static_steps import StaticSteps
@@ -79,7 +80,7 @@ class HeadDrafter(Drafter):
             self._known = vocabulary.tolist()
             self.buckets, self.later, self.expected = range(2 * GRADES), (), EXPECTED
             self.steady = DEFAULT_GAMMA
-        elif isinstance(self._layer, TorchLayer) and target.graph_runner is not None:
+        elif isinstance(self._layer, TorchLayer | MedusaLayer) and target.graph_runner is not None:
             pool = target.graph_runner.pool
             self._static = StaticSteps(self._steps, self._memory, self._layer, pool, target.cache.slots)
 
@@ -96,7 +97,8 @@ class HeadDrafter(Drafter):
     def capture(self) -> None:
         """All shapes of trees and chains."""
         if self._static:
-            self._static.capture([tree_of(gamma) for gamma in range(1, LONGEST + 1)] if self._branches else [])
+            longest = min(LONGEST, self._layer.deepest) if self._branches else 0
+            self._static.capture([tree_of(gamma) for gamma in range(1, longest + 1)])
 
     def time_step(self) -> float | None:
         """Of a packed head."""

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
+from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.growing.scores import Scores
 from specchat.engine.speculation.drafters.head.layer import whole
@@ -100,6 +101,28 @@ class MedusaLayer:
         """Memory of all slots."""
         return self._states.stored.nbytes
 
+    def read_places(self, slots: Tensor, ends: Tensor, tokens: Tensor) -> Tensor:  # noqa: ARG002
+        """The state behind each row's last token [B, 1, d]; 0 where there is no row."""
+        states = self._states.stored[slots, (ends - 1).clamp_(min=0)]
+        return states.masked_fill(ends[:, None] == 0, 0.0)[:, None]
+
+    def extend_places(
+        self,
+        slots: Tensor,  # noqa: ARG002
+        ends: Tensor,  # noqa: ARG002
+        tree_mask: TreeMask,  # noqa: ARG002
+        index: Tensor,  # noqa: ARG002
+        last: int,  # noqa: ARG002
+        outcome: Tensor,
+        tokens: Tensor,  # noqa: ARG002
+    ) -> Tensor:
+        """The same states [B, P, d], whatever has been drafted."""
+        return outcome
+
+    def score_places(self, outcome: Tensor, depth: int) -> Scores:
+        """Scores of the head of this depth: computed once, as the P states of a row are the same."""
+        return self._score(outcome[:, :1], depth, outcome.shape[1])
+
     def absorb(
         self,
         slots: Sequence[int],
@@ -120,7 +143,7 @@ class MedusaLayer:
         states = self._states.stored
         slots = to_device([row.slot for row in rows], states.device)
         self._last = states[slots, to_device([end - 1 for end in ends], states.device)][:, None]
-        return Scores(self._output(self._heads(self._last, 0)))
+        return self._score(self._last, 0)
 
     def extend(
         self,
@@ -131,5 +154,9 @@ class MedusaLayer:
         tokens: Tensor,  # noqa: ARG002
     ) -> Scores:
         """Scores of the head of this depth, whatever has been drafted."""
-        logits: Tensor = self._output(self._heads(self._last, tree.depths[level[0]]))
-        return Scores(logits.expand(-1, len(level), -1))
+        return self._score(self._last, tree.depths[level[0]], len(level))
+
+    def _score(self, state: Tensor, head: int, count: int = 1) -> Scores:
+        """Scores of a head for `count` places of states [B, 1, d]."""
+        logits: Tensor = self._output(self._heads(state, head))
+        return Scores(logits.expand(-1, count, -1))

@@ -12,21 +12,22 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from specchat.engine.runner.graph_pool import GraphPool
-from specchat.engine.runner.padding import CAPTURED
-from specchat.engine.runner.region import Numbers, Region, Regions, power_of_two
+from specchat.engine.runner.region import Numbers, Region, Regions
 from specchat.engine.runner.tree import Tree, chain
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.growing.scores import Scores
 from specchat.engine.speculation.drafters.head.memory import HeadMemory
+from specchat.engine.speculation.drafters.head.placed_layer import PlacedLayer
 from specchat.engine.speculation.drafters.head.steps import DraftSteps, levels_of
-from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 
 _MOST = 512
 """Shapes that are kept."""
-_CHAINS = tuple(width - 1 for width in CAPTURED[1:])
-"""Lengths of chains, padded."""
+_WIDTHS = (5, 17, 68)
+"""Places that are read, padded, where the layer's window is larger."""
+_CHAINS = (2, 4, 8)
+"""Lengths of chains, padded, where the layer drafts longer ones."""
 
 Drafted = tuple[Tensor, Tensor | None]
 
@@ -50,11 +51,12 @@ class StaticSteps:
         slots: of the cache.
     """
 
-    def __init__(self, steps: DraftSteps, memory: HeadMemory, layer: TorchLayer, pool: GraphPool, slots: int) -> None:
+    def __init__(self, steps: DraftSteps, memory: HeadMemory, layer: PlacedLayer, pool: GraphPool, slots: int) -> None:
         self._steps = steps
         self._memory = memory
         self._layer = layer
-        self._widths = (*CAPTURED, 4 * CAPTURED[-1], layer.window)
+        self._widths = (*(width for width in _WIDTHS if width < layer.window), layer.window)
+        self._chains = (*(length for length in _CHAINS if length < layer.deepest), layer.deepest)
         self._regions = Regions(pool, slots, _MOST)
 
     @property
@@ -65,8 +67,8 @@ class StaticSteps:
     @torch.inference_mode()
     def capture(self, trees: Sequence[Tree]) -> None:
         """Capture reading, and drafting of these trees and of chains, for all numbers of rows."""
-        drafts = [(tree, True) for tree in trees] + [(chain(steps), False) for steps in sorted(_CHAINS, reverse=True)]
-        for rows in (1 << i for i in reversed(range(self._regions.rows.bit_length()))):
+        drafts = [(tree, True) for tree in trees] + [(chain(steps), False) for steps in reversed(self._chains)]
+        for rows in reversed(self._regions.counts):
             for width in reversed(self._widths):
                 state = self._read(rows, width).results[0]
             for (tree, branches), flags in product(drafts, coarse_flags(rows)):
@@ -78,12 +80,12 @@ class StaticSteps:
 
     def chain(self, rows: Sequence[SequenceState], steps: int, u: NDArray[np.float64]) -> Drafted:
         """As `DraftSteps.chain`."""
-        padded = next(length for length in _CHAINS if length >= steps)
+        padded = next(length for length in self._chains if length >= steps)
         tokens, q = self._draft(rows, chain(padded), u, branches=False)
         return tokens[:, :steps], None if q is None else q[:, :steps]
 
     def _draft(self, rows: Sequence[SequenceState], tree: Tree, u: NDArray[np.float64], *, branches: bool) -> Drafted:
-        sampling, count = [row.request.sampling for row in rows], power_of_two(len(rows))
+        sampling, count = [row.request.sampling for row in rows], self._regions.count(len(rows))
         slots, ends = [row.slot for row in rows], [len(row.tokens) - 1 for row in rows]
         unread = max(end - begin for begin, end in zip(self._memory.take_unread(rows), ends, strict=True))
         ends += [0] * (count - len(rows))
@@ -132,9 +134,9 @@ class StaticSteps:
                 level, last = levels[depth], tree.levels[depth][-1]
                 before, slots, ends = outcome[:, level.sources], numbers["slots"], numbers["ends"]
                 outcome = self._layer.extend_places(slots, ends, tree_mask, level.tokens, last, before, tokens)
-                return self._layer.score(outcome)
+                return self._layer.score_places(outcome, depth)
 
-            scores = self._layer.score(outcome)
+            scores = self._layer.score_places(outcome, 0)
             if shape.branches:
                 drafted = self._steps.tree(tree, levels, scores, extend, settings, numbers["u"])
             else:

@@ -237,6 +237,11 @@ class TorchLayer:
         state = self._head.again(outcome)
         return self._extend(first, index, tree_mask, state, self._embed(tokens), looked_at, columns)
 
+    def score_places(self, outcome: Tensor, depth: int) -> Scores:
+        """Scores [B, P, V'] of what `read_places` or `extend_places` gave [B, P, d]."""
+        del depth  # it is the same layer at all of them
+        return self.score(outcome)
+
     def score(self, outcome: Tensor) -> Scores:
         """Scores [B, P, V'] of what a step gave [B, P, d]."""
         return Scores(self._scores(outcome))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-import torch
+from torch import Tensor
 
+from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
@@ -16,6 +17,7 @@ from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.model_steps import ModelSteps
 from specchat.engine.speculation.drafters.tables.counts import Counts
 from specchat.engine.speculation.drafters.tables.networks import BigramNetwork, UnigramNetwork
+from specchat.engine.speculation.drafters.tables.static_chains import StaticChains
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft
 
@@ -29,6 +31,7 @@ class TableDrafter(Drafter):
         penalties: shared with the target, so that p and q know the same context.
         vocabulary: V, the size of the target's distributions.
         ends: tokens behind which a greedy row drafts nothing: the reply would be over.
+        static: the steps as CUDA graphs, on a GPU.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class TableDrafter(Drafter):
         penalties: Penalties,
         vocabulary: int,
         ends: Collection[int],
+        static: StaticChains | None = None,
     ) -> None:
         self.name = name
         self.bytes = network.bytes
@@ -45,6 +49,17 @@ class TableDrafter(Drafter):
         self._likeliest = network.likeliest
         self._steps = ModelSteps(network, penalties, vocabulary, lead=1)
         self._ends = ends
+        self._static = static
+
+    @property
+    def graph_bytes(self) -> int:
+        """Memory of distributions."""
+        return self._static.bytes if self._static else 0
+
+    def capture(self) -> None:
+        """Drawing a token, for all numbers of rows."""
+        if self._static:
+            self._static.capture()
 
     def propose(
         self,
@@ -53,12 +68,17 @@ class TableDrafter(Drafter):
         budgets: Sequence[Budget | None] = (),  # noqa: ARG002
     ) -> Draft:
         """Chains: the likeliest tokens where all rows are greedy and plain, else drawn, with their distributions."""
-        if all(row.request.sampling.greedy and not row.request.sampling.adjusts for row in rows):
+        plain = not any(row.request.sampling.adjusts for row in rows)
+        if plain and all(row.request.sampling.greedy for row in rows):
             chains = [self._chain(row.tokens[-1], gamma) for row, gamma in zip(rows, gammas, strict=True)]
             return Draft(chains, [len(each) for each in chains])
         steps = max(gammas)
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, steps)
-        tokens, q = self._steps.draft(rows, 1, steps, u)
+        if self._static is not None and plain:
+            drawn: tuple[Tensor, Tensor | None] = self._static.draft(rows, steps, u)
+        else:
+            drawn = self._steps.draft(rows, 1, steps, u)
+        tokens, q = drawn
         return Draft(tokens, list(gammas), q)
 
     def _chain(self, token: int, count: int) -> list[int]:
@@ -71,11 +91,23 @@ class TableDrafter(Drafter):
 
 
 def table_drafters(
-    counts: Counts, penalties: Penalties, vocabulary: int, device: torch.device, ends: Collection[int]
+    counts: Counts, penalties: Penalties, vocabulary: int, target: Runner, ends: Collection[int]
 ) -> tuple[TableDrafter, TableDrafter]:
     """The drafters bigram and unigram."""
-    bigram, unigram = BigramNetwork(counts, vocabulary, device), UnigramNetwork(counts, vocabulary, device)
-    return (
-        TableDrafter("bigram", bigram, penalties, vocabulary, ends),
-        TableDrafter("unigram", unigram, penalties, vocabulary, ends),
+    networks: tuple[BigramNetwork | UnigramNetwork, ...] = (
+        BigramNetwork(counts, vocabulary, target.device),
+        UnigramNetwork(counts, vocabulary, target.device),
     )
+    passes = target.graph_runner
+    bigram, unigram = (
+        TableDrafter(
+            name,
+            network,
+            penalties,
+            vocabulary,
+            ends,
+            StaticChains(network, vocabulary, passes.pool, passes.cache.slots) if passes else None,
+        )
+        for name, network in zip(("bigram", "unigram"), networks, strict=True)
+    )
+    return bigram, unigram
