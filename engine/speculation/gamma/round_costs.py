@@ -11,7 +11,7 @@ _MOST = 64
 
 
 class RoundCosts:
-    """A view of the cost table as it is now.
+    """A view of the cost table: passes and the rest as they are now, draft steps as they are when asked for.
 
     The size of a round's drafts is the tokens of the longest one where passes are padded, else those of all rows.
 
