@@ -16,7 +16,6 @@ The unit of time is the plain round (γ = 0) of the same batch.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import log
 from types import MappingProxyType
 
 from specchat.engine.request import MAX_GAMMA
@@ -327,7 +326,7 @@ class GammaController:
 
         Without this an engine that always drafts would never learn that plain rounds are faster.
         """
-        if costs.doubt(size) < log(max(1.0, speedup)):
+        if not costs.in_doubt(size, speedup):
             return False
         lost = max(_LEAST_LOSS, speedup - 1)
         return self._afford(lost, lost)

@@ -5,7 +5,7 @@ A round is draft steps, one verifying pass (`engine.speculation.gamma.pass_curve
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -38,11 +38,11 @@ class LatencyModel:
         self._passes: dict[int, PassCurve] = {}
         self._waiting: list[tuple[int, int, float]] = []
         """Passes that are still to be learnt from: rows, width, seconds."""
-        self._rest: dict[bool, dict[int, _Median]] = {False: {}, True: {}}
+        self._rest: dict[bool, dict[int, _Median]] = {False: defaultdict(_Median), True: defaultdict(_Median)}
         """Of rounds without drafts, and with."""
-        self._steps: dict[str, dict[int, _Median]] = {}
-        self._first: dict[str, dict[int, _Median]] = {}
-        self._further: dict[str, dict[int, _Median]] = {}
+        self._steps: dict[str, dict[int, _Median]] = defaultdict(lambda: defaultdict(_Median))
+        self._first: dict[str, dict[int, _Median]] = defaultdict(lambda: defaultdict(_Median))
+        self._further: dict[str, dict[int, _Median]] = defaultdict(lambda: defaultdict(_Median))
 
     def observe(self, rows: int, width: int, drafter: str | None, steps: int, draft_s: float, verify_s: float) -> None:
         """Learn from one round.
@@ -69,12 +69,12 @@ class LatencyModel:
     def observe_step(self, drafter: str, rows: int, seconds: float) -> None:
         """Learn from one draft step."""
         self.changes += 1
-        self._steps.setdefault(drafter, {}).setdefault(rows, _Median()).add(seconds)
+        self._steps[drafter][rows].add(seconds)
 
     def observe_rest(self, rows: int, drafted: bool, seconds: float) -> None:
         """Learn what a round took beside drafting and verification: one with drafts has more to tell."""
         self.changes += 1
-        self._rest[drafted].setdefault(rows, _Median()).add(seconds)
+        self._rest[drafted][rows].add(seconds)
 
     def plain_width(self, rows: int) -> int:
         """Width of a pass without drafts."""
@@ -129,13 +129,13 @@ class LatencyModel:
 
     def _learn_draft(self, drafter: str, rows: int, steps: int, seconds: float) -> None:
         self.changes += 1
-        self._steps.setdefault(drafter, {}).setdefault(rows, _Median()).add(seconds / steps)
-        first = self._first.setdefault(drafter, {}).setdefault(rows, _Median())
+        self._steps[drafter][rows].add(seconds / steps)
+        first = self._first[drafter][rows]
         if steps == 1:
             first.add(seconds)
         elif first.value:
             more = max(0.0, seconds - first.value) / (steps - 1)
-            self._further.setdefault(drafter, {}).setdefault(rows, _Median()).add(more)
+            self._further[drafter][rows].add(more)
 
 
 class _Median:
