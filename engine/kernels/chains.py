@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +35,15 @@ class Chains:
     @classmethod
     def plain(cls, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> Chains:
         """Rows of `lengths` tokens, each a chain from its start."""
-        positions = np.concatenate([np.arange(s, s + n, dtype=np.int32) for s, n in zip(starts, lengths, strict=True)])
+        if len(slots) == 1:
+            positions = np.arange(starts[0], starts[0] + lengths[0], dtype=np.int32)
+            of_slots = np.full(lengths[0], slots[0], dtype=np.int32)
+        else:
+            parts = [np.arange(s, s + n, dtype=np.int32) for s, n in zip(starts, lengths, strict=True)]
+            positions = np.concatenate(parts)
+            of_slots = np.repeat(np.asarray(slots, dtype=np.int32), lengths)
         return cls(
-            slots=np.repeat(np.asarray(slots, dtype=np.int32), lengths),
+            slots=of_slots,
             positions=positions,
             columns=positions,
             prefixes=positions,
@@ -60,22 +67,27 @@ class Batch:
 
     def __init__(self, tokens: NDArray[np.int64], chains: Chains, judged: Ints, threads: int) -> None:
         count = len(tokens)
-        parts = {name: np.ascontiguousarray(getattr(chains, name), dtype=np.int32) for name in _PARTS}
-        for name, part in parts.items():
+        parts = [getattr(chains, name) for name in _PARTS]
+        for name, part in zip(_PARTS, parts, strict=True):
             if name != "ancestors" and len(part) != count + (name == "ancestor_offsets"):
                 raise KernelError(f"{name} does not fit a pass over {count} tokens")
-        if count and parts["ancestor_offsets"][-1] > len(parts["ancestors"]):
+        if count and chains.ancestor_offsets[-1] > len(chains.ancestors):
             raise KernelError("ancestor_offsets points beyond the ancestors")
+        # One behind the other: beside a short pass each call into numpy is felt.
+        flat = np.concatenate(parts, dtype=np.int32, casting="unsafe")
+        places = accumulate(map(len, parts[:-1]), initial=0)
+        first, size = flat.ctypes.data, flat.itemsize
+        addresses = {name: first + size * place for name, place in zip(_PARTS, places, strict=True)}
         tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         judged = np.ascontiguousarray(judged, dtype=np.int32)
-        self._kept = (parts, tokens, judged)
+        self._kept = (flat, tokens, judged)
         self.c = CBatch(
             tokens=count,
             ids=tokens.ctypes.data,
             judged_count=len(judged),
             judged=judged.ctypes.data,
             threads=threads,
-            **{name: part.ctypes.data for name, part in parts.items()},
+            **addresses,
         )
         """Valid while this object lives; what comes out of the pass has no place yet."""
 

@@ -16,7 +16,6 @@ The unit of time is the plain round (γ = 0) of the same batch.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import log
 from types import MappingProxyType
 
 from specchat.engine.request import MAX_GAMMA
@@ -49,8 +48,8 @@ _TRIAL = 1.5
 """How much of a draft that has not paid must have been saved for it to be tried again, in its price."""
 _HELD = 16
 """Rounds that the choice of a plain one stands for at most: to choose takes some hundredths of a short pass."""
-_LATE = 16
-"""Measurements of costs that may wait."""
+_LATE = 48
+"""Measurements of costs that may wait: those of 16 rounds with drafts."""
 _LEAST_LOSS = 0.1
 """Price of a plain round that is run for comparison, in plain rounds, where little seems to be lost by it."""
 
@@ -310,6 +309,8 @@ class GammaController:
         price, before = max(1.0, self._speedup) * costs.rows, costs.verifying(settled)
         least, beside = (0, settled) if costs.ragged else (settled, 0)
         best, best_value, tokens, speedup = least, sum(shared.gains[:least]), 0.0, 1.0
+        if sum(shared.gains) - price * (costs.verifying(beside + least + 1) - before + drafted + step) <= best_value:
+            return best, speedup, best_value  # not even if all of them cost what the first one does
         for n, (gain, depth) in enumerate(zip(shared.gains, shared.depths, strict=True), 1):
             tokens += gain
             if n <= least:
@@ -325,7 +326,7 @@ class GammaController:
 
         Without this an engine that always drafts would never learn that plain rounds are faster.
         """
-        if costs.doubt(size) < log(max(1.0, speedup)):
+        if not costs.in_doubt(size, speedup):
             return False
         lost = max(_LEAST_LOSS, speedup - 1)
         return self._afford(lost, lost)

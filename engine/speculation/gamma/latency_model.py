@@ -5,7 +5,7 @@ A round is draft steps, one verifying pass (`engine.speculation.gamma.pass_curve
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from specchat.engine.speculation.gamma.pass_curve import PassCurve
 _WINDOW = 15
 """Measurements a median is taken of."""
 _LATE = 32
-"""Measurements that may wait until somebody asks: beside passes of milliseconds taking in each one at once is felt."""
+"""Passes that may wait until somebody asks: beside passes of milliseconds taking in each one at once is felt."""
 _PRIOR_DRAFT = 0.05
 """Cost ratio c of a drafter that has never run: low enough to be tried."""
 
@@ -36,13 +36,13 @@ class LatencyModel:
         self.changes = 0
         """Measurements so far: an estimate stays what it is while this does."""
         self._passes: dict[int, PassCurve] = {}
-        self._waiting: list[Callable[[], None]] = []
-        """What is still to be learnt."""
-        self._rest: dict[bool, dict[int, _Median]] = {False: {}, True: {}}
+        self._waiting: list[tuple[int, int, float]] = []
+        """Passes that are still to be learnt from: rows, width, seconds."""
+        self._rest: dict[bool, dict[int, _Median]] = {False: defaultdict(_Median), True: defaultdict(_Median)}
         """Of rounds without drafts, and with."""
-        self._steps: dict[str, dict[int, _Median]] = {}
-        self._first: dict[str, dict[int, _Median]] = {}
-        self._further: dict[str, dict[int, _Median]] = {}
+        self._steps: dict[str, dict[int, _Median]] = defaultdict(lambda: defaultdict(_Median))
+        self._first: dict[str, dict[int, _Median]] = defaultdict(lambda: defaultdict(_Median))
+        self._further: dict[str, dict[int, _Median]] = defaultdict(lambda: defaultdict(_Median))
 
     def observe(self, rows: int, width: int, drafter: str | None, steps: int, draft_s: float, verify_s: float) -> None:
         """Learn from one round.
@@ -55,21 +55,26 @@ class LatencyModel:
             draft_s: time of all draft steps.
             verify_s: time of the pass and of the acceptance.
         """
-        self._wait(lambda: self._learn_pass(rows, width, verify_s))
+        self.observe_pass(rows, width, verify_s)
         if drafter is not None and steps > 0:
-            self._wait(lambda: self._learn_draft(drafter, rows, steps, draft_s))
+            self._learn_draft(drafter, rows, steps, draft_s)
 
     def observe_pass(self, rows: int, width: int, seconds: float) -> None:
         """Learn from one pass."""
-        self._wait(lambda: self._learn_pass(rows, width, seconds))
+        self.changes += 1
+        self._waiting.append((rows, width, seconds))
+        if len(self._waiting) >= _LATE:
+            self._take_in()
 
     def observe_step(self, drafter: str, rows: int, seconds: float) -> None:
         """Learn from one draft step."""
-        self._wait(lambda: self._steps.setdefault(drafter, {}).setdefault(rows, _Median()).add(seconds))
+        self.changes += 1
+        self._steps[drafter][rows].add(seconds)
 
     def observe_rest(self, rows: int, drafted: bool, seconds: float) -> None:
         """Learn what a round took beside drafting and verification: one with drafts has more to tell."""
-        self._wait(lambda: self._rest[drafted].setdefault(rows, _Median()).add(seconds))
+        self.changes += 1
+        self._rest[drafted][rows].add(seconds)
 
     def plain_width(self, rows: int) -> int:
         """Width of a pass without drafts."""
@@ -83,7 +88,7 @@ class LatencyModel:
         """`verify` for the widths 1 … `width`."""
         self._take_in()
         curve = _nearest(self._passes, rows) or PassCurve()
-        seconds: list[float] = curve.seconds_up_to(self._padded(width)).tolist()
+        seconds = curve.seconds_up_to(self._padded(width))
         if self.ragged:
             return seconds
         return [seconds[self._padded(each) - 1] for each in range(1, width + 1)]
@@ -96,54 +101,41 @@ class LatencyModel:
 
     def draft_step(self, drafter: str, rows: int) -> float:
         """One more token drafted for each of `rows` rows."""
-        self._take_in()
         step = _nearest(self._steps.get(drafter, {}), rows)
         return step.value if step else _PRIOR_DRAFT * self.verify(rows, self.plain_width(rows))
 
     def first_step(self, drafter: str, rows: int) -> float:
         """A draft of one step."""
-        self._take_in()
         step = _nearest(self._first.get(drafter, {}), rows)
         return step.value if step and step.value else self.draft_step(drafter, rows)
 
     def further_step(self, drafter: str, rows: int) -> float:
         """One draft step behind another, which may have had more to read."""
-        self._take_in()
         step = _nearest(self._further.get(drafter, {}), rows)
         return step.value if step else self.draft_step(drafter, rows)
 
     def rest(self, rows: int, *, drafted: bool = False) -> float:
         """What a round costs beside drafting and verification, by whether anything was drafted."""
-        self._take_in()
         rest = _nearest(self._rest[drafted], rows) or _nearest(self._rest[not drafted], rows)
         return rest.value if rest else 0.0
 
-    def _wait(self, learn: Callable[[], None]) -> None:
-        """Learn this later."""
-        self.changes += 1
-        self._waiting.append(learn)
-        if len(self._waiting) >= _LATE:
-            self._take_in()
-
     def _take_in(self) -> None:
-        """Learn what has waited."""
+        """Learn from the passes that have waited."""
         waiting, self._waiting = self._waiting, []
-        for learn in waiting:
-            learn()
-
-    def _learn_pass(self, rows: int, width: int, seconds: float) -> None:
-        if rows not in self._passes:
-            self._passes[rows] = PassCurve(_nearest(self._passes, rows))
-        self._passes[rows].observe(self._padded(width), seconds)
+        for rows, width, seconds in waiting:
+            if rows not in self._passes:
+                self._passes[rows] = PassCurve(_nearest(self._passes, rows))
+            self._passes[rows].observe(self._padded(width), seconds)
 
     def _learn_draft(self, drafter: str, rows: int, steps: int, seconds: float) -> None:
-        self._steps.setdefault(drafter, {}).setdefault(rows, _Median()).add(seconds / steps)
-        first = self._first.setdefault(drafter, {}).setdefault(rows, _Median())
+        self.changes += 1
+        self._steps[drafter][rows].add(seconds / steps)
+        first = self._first[drafter][rows]
         if steps == 1:
             first.add(seconds)
         elif first.value:
             more = max(0.0, seconds - first.value) / (steps - 1)
-            self._further.setdefault(drafter, {}).setdefault(rows, _Median()).add(more)
+            self._further[drafter][rows].add(more)
 
 
 class _Median:
@@ -151,11 +143,18 @@ class _Median:
 
     def __init__(self) -> None:
         self._window: deque[float] = deque(maxlen=_WINDOW)
-        self.value = 0.0
+        self._known: float | None = 0.0
 
     def add(self, value: float) -> None:
         self._window.append(value)
-        self.value = sorted(self._window)[(len(self._window) - 1) // 2]
+        self._known = None
+
+    @property
+    def value(self) -> float:
+        """0 while there is none."""
+        if self._known is None:
+            self._known = sorted(self._window)[(len(self._window) - 1) // 2]
+        return self._known
 
 
 def _nearest(table: Mapping[int, V], rows: int) -> V | None:

@@ -12,7 +12,9 @@ microseconds. Neighbouring knots are correlated: a pass at one width says a litt
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from functools import lru_cache
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -75,11 +77,16 @@ class PassCurve:
         self._state += gain * min(surprise, _HELD_UP * math.sqrt(variance))
         p -= gain[:, None] * p_phi
 
-    def seconds_up_to(self, width: int) -> Floats:
+    def seconds_up_to(self, width: int) -> list[float]:
         """The median times of passes over 1, 2, … tokens; they never fall."""
-        weights, beyond = _up_to(width)
-        seconds: Floats = np.maximum.accumulate(np.exp(weights @ self._state) * beyond)
-        return seconds
+        # Without arrays: beside a pass, which leaves nothing in the caches, each call into numpy is felt.
+        state: list[float] = self._state.tolist()
+        state.append(0.0)
+        times = (
+            math.exp((1 - share) * state[left] + share * state[left + 1]) * beyond
+            for left, share, beyond in _up_to(width)
+        )
+        return list(accumulate(times, max))
 
     def doubt(self, width: int, beside: int = 1) -> float:
         """Standard deviation of the logarithm of time(width) / time(beside)."""
@@ -90,15 +97,18 @@ class PassCurve:
 @lru_cache(maxsize=1024)
 def _weights(width: int) -> Floats:
     """[knots], how the log time of a width is interpolated."""
-    weights = np.zeros(_N)
-    width = min(width, KNOTS[-1])
-    if width in KNOTS:
-        weights[KNOTS.index(width)] = 1
-        return weights
-    right = next(k for k, knot in enumerate(KNOTS) if knot > width)
-    share = (width - KNOTS[right - 1]) / (KNOTS[right] - KNOTS[right - 1])
-    weights[right - 1 : right + 1] = 1 - share, share
-    return weights
+    weights = np.zeros(_N + 1)
+    left, share = _between(width)
+    weights[left : left + 2] = 1 - share, share
+    return weights[:_N]
+
+
+def _between(width: int) -> tuple[int, float]:
+    """The last knot that is no wider, and how far on the way to the next one a width is."""
+    left = bisect_right(KNOTS, width) - 1
+    if left == _N - 1:
+        return left, 0.0
+    return left, (width - KNOTS[left]) / (KNOTS[left + 1] - KNOTS[left])
 
 
 def _beyond(width: int) -> float:
@@ -107,10 +117,9 @@ def _beyond(width: int) -> float:
 
 
 @lru_cache
-def _up_to(width: int) -> tuple[Floats, Floats]:
-    """[width, knots] and [width], `_weights` and `_beyond` of the widths 1, 2, …"""
-    widths = range(1, width + 1)
-    return np.array([_weights(each) for each in widths]), np.array([_beyond(each) for each in widths])
+def _up_to(width: int) -> list[tuple[int, float, float]]:
+    """`_between` and `_beyond` of the widths 1, 2, …"""
+    return [(*_between(each), _beyond(each)) for each in range(1, width + 1)]
 
 
 def _prior(i: int, j: int) -> float:

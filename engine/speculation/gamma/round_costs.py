@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log
 
 from specchat.engine.speculation.gamma.latency_model import LatencyModel
 
@@ -11,7 +12,7 @@ _MOST = 64
 
 
 class RoundCosts:
-    """A view of the cost table as it is now.
+    """A view of the cost table: passes and the rest as they are now, draft steps as they are when asked for.
 
     The size of a round's drafts is the tokens of the longest one where passes are padded, else those of all rows.
 
@@ -24,6 +25,8 @@ class RoundCosts:
     def __init__(self, latency: LatencyModel, rows: int, limit: int) -> None:
         self.rows, self.ragged = rows, latency.ragged
         self._latency = latency
+        self._doubts: dict[int, float] = {}
+        """By size, the standard deviation of the logarithm of its pass against a plain one, when last looked at."""
         plain, most = latency.plain_width(rows), max(limit, min(limit * rows, _MOST)) if self.ragged else limit
         seconds = latency.verify_up_to(rows, plain + most)[plain - 1 :]
         rest = latency.rest(rows)
@@ -43,9 +46,14 @@ class RoundCosts:
         """Of drafts of these lengths."""
         return sum(lengths) if self.ragged else max(lengths, default=0)
 
-    def doubt(self, size: int) -> float:
-        """Standard deviation of the logarithm of a pass over so much more than nothing."""
-        return self._latency.doubt(self.rows, self._latency.plain_width(self.rows) + size)
+    def in_doubt(self, size: int, speedup: float) -> bool:
+        """Whether a speedup, by a pass over so much more than nothing, is within the error of what is known."""
+        # Looked at anew only where it was too little known before: the more passes, the smaller the error.
+        least = log(max(1.0, speedup))
+        if size in self._doubts and self._doubts[size] < least:
+            return False
+        self._doubts[size] = self._latency.doubt(self.rows, self._latency.plain_width(self.rows) + size)
+        return self._doubts[size] >= least
 
     def step(self, drafter: str) -> float:
         """A draft step for all rows."""

@@ -27,6 +27,8 @@ class SharedPass:
         """Tokens of the longest row by then."""
         if ragged and len(chances) > 1:
             self._merge(chances)
+        elif len(chances) == 1:
+            self.gains, self.depths = list(chances[0]), range(1, len(chances[0]) + 1)
         else:
             self.gains = [0.0] * max(map(len, chances), default=0)
             for row in chances:

@@ -32,7 +32,6 @@ class Asked:
     """What it may cost, where that may be learnt."""
 
 
-@torch.inference_mode()
 def grow(
     asked: Sequence[Asked],
     scores: Scores,

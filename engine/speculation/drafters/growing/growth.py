@@ -16,6 +16,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import sub
+from typing import NamedTuple
 
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.tree import BRANCHES, Tree
@@ -46,8 +48,7 @@ class Node:
     """Columns of the drafter's memory of the tokens before and of this one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(NamedTuple):
     """A token to be offered."""
 
     node: Node
@@ -68,6 +69,8 @@ class Growth:
 
     def __init__(self, budget: Budget, depth: int, *, drawn: bool) -> None:
         self.budget, self._depth, self._drawn = budget, depth, drawn
+        self._floor = max(min(map(sub, budget.passes[1:], budget.passes)), _LEAST)
+        """No token is cheaper."""
         self._final = drawn or budget.line > 0
         """Whether what is offered stays; else the best of it is kept in the end."""
         self.tokens: list[int] = []
@@ -168,6 +171,8 @@ class Growth:
                 break
             bucket = bisect_right(_EDGES, share) + (GRADES if self._drawn else 0)
             chance = min(chance, node.chance * self.budget.rate(bucket))
+            if rank and chance <= self._floor:  # nor will later ones be offered
+                break
             ranked.append(Offered(node, rank, bucket, chance))
         return ranked
 

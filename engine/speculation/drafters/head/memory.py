@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from specchat.engine.sequence.scheduler import common_prefix
@@ -68,7 +67,6 @@ class HeadMemory:
             self._layer.copy(source, row.slot, known)
         return max(known, row.cached)
 
-    @torch.inference_mode()
     def absorb(
         self, rows: Sequence[SequenceState], tapped: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
     ) -> None:

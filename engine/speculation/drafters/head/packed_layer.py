@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -110,11 +111,14 @@ class PackedLayer:
         """Make the states of what the target has read since the last time."""
         if not self._read:
             return
-        counts = [len(part) for _, _, part in self._read]
-        slots = np.repeat([slot for slot, _, _ in self._read], counts)
-        columns = np.concatenate([np.arange(start, start + len(part)) for _, start, part in self._read])
         parts = [part for _, _, part in self._read]
-        self._head.absorb(slots, columns, parts[0] if len(parts) == 1 else torch.cat(parts), torch.get_num_threads())
+        # Lists first: beside a pass each call into numpy is felt.
+        slots = [slot for slot, _, part in self._read for _ in range(len(part))]
+        columns = [column for _, start, part in self._read for column in range(start, start + len(part))]
+        places = np.array([slots, columns], dtype=np.int32)
+        self._head.absorb(
+            places[0], places[1], parts[0] if len(parts) == 1 else torch.cat(parts), torch.get_num_threads()
+        )
         self._read, self._unfused = [], 0
 
     def read(self, rows: Sequence[SequenceState], begins: Sequence[int], ends: Sequence[int]) -> Scores:
@@ -123,10 +127,16 @@ class PackedLayer:
         # The last place is scored with even where it has been read.
         begins = [min(begin, end - 1) for begin, end in zip(begins, ends, strict=True)]
         counts = [end - begin for begin, end in zip(begins, ends, strict=True)]
-        tokens = [row.tokens[begin + 1 : end + 1] for row, begin, end in zip(rows, begins, ends, strict=True)]
+        ids = [
+            token
+            for row, begin, end in zip(rows, begins, ends, strict=True)
+            for token in row.tokens[begin + 1 : end + 1]
+        ]
         chains = Chains.plain([row.slot for row in rows], begins, counts)
+        sources = np.full(len(ids), STATE, dtype=np.int32)
+        judged = np.array([end - 1 for end in accumulate(counts)], dtype=np.int32)
         self._scored = 1
-        return self._run(np.concatenate(tokens), chains, np.full(sum(counts), STATE), np.cumsum(counts) - 1, len(rows))
+        return self._run(np.array(ids), chains, sources, judged, len(rows))
 
     def extend(
         self, rows: Sequence[SequenceState], tree: Tree, level: Sequence[int], parents: Sequence[int], tokens: Tensor
@@ -153,10 +163,10 @@ class PackedLayer:
             columns.append(before + place.column)
             ancestors += [before + column for column in place.path]
             offsets.append(len(ancestors))
-        slot, column, prefix, ancestor, offset = (
-            np.array(part, dtype=np.int32) for part in (slots, columns, prefixes, ancestors, offsets)
-        )
-        chains = Chains(slot, prefix + np.diff(offset), column, prefix, offset, ancestor)
+        positions = [prefix + len(place.path) for prefix, place in zip(prefixes, places, strict=True)]
+        slot, position, column, prefix = np.array([slots, positions, columns, prefixes], dtype=np.int32)
+        offset, ancestor = np.array(offsets, dtype=np.int32), np.array(ancestors, dtype=np.int32)
+        chains = Chains(slot, position, column, prefix, offset, ancestor)
         count = len(places)
         ids = np.array([place.token for place in places])
         sources = np.array([place.source for place in places], dtype=np.int32)

@@ -147,6 +147,7 @@ class TorchLayer:
         """Copy the states of the first `length` tokens."""
         self._kept.copy(source, target, length)
 
+    @torch.inference_mode()
     def absorb(
         self,
         slots: Sequence[int],
