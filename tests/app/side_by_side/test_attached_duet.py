@@ -229,10 +229,10 @@ def test_in_a_terminal(model: Path, tmp_path: Path) -> None:
         home = {"SPECCHAT_HOME": str(tmp_path), "SPECCHAT_API_KEY": "secret"}
         with Terminal(*arguments, **home) as terminal:
             terminal.wait_for("right llama.cpp · timed by its stream m")
-            assert f"The right lane is the server at {server.url}" in terminal.words
+            terminal.wait_for(f"The right lane is the server at {server.url}")
             terminal.type("the quick brown fox\r")
             terminal.wait_for("they part at character 1; texts compared: a server gives no token ids")
-            assert "nothing is predicted for a server" in terminal.words
+            terminal.wait_for("nothing is predicted for a server")
             assert terminal.leave("\x11") == 0
     titles = [chat.title for chat in Store(tmp_path / "data" / "specchat.db").chats()]
     assert "the quick brown fox · llama.cpp" in titles
