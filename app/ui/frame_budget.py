@@ -1,4 +1,7 @@
-"""Where the engine computes on all cores, drawing takes from its time: it gets a share of them, and no more."""
+"""Frame budget: the time between two frames, such that drawing takes a fixed share of the processor and no more.
+
+Where the engine computes on all cores, whatever draws takes from its time.
+"""
 
 from __future__ import annotations
 

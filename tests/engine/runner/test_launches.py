@@ -20,7 +20,7 @@ from specchat.engine.speculation.drafters.published.load import load_published
 from specchat.engine.worker.assembly import Assemble, put_together
 from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu, pretended_gpu
 from tests.engine.published_heads import Tensors, eagle_1, eagle_3, llama, medusa, medusa_of_ours, write
-from tests.engine.runner.test_on_a_gpu import DRAFTERS, SAMPLINGS, parts
+from tests.engine.runner.gpu_cases import DRAFTERS, SAMPLINGS, parts
 from tests.engine.tiny import VOCABULARY, ask, tiny_engine, tiny_model
 
 MOST = 60

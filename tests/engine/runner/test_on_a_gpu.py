@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -32,47 +29,19 @@ from specchat.engine import (
 )
 from specchat.engine.commands import Submit
 from specchat.engine.lanes.worker import LaneWorker
-from specchat.engine.models.load import LoadedModel
 from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.speculation import round as round_module
-from specchat.engine.speculation.drafters.head.folder import LoadedHead
 from specchat.engine.speculation.drafters.published.load import load_published
-from specchat.engine.speculation.drafters.tables.counts import TokenCounter
-from specchat.engine.speculation.drafters.tables.folder import LoadedTables
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
 from tests.engine.published_heads import KINDS, llama, write
-from tests.engine.tiny import VOCABULARY, ask, ids_of, tiny_head, tiny_model
+from tests.engine.runner.gpu_cases import DRAFTERS, SAMPLINGS, parts, parts_to_cuda
+from tests.engine.tiny import ask, ids_of, tiny_model
 
-DRAFTERS = [
-    "none",
-    "suffix",
-    "ngram",
-    "copy",
-    "recycling",
-    "early-exit",
-    "random",
-    "model",
-    "model-tree",
-    "head",
-    "combined",
-    "bigram",
-    "unigram",
-]
 LATER = ("model-tree", "bigram", "unigram")
 FEW = [pytest.param(each, marks=pytest.mark.slow) if each in LATER else each for each in DRAFTERS]
 """With what takes long only where there is time."""
-SAMPLINGS = {
-    "greedy": Sampling(temperature=0.0),
-    "sampled": Sampling(temperature=1.0, seed=5),
-    "filtered": Sampling(temperature=0.9, top_k=40, top_p=0.9, min_p=0.02, seed=5),
-    "top-k": Sampling(temperature=0.9, top_k=5, seed=5),
-    "penalised": Sampling(
-        temperature=0.9, repetition_penalty=1.2, presence_penalty=0.4, logit_bias=((65, 1.5),), seed=5
-    ),
-    "lenient": Sampling(temperature=1.0, lenience=0.8, seed=5),
-}
 OF_OTHER_SHAPE = list(product(["model-tree"], ["sampled", "filtered", "top-k"]))
 """Whose trees have another shape on a GPU than on the CPU, so that sampled replies are others."""
 OF_EVERY_DAY = [
@@ -82,32 +51,6 @@ OF_EVERY_DAY = [
 ]
 REAL = 64
 """Hidden size of models on a real one: their heads are large enough for all kernels."""
-
-
-def parts(drafter: str, hidden: int = 32) -> tuple[LoadedModel, dict[str, Any]]:
-    """A tiny target, and the draft model, head or tables that the drafter needs."""
-    target = tiny_model(hidden=hidden)
-    if drafter in ("bigram", "unigram"):
-        counter = TokenCounter(VOCABULARY)
-        counter.add(
-            np.frombuffer(b"abababab the cat sat on the mat, the cat sat 0123456789", np.uint8).astype(np.int64)
-        )
-        return target, {"tables": LoadedTables(counter.counts(), "tables")}
-    if drafter.startswith("model"):
-        return target, {"draft": tiny_model(seed=1, layers=1, hidden=hidden)}
-    return target, {"head": tiny_head(target)} if drafter in ("head", "combined") else {}
-
-
-def parts_to_cuda(*parts: LoadedModel | LoadedHead | LoadedTables) -> list[Any]:
-    """Models and heads, moved to the GPU; tables move when they are made ready."""
-    moved: list[Any] = []
-    for part in parts:
-        if isinstance(part, LoadedTables):
-            moved.append(part)
-            continue
-        (part.model if isinstance(part, LoadedModel) else part.head).to("cuda")
-        moved.append(replace(part, vocabulary=part.vocabulary.to("cuda")) if isinstance(part, LoadedHead) else part)
-    return moved
 
 
 @contextmanager

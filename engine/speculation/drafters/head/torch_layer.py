@@ -220,17 +220,7 @@ class TorchLayer:
         outcome: Tensor,
         tokens: Tensor,
     ) -> Tensor:
-        """As `extend`, for rows that are known on the device only: what follows is scored with [B, P, d].
-
-        Args:
-            slots: [B], int64.
-            ends: [B], int64: a row's number of tokens less one; 0 where there is no row.
-            tree_mask: of the one tree, without padding.
-            index: [P], int64, the tokens of the level; the highest is `last`.
-            last: on the host.
-            outcome: [B, P, d], what the step before scored with where these tokens were drafted.
-            tokens: [B, P], int64, what they are.
-        """
+        """As `PlacedLayer.extend_places`."""
         first, riding = ends - 1, (ends > 0)[:, None]
         lows = (ends - self.window).clamp_(min=0)
         looked_at = _Columns(slots, lows[:, None] + torch.arange(self.window + last, device=slots.device))
