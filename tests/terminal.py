@@ -175,5 +175,6 @@ def _partial_mark(written: bytes) -> int:
 
 
 def _environment(changes: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPECCHAT_", "NO_COLOR"))}
+    others = ("SPECCHAT_", "NO_COLOR", "COLUMNS", "LINES")  # a size there goes before the terminal's own
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     return kept | {"TERM": "xterm-256color", "COLORTERM": "truecolor"} | changes
