@@ -229,6 +229,12 @@ class Timeline(ScrollView, can_focus=True):
         if index is not None:
             self.post_message(self.Picked(self._lanes.replies[lane], index))
 
+    def _refresh_scrollbars(self) -> None:
+        """Say which ways it can be scrolled. Textual's own lays the screen out anew for bars, which have no room here."""
+        room, size = self.container_size, self.virtual_size
+        self.set_reactive(Widget.show_horizontal_scrollbar, size.width > room.width)
+        self.set_reactive(Widget.show_vertical_scrollbar, size.height > room.height)
+
     @property
     def _margin(self) -> int:
         """Cells for the name of the lane, where there are several."""
@@ -292,14 +298,9 @@ class Timeline(ScrollView, can_focus=True):
                 yield Segment(sign * cells, self._style(part))
 
     def _resize(self) -> None:
-        size, room = Size(self._lanes.width + self._margin, LINES * len(self._lanes.replies)), self.container_size
-        before = self.virtual_size
-        if size.height == before.height and (before.width > room.width) is (size.width > room.width):
-            # Setting it would lay the whole screen out anew; here nothing comes or goes by it.
-            self.set_reactive(Widget.virtual_size, size)
-            self._scroll_update(size)
-        else:
-            self.virtual_size = size
+        size = Size(self._lanes.width + self._margin, LINES * len(self._lanes.replies))
+        self.set_reactive(Widget.virtual_size, size)  # setting it would lay the whole screen out anew
+        self._scroll_update(size)
         if self._following:
             self.scroll_to(x=self.max_scroll_x, animate=False, immediate=True, force=True)
 
