@@ -56,6 +56,7 @@ async def test_widgets_that_are_not_seen_in_it_are_not_asked() -> None:
         await replay.at(pilot, 0.6)
         compositor = replay.screen._compositor
         transcript = replay.screen.query_one("#transcript").region
+        compositor._dirty_regions.clear()
         compositor._dirty_regions.add(Region(transcript.x, transcript.y + 2, 20, 1))
         update = compositor.render_partial_update()
         assert update is not None
