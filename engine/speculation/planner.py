@@ -90,6 +90,7 @@ class Planner:
                 drafter.offers(row),
                 drafter.expected,
                 growing=drafter.grows(row),
+                sampled=not row.request.sampling.greedy,
             )
 
     def release(self, row: SequenceState) -> None:

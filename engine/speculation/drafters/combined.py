@@ -42,7 +42,8 @@ class CombinedDrafter(Drafter):
         self.buckets = (*SuffixDrafter.buckets, *(_HEAD + bucket for bucket in head.buckets))
         """Those of the suffix drafter, then those of the head."""
         self.later = tuple(_HEAD + bucket for bucket in head.later)
-        self.expected = {_HEAD + bucket: rate for bucket, rate in head.expected.items()}
+        of_head = {_HEAD + bucket: rate for bucket, rate in head.expected.items()}
+        self.expected = {**SuffixDrafter.expected, **of_head}
         self._device = device
 
     def time_step(self) -> float | None:

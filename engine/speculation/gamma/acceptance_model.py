@@ -97,8 +97,11 @@ class AcceptanceModel:
         offers: Offers | None = None,
         *,
         growing: bool = False,
+        sampled: bool = False,
     ) -> None:
         self.drafter = drafter
+        self.kind = (drafter, sampled)
+        """Whose experience is shared."""
         self.offers = offers
         self.growing = growing
         """Whether the drafter decides while it drafts, by these rates and by prices."""
