@@ -1,0 +1,12 @@
+"""Names of the styles of `Had`, for widgets that show it."""
+
+from __future__ import annotations
+
+from specchat.app.chat.aligned_reply import Had
+
+HAD_STYLES = {had: f"had--{had.value.lower().replace(' ', '-')}" for had in Had}
+"""The component class of each."""
+UNREAD, CURSOR, LETTER, QUIET = "had--unread", "had--cursor", "had--letter", "had--quiet"
+HAD_CLASSES = {*HAD_STYLES.values(), UNREAD, CURSOR, LETTER, QUIET}
+LETTERS = "A", "B"
+"""What the two drafters are called."""
