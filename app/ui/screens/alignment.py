@@ -88,6 +88,7 @@ class AlignmentScreen(Screen[None]):
                 yield self._tokens
             yield self._legend
             yield self._card
+        self._legend.border_title, self._card.border_title = "drafters", "token"
         yield NoticeLine()
         yield KeyBar()
 

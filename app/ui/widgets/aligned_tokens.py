@@ -102,7 +102,7 @@ class AlignedTokens(ScrollView, can_focus=True):
             return
         found = self._aligned.next(self.place, Had(had), step)
         if found is None:
-            self.notify(f"no token {'behind' if step > 0 else 'before'} this one is of the kind: {had}")
+            self.notify(f"no token {'behind' if step > 0 else 'before'} this one that {had} has")
         else:
             self.go_to(found)
 

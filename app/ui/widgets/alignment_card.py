@@ -6,11 +6,13 @@ from typing import Any, ClassVar
 
 from rich.style import Style
 from rich.text import Text
+from textual.geometry import Size
 from textual.widget import Widget
 
 from specchat.app.chat.aligned_reply import AlignedReply
-from specchat.app.ui.widgets.draft_signs import draft_text
-from specchat.app.ui.widgets.had_styles import HAD_CLASSES, HAD_STYLES, LETTER, LETTERS, QUIET
+from specchat.app.ui.widgets.alignment_legend import WIDE
+from specchat.app.ui.widgets.draft_signs import END, draft_text
+from specchat.app.ui.widgets.had_styles import ALONE, HAD_CLASSES, HAD_STYLES, LETTERS, QUIET
 
 _ORDINALS = "first", "second", "third"
 
@@ -31,23 +33,32 @@ class AlignmentCard(Widget):
         self._aligned, self._place = aligned, place
         self.refresh(layout=True)
 
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 the base class names them
+        """As many lines as there are in this width."""
+        return len(self._text(width).wrap(self.app.console, width))
+
     def render(self) -> Text:
         """The token, then A, then B."""
+        return self._text(self.content_size.width)
+
+    def _text(self, width: int) -> Text:
         aligned = self._aligned
-        if aligned is None or not aligned.had:
+        if aligned is None:
             return Text()
-        had, text = aligned.had[self._place], draft_text(aligned.texts[self._place]) or "the end"
+        had, text = aligned.had[self._place], draft_text(aligned.texts[self._place]) or END
         head = Text.assemble(
             (f"token {self._place + 1} of {len(aligned.had)}  ", self._style(QUIET)),
             (text, self._style(HAD_STYLES[had])),
             (f"  {had.value}", self._style(QUIET)),
         )
-        return Text("\n").join([head, *(self._drafter(drafter) for drafter in range(2))])
+        wide = width >= WIDE
+        return Text("\n").join([head, *(self._drafter(drafter, wide=wide) for drafter in range(2))])
 
-    def _drafter(self, drafter: int) -> Text:
+    def _drafter(self, drafter: int, *, wide: bool) -> Text:
         assert self._aligned is not None
-        name = self._aligned.alignment.figures[drafter].drafter
-        return Text.assemble((LETTERS[drafter], self._style(LETTER)), f" {name}  ", self._says(drafter))
+        names = [figures.drafter for figures in self._aligned.alignment.figures]
+        gap = " " * (max(map(len, names)) - len(names[drafter]) + 2) if wide else "\n  "
+        return Text.assemble((LETTERS[drafter], self._style(HAD_STYLES[ALONE[drafter]])), f" {names[drafter]}{gap}", self._says(drafter))
 
     def _says(self, drafter: int) -> Text:
         """What the drafter proposed for the token, and what became of it."""

@@ -7,15 +7,17 @@ from typing import Any, ClassVar
 
 from rich.style import Style
 from rich.text import Text
+from textual.geometry import Size
 from textual.widget import Widget
 
 from specchat.app.chat.aligned_reply import AlignedReply, Had
 from specchat.app.ui.widgets.figures import percent
-from specchat.app.ui.widgets.had_styles import HAD_CLASSES, HAD_STYLES, LETTER, LETTERS, QUIET
+from specchat.app.ui.widgets.had_styles import ALONE, HAD_CLASSES, HAD_STYLES, LETTERS, QUIET
 
 BARS = {Had.BOTH: "█", Had.ONLY_A: "▓", Had.ONLY_B: "▒", Had.NEITHER: "░"}
-_NARROW = 60
+WIDE = 60
 """Cells from which on each drafter has one line."""
+MEANING = "A drafter has a token that comes out of its own draft when it drafts along the reply, as specchat evaluate counts."
 
 
 class AlignmentLegend(Widget):
@@ -35,43 +37,53 @@ class AlignmentLegend(Widget):
         self._drafters, self._aligned, self._instead = drafters, aligned, instead
         self.refresh(layout=True)
 
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 the base class names them
+        """As many lines as there are in this width."""
+        return len(self._text(width).wrap(self.app.console, width))
+
     def render(self) -> Text:
         """The drafters, the bar, the classes."""
-        lines = [self._drafter(place) for place in range(2)]
-        if self._aligned is None:
-            return Text("\n").join([*lines, Text(self._instead, self._style(QUIET))])
-        wide = self.size.width >= _NARROW
-        classes = [self._class(had, column=not wide) for had in Had]
-        below = [Text("   ").join(classes)] if wide else [Text(), *classes]
-        return Text("\n").join([*lines, self._bar(self.size.width), *below])
+        return self._text(self.content_size.width)
 
-    def _drafter(self, place: int) -> Text:
-        line = Text.assemble((LETTERS[place], self._style(LETTER)), " ", self._drafters[place])
+    def _text(self, width: int) -> Text:
+        wide = width >= WIDE
+        drafters = [self._drafter(place, wide=wide) for place in range(2)]
+        if self._aligned is None:
+            return Text("\n").join([*drafters, Text(self._instead, self._style(QUIET))])
+        classes = [self._class(had, column=not wide) for had in Had]
+        if wide:
+            return Text("\n").join([*drafters, self._bar(width), Text("  ").join(classes)])
+        return Text("\n").join(
+            [*drafters, Text(), self._bar(width), *classes, Text(), Text(MEANING, self._style(QUIET))]
+        )
+
+    def _drafter(self, place: int, *, wide: bool) -> Text:
+        name = self._drafters[place]
+        longest = max(map(len, self._drafters))
+        line = Text.assemble((LETTERS[place], self._had(ALONE[place])), " ", name.ljust(longest) if wide else name)
         if self._aligned is not None:
             figures = self._aligned.alignment.figures[place]
-            had = sum(self._aligned.counts[each] for each in (Had.BOTH, (Had.ONLY_A, Had.ONLY_B)[place]))
+            had = sum(self._aligned.counts[each] for each in (Had.BOTH, ALONE[place]))
             says = f"τ {figures.tau:.2f} · α {figures.alpha:.2f} · has {had} of {len(self._aligned.had)}"
-            line.append(f"{'  ' if self.size.width >= _NARROW else chr(10) + '  '}{says}", self._style(QUIET))
+            line.append(f"{'  ' if wide else chr(10) + '  '}{says}", self._style(QUIET))
         return line
 
     def _bar(self, width: int) -> Text:
         """The shares side by side, as many cells as there are."""
         assert self._aligned is not None
         counts = [self._aligned.counts[had] for had in Had]
-        ends = [round(width * part / max(sum(counts), 1)) for part in accumulate(counts, initial=0)]
+        ends = [round(width * part / sum(counts)) for part in accumulate(counts, initial=0)]
         bar = Text(no_wrap=True)
         for had, (start, end) in zip(Had, pairwise(ends), strict=True):
-            colour = self._had(had).color
-            bar.append(BARS[had] * (end - start), Style(color=colour))
+            bar.append(BARS[had] * (end - start), Style(color=self._had(had).color))
         return bar
 
     def _class(self, had: Had, *, column: bool) -> Text:
         assert self._aligned is not None
-        count = self._aligned.counts[had]
+        count, name = self._aligned.counts[had], Text(had.value, self._had(had))
         share = percent(count / len(self._aligned.had))
-        figures = f"{count:>6}{share:>7}" if column else f" {count} · {share}"
-        name = Text(had.value, self._had(had))
-        return Text.assemble(BARS[had], " ", name, " " * (8 - len(had.value)) if column else "", figures)
+        figures = f"{'':{9 - len(had.value)}}{count:>5}{share:>7}" if column else f" {count} {share}"
+        return Text.assemble((BARS[had], Style(color=self._had(had).color)), " ", name, figures)
 
     def _had(self, had: Had) -> Style:
         return self._style(HAD_STYLES[had])
