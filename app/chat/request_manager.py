@@ -23,9 +23,9 @@ from specchat.app.chat.session import Session
 from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.sources.no_source import NoSource
 from specchat.app.sources.source import Source
-from specchat.app.sources.stepper import Part, Stepper
+from specchat.app.sources.stepper import Part
 from specchat.app.storage.attachment import Attachment
-from specchat.engine import Engine, EngineError, Event, FinishReason, Message, Record, Request, Round, gamma_text
+from specchat.engine import EngineError, Event, FinishReason, Message, Record, Request, Round, gamma_text
 
 STARTING = "specchat is still starting"
 PROMPT_WAIT_S = 0.05
@@ -63,22 +63,9 @@ class RequestManager:
         return self._running.turns
 
     @property
-    def attached(self) -> bool:
-        """Whether a server answers."""
-        return self._session is not None and self._session.attached
-
-    @property
-    def engine(self) -> Engine | None:
-        """The engine that answers, where one runs here."""
-        source = self._session.source if self._session is not None else None
-        if isinstance(source, Stepper):
-            source = source.source
-        return source if isinstance(source, Engine) else None
-
-    @property
-    def paused(self) -> bool:
-        """Whether rounds are held back."""
-        return self._session is not None and isinstance(self._session.source, Stepper) and self._session.source.paused
+    def session(self) -> Session | None:
+        """What it is connected to; None while specchat starts."""
+        return self._session
 
     def connect(self, session: Session, archive: Archive | None) -> None:
         """Send prompts to this session's source, and store them and the replies in `archive`."""

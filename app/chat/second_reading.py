@@ -9,10 +9,11 @@ from uuid import uuid4
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.request_manager import STARTING, RequestManager
 from specchat.app.chat.requests import told
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import Settings
+from specchat.app.sources.stepper import Stepper
 from specchat.engine import Engine, Sampling
 
 if TYPE_CHECKING:
@@ -69,17 +70,25 @@ def _engine(requests: RequestManager) -> tuple[Engine, Settings]:
     Raises:
         UsageError: there is none that could read now.
     """
-    if requests.attached:
+    session = requests.session
+    if session is None:
+        raise UsageError(f"{STARTING}: try again in a moment")
+    if session.attached:
         raise UsageError(
             "drafts are compared by an engine, and it is not here but at the server: chat without --attach"
         )
-    if requests.engine is None or requests.settings is None:
-        raise UsageError("drafts are compared by an engine, and there is none here: open a chat with a model loaded")
-    if requests.engine.ready is None:
+    if requests.settings is None:
+        raise UsageError("drafts are compared by an engine, and this is a replay: open the chat itself")
+    source = session.source
+    if isinstance(source, Stepper):
+        if source.paused:
+            raise UsageError("no pass is run while it is paused: go on (f10) first")
+        source = source.source
+    if not isinstance(source, Engine):
+        raise UsageError("drafts are compared by an engine, and no model is loaded: /model loads one")
+    if source.ready is None:
         raise UsageError("the models are still being loaded: compare drafts when they are there")
-    if requests.paused:
-        raise UsageError("no pass is run while it is paused: go on (f10) first")
-    return requests.engine, requests.settings
+    return source, requests.settings
 
 
 def _sampling(reply: Reply, now: Sampling) -> Sampling:

@@ -116,9 +116,10 @@ class AlignedTokens(ScrollView, can_focus=True):
 
     def action_move_line(self, step: int) -> None:
         """The nearest token on a line above or below."""
-        line = self._lines.line_of(self.place)
-        if line is None:
+        own = [y for y, line in enumerate(self._lines.lines) if any(piece.token == self.place for piece in line)]
+        if not own:
             return
+        line = own[-1]  # one of line ends stands on several
         before = sum(cell_len(piece.text) for piece in _until(self._lines.lines[line], self.place))
         line += step
         while 0 <= line < len(self._lines.lines):

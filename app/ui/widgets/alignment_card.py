@@ -58,7 +58,9 @@ class AlignmentCard(Widget):
         assert self._aligned is not None
         names = [figures.drafter for figures in self._aligned.alignment.figures]
         gap = " " * (max(map(len, names)) - len(names[drafter]) + 2) if wide else "\n  "
-        return Text.assemble((LETTERS[drafter], self._style(HAD_STYLES[ALONE[drafter]])), f" {names[drafter]}{gap}", self._says(drafter))
+        return Text.assemble(
+            (LETTERS[drafter], self._style(HAD_STYLES[ALONE[drafter]])), f" {names[drafter]}{gap}", self._says(drafter)
+        )
 
     def _says(self, drafter: int) -> Text:
         """What the drafter proposed for the token, and what became of it."""
