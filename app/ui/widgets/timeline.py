@@ -21,6 +21,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
 from specchat.app.ui.timeline_layout import SCALES_MS, TimelineLayout, TimelineSlot
+from specchat.app.ui.widgets.border_titles import show_titles
 from specchat.app.ui.widgets.figures import FATES, duration
 from specchat.app.ui.widgets.timeline_styles import PARTS, timeline_styles
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
@@ -88,6 +89,7 @@ class Timeline(ScrollView, can_focus=True):
         """Lane and index."""
         self._following = True
         self._styles: dict[str, Style] = {}
+        self._titles = ("", "")
         self.border_title = "rounds"
 
     def show(self, replies: Sequence[Reply], names: Sequence[str] = (), own: int | None = None) -> None:
@@ -108,7 +110,7 @@ class Timeline(ScrollView, can_focus=True):
             changed = self._lanes.update()
         if changed:
             self._resize()
-            self.refresh()
+            self.refresh(self.size.region)
             self._describe()
 
     def pick(self, reply: Reply | None, index: int = 0) -> None:
@@ -305,17 +307,21 @@ class Timeline(ScrollView, can_focus=True):
     def _describe(self) -> None:
         """The frame says what the signs are, and what is picked or what the parts of a bar are."""
         room = self.outer_size.width - 6
-        self.border_title = next((legend for legend in LEGENDS if cell_len(legend) <= room), "rounds")
+        titles = next((legend for legend in LEGENDS if cell_len(legend) <= room), "rounds"), self._subtitle()
+        if titles != self._titles:
+            self._titles = titles
+            show_titles(self, *titles)
+
+    def _subtitle(self) -> str:
         if self._picked is None:
             legend = [f"{DRAFT} draft", f"{VERIFY} verify", f"{REST} rest"]
             legend += [f"cell {self._lanes.ms:g} ms"] if self._lanes.slots else []
             legend += [f"{PAUSED} pause"] if self._lanes.has_pauses else []
             legend += [f"{CUT} longer"] if self._lanes.has_cuts else []
-            self.border_subtitle = "  ".join(legend)
-            return
+            return "  ".join(legend)
         lane, index = self._picked
         record = self._lanes.replies[lane].rounds[index]
-        self.border_subtitle = (
+        return (
             f"round {record.number + 1}: {record.accepted} accepted, {record.wasted} wasted · "
             f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"
         )
