@@ -1,4 +1,4 @@
-"""What growing drafts have been worth: tokens gained beyond their price, by drafter, kind of sampling and batch size, and by row."""
+"""What growing drafts have been worth beyond their price, by drafter, kind of sampling and batch size, and by row."""
 
 from __future__ import annotations
 
