@@ -89,6 +89,10 @@ class CombinedDrafter(Drafter):
 
         return offers
 
+    def is_sure(self, row: SequenceState) -> bool:
+        """Where the text repeats for long: the head takes no step then."""
+        return self._suffix.has_long_match(row)
+
     def propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:
