@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ctypes import Array
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,8 +36,7 @@ class GrowthRules:
     """Of the random numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class WantedTree:
+class WantedTree(NamedTuple):
     """The tree of one row."""
 
     slot: int
@@ -63,8 +63,7 @@ class WantedTree:
     """Of its round."""
 
 
-@dataclass(frozen=True, slots=True)
-class GrownTree:
+class GrownTree(NamedTuple):
     """What has grown."""
 
     tokens: list[int]
@@ -73,8 +72,7 @@ class GrownTree:
     grades: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTokens:
+class ReadTokens(NamedTuple):
     """What the target has read of a slot."""
 
     slot: int

@@ -59,6 +59,14 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
         tokens = [tokens for tokens, _ in drafts]
         return Draft(tokens, [len(each) for each in tokens], buckets=[buckets for _, buckets in drafts])
 
+    def has_long_match(self, row: SequenceState) -> bool:
+        """Whether its draft starts with a match that is nearly always right."""
+        text = self.text(row)
+        if text.matched[1] < _LENGTHS[SURE - 2]:
+            return False
+        buckets = self._continuation(text, 1)[1]
+        return bool(buckets) and buckets[0] >= SURE
+
     def continue_behind(self, row: SequenceState, tokens: Sequence[int], count: int) -> list[int]:
         """Up to `count` tokens that are likely behind the row's text and these tokens, which need not come to stay."""
         found, buckets = self._continuation(self.text(row), count, tokens)

@@ -25,6 +25,7 @@ from specchat.engine.speculation.gamma.acceptance_model import (
     LOW,
     POSITIONS,
     AcceptanceModel,
+    Calibration,
     Prior,
     VerifiedDraft,
     around,
@@ -67,6 +68,7 @@ class GammaController:
         self._limit = min(limit, LIMIT)
         self._priors: dict[tuple[str, bool], dict[int, Prior]] = {}
         """By drafter, and whether rows are sampled: the same draft is accepted more often where they are not."""
+        self._calibrations: dict[tuple[str, bool], Calibration | None] = {}
         self._worths = Worths()
         self._speedup = 1.0
         """λ: tokens per row and plain round of time, of late."""
@@ -114,13 +116,22 @@ class GammaController:
             keys = buckets or range(POSITIONS)
             bases = dict.fromkeys(later, LOW) | {key: around(rate) for key, rate in expected.items()}
             self._priors[kind] = {key: Prior(bases.get(key, EVEN)) for key in keys}
-        return AcceptanceModel(drafter, self._priors[kind], not buckets, offers, growing=growing, sampled=sampled)
+            self._calibrations[kind] = Calibration() if expected else None
+        return AcceptanceModel(
+            drafter,
+            self._priors[kind],
+            self._calibrations[kind],
+            not buckets,
+            offers,
+            growing=growing,
+            sampled=sampled,
+        )
 
     def budget(self, acceptance: AcceptanceModel, rows: int, growing: int = 1) -> Budget:
         """What a row's growing draft may cost, of so many that grow. In plain rounds of time a token is worth 1 / λ."""
         costs, several = self._costs(rows), growing if self._latency.ragged else rows
         price, size = max(1.0, self._speedup) * rows / several, growing if self._latency.ragged else 1
-        passes = [price * costs.verifying(size * count) for count in range(MAX_GAMMA + 1)]
+        passes = [price * each for each in costs.verifying_each(size)]
         return Budget(passes, price * costs.further_step(acceptance.drafter), acceptance.rate)
 
     def choose(self, acceptances: Sequence[AcceptanceModel], rooms: Sequence[int], rows: int) -> list[int]:

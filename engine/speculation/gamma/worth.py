@@ -1,4 +1,4 @@
-"""What growing drafts have been worth: tokens gained beyond their price, by drafter, kind of sampling and batch size, and by row."""
+"""What growing drafts have been worth beyond their price, by drafter, kind of sampling and batch size, and by row."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _FORGET = 1 / 12
 """Weight of one draft in what a row's drafts have been worth."""
 _MEMORY = 1 / 64
 """Weight of one draft in what those of all rows have been worth; the first ones weigh more."""
-_FIRST = 4
+_FIRST = 2
 """How many drafts' worth of experience the first guess stands for."""
-_CURIOSITY = 0.1
+_CURIOSITY = 0.03
 """What a new row's drafts are thought to be worth beyond those of others, while little is known."""
-_TYPICAL = 0.5
+_TYPICAL = 0.35
 """Tokens that a draft of one step gains, before anything is known."""
 
 
