@@ -90,7 +90,7 @@ def compile_source(source: Path, folder: Path, compiler: str, machine: str, opti
 def knows_amx(compiler: str) -> bool:
     """Whether the compiler and its assembler know the tile instructions for x86-64."""
     command = [compiler, *_AMX, "-x", "c++", "-c", "-", "-o", os.devnull]
-    source = '#include <immintrin.h>\nvoid release() { _tile_release(); }\n'
+    source = "#include <immintrin.h>\nvoid release() { _tile_release(); }\n"
     return not subprocess.run(command, input=source, capture_output=True, text=True, check=False).returncode
 
 

@@ -19,7 +19,8 @@ from tests.engine.kernels.matrices import QUANTISED, random_matrix
 from tests.engine.kernels.test_linear import activations
 
 HERE = Path(__file__).parent
-EMULATED = ('-DSK_TILES="emulated_tiles.h"', f"-I{HERE}")
+EMULATED = ('-DSK_TILES="emulated_tiles.h"', f"-I{HERE}", "-O1")
+"""Little optimised: the scalar kernels take most of the time of a build, and the bits are the same."""
 NAME = "AMX int8 and AVX-512 VNNI"
 WITHOUT_SUPER_BLOCKS = (Format.Q4, Format.Q8, Format.Q8_MINIMUM)
 
@@ -48,9 +49,7 @@ def linear(
     kernels: Library, matrix: PackedMatrix, x: np.ndarray, bias: np.ndarray | None = None, threads: int = 1
 ) -> np.ndarray:
     y = np.empty((len(x), matrix.rows), np.float32)
-    kernels.linear(
-        matrix.c, None if bias is None else bias.ctypes.data, x.ctypes.data, len(x), y.ctypes.data, threads
-    )
+    kernels.linear(matrix.c, None if bias is None else bias.ctypes.data, x.ctypes.data, len(x), y.ctypes.data, threads)
     return y.view(np.int32)
 
 
@@ -113,6 +112,19 @@ def test_the_compiler_makes_tile_instructions_of_the_source(tmp_path: Path) -> N
     if shutil.which("objdump"):
         code = subprocess.run(["objdump", "-d", str(made)], capture_output=True, text=True, check=True).stdout
         assert all(name in code for name in ("ldtilecfg", "tdpbssd", "tilestored", "tilerelease"))
+
+
+@on_x86
+def test_a_compiler_that_does_not_know_tiles_leaves_them_out(tmp_path: Path) -> None:
+    old = tmp_path / "old-compiler"
+    old.write_text(f"""#!/bin/sh
+case "$*" in *-mamx*) echo "error: unrecognized option" >&2; exit 1;; esac
+exec {find_compiler()} "$@"
+""")
+    old.chmod(0o755)
+    assert not knows_amx(str(old))
+    made = compile_source(SOURCE / "variant_amx.cpp", tmp_path, str(old), platform.machine())
+    assert b"amx_kernels" in made.read_bytes()  # a function all the same, which says that there are none
 
 
 def test_where_there_are_no_tiles_a_sentence_says_why(kernels: Library) -> None:
