@@ -17,9 +17,7 @@ from specchat.app.ui.widgets.had_styles import ALONE, HAD_CLASSES, HAD_STYLES, L
 BARS = {Had.BOTH: "█", Had.ONLY_A: "▓", Had.ONLY_B: "▒", Had.NEITHER: "░"}
 WIDE = 60
 """Cells from which on each drafter has one line."""
-MEANING = (
-    "A drafter has a token that comes out of its own draft when it drafts along the reply, as specchat evaluate counts."
-)
+MEANING = "A drafter has a token that comes out of its own draft along this reply: what specchat evaluate counts."
 
 
 class AlignmentLegend(Widget):
