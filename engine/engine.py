@@ -199,6 +199,8 @@ class Engine:
     def borrow(self, work: Callable[[Assembly, int], Generator[None, None, _Result]]) -> Future[_Result]:
         """Use the loaded models for other work: a step of it is run between two rounds, in the engine's thread.
 
+        An engine with lanes takes requests alone.
+
         Args:
             work: makes the steps of what is loaded and of a slot of the target's cache that no request has; what it
                 returns is the result. A cancelled result ends it.

@@ -24,7 +24,6 @@ from specchat.app.ui.widgets.alignment_legend import AlignmentLegend
 from specchat.app.ui.widgets.had_styles import LETTERS
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.notice_line import NoticeLine
-from specchat.engine import EngineError
 
 if TYPE_CHECKING:
     from specchat.engine.tools.evaluate import Alignment
@@ -112,12 +111,9 @@ class AlignmentScreen(Screen[None]):
             return
         error = event.result.exception()
         if error is not None:
-            known = isinstance(error, EngineError)
-            self._show(
-                None, str(error) if known else f"it failed on an internal error ({type(error).__name__}: {error})"
-            )
-            return
-        self._show(AlignedReply(self._texts, event.result.result()))
+            self._show(None, str(error))
+        else:
+            self._show(AlignedReply(self._texts, event.result.result()))
 
     def action_leave(self) -> None:
         """Back to the chat."""
@@ -161,8 +157,10 @@ class AlignmentScreen(Screen[None]):
         self._legend.show(self.chosen, aligned, escape_controls(instead))
         self._card.show(aligned, self._tokens.place)
         frame = self.query_one("#alignment-text")
-        judged = ""
+        says = [f"γ {self._gamma}", "read again afterwards"]
         if aligned is not None:
             at = aligned.alignment.temperature
-            judged = f" · expected at temperature {at:g}" if at else " · greedy"
-        frame.border_subtitle = f"γ {self._gamma}{judged} · read again afterwards"
+            says.insert(1, f"expected at temperature {at:g}" if at else "greedy")
+            if len(aligned.had) < len(self._texts):
+                says.append(f"its first {len(aligned.had)} tokens")
+        frame.border_subtitle = " · ".join(says)

@@ -15,11 +15,9 @@ from specchat.app.ui.widgets.figures import percent
 from specchat.app.ui.widgets.had_styles import ALONE, HAD_CLASSES, HAD_STYLES, LETTERS, QUIET
 
 BARS = {Had.BOTH: "█", Had.ONLY_A: "▓", Had.ONLY_B: "▒", Had.NEITHER: "░"}
-WIDE = 60
+WIDE = 46
 """Cells from which on each drafter has one line."""
-MEANING = (
-    "A drafter has a token that comes out of its own draft when it drafts along the reply, as specchat evaluate counts."
-)
+MEANING = "A drafter has a token that comes out of its own draft along this reply: what specchat evaluate counts."
 
 
 class AlignmentLegend(Widget):
@@ -54,7 +52,8 @@ class AlignmentLegend(Widget):
             return Text("\n").join([*drafters, Text(self._instead, self._style(QUIET))])
         classes = [self._class(had, column=not wide) for had in Had]
         if wide:
-            return Text("\n").join([*drafters, self._bar(width), Text("  ").join(classes)])
+            rows = [classes] if sum(each.cell_len + 2 for each in classes) <= width + 2 else [classes[:2], classes[2:]]
+            return Text("\n").join([*drafters, self._bar(width), *(Text("  ").join(row) for row in rows)])
         return Text("\n").join(
             [*drafters, Text(), self._bar(width), *classes, Text(), Text(MEANING, self._style(QUIET))]
         )

@@ -22,6 +22,9 @@ from specchat.engine.worker.assembly import Assembly
 
 OTHER_PROMPT = "it cannot be read: model, template or an earlier message are not those that this reply was made with"
 
+MOST_SAMPLED = 500
+"""Tokens of a sampled reply that are read: the target's logits are kept for each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
@@ -61,11 +64,13 @@ def align(
         prompt = encode(request, made.model.tokenizer)
         if len(prompt) != prompt_tokens:
             raise EngineError(OTHER_PROMPT)
-        room = made.target.context - len(prompt) - 1
+        sampling = request.sampling
+        room = max(made.target.context - len(prompt) - 1, 0)
+        if not sampling.greedy:
+            room = min(room, MOST_SAMPLED)
         text = Text("this reply", "", tuple(prompt), tuple(reply[:room]))
         if not text.reply:
             raise EngineError("it cannot be read: it has no token")
-        sampling = request.sampling
         reading = yield from read(
             made.target, text, engine.config.prefill_chunk, sampled=not sampling.greedy, slot=slot
         )
