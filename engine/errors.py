@@ -26,7 +26,7 @@ def unknown_drafter(name: str, known: Iterable[str]) -> str:
         "model": " (it needs --draft)",
         "model-tree": " (it needs --draft)",
         "merged": " (it needs several draft models: --draft A --draft B)",
-        "hierarchical": " (it needs --draft, and a CPU)",
+        "hierarchical": " (it needs --draft)",
         "head": " (make one with specchat distill)",
         "pass": " (make its look-ahead embeddings with specchat distill --kind pass and give them as --draft)",
         "bigram": of_tables,

@@ -42,8 +42,9 @@ def drafters_of(
     chains, branches = ModelDrafter(draft, cache, steps), target.branches
     support = Support.of(torch.arange(target.vocabulary, device=target.device), target.vocabulary)
     merged = [MergedDrafter(members, chains, draft.device, branches=branches)] if len(members) > 1 else []
+    trees: Drafter = ModelTreeDrafter(draft, cache, steps, chains, support, branches=branches)
     if draft.graph_runner is not None:
         levels = StaticTrees(draft.graph_runner, steps.fit, target.vocabulary)
-        return [*merged, chains, FixedTreeDrafter(cache, levels, chains, support, draft.device, branches=branches)]
-    trees = ModelTreeDrafter(draft, cache, steps, chains, support, branches=branches)
-    return [*merged, chains, trees, HierarchicalDrafter(draft, cache, steps, penalties, suffix)]
+        trees = FixedTreeDrafter(cache, levels, chains, support, draft.device, branches=branches)
+    sped_up = HierarchicalDrafter(draft, cache, steps, penalties, suffix, target.vocabulary)
+    return [*merged, chains, trees, sped_up]
