@@ -36,7 +36,8 @@ def drafters_of(
         chunk: prompt tokens that a draft model reads in one pass.
     """
     members = [
-        Member(DraftCache(draft, chunk), ModelSteps(draft, penalties, target.vocabulary, LEAD)) for draft in drafts
+        Member(DraftCache(draft, chunk), ModelSteps(draft, penalties, target.vocabulary, LEAD), draft)
+        for draft in drafts
     ]
     draft, cache, steps = drafts[0], members[0].cache, members[0].steps
     chains, branches = ModelDrafter(draft, cache, steps), target.branches

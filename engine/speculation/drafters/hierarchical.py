@@ -16,21 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.runner.padding import CAPTURED
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import most_likely, standardise
-from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.draft_cache import DraftCache
 from specchat.engine.speculation.drafters.model_steps import ModelSteps
+from specchat.engine.speculation.drafters.proposed_tokens import ProposedTokens
 from specchat.engine.speculation.drafters.suffix import SuffixDrafter
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft
-from specchat.engine.speculation.verify.chain_acceptance import Verdict, accept, accept_greedy
 
 
 @dataclass(slots=True)
@@ -78,13 +75,19 @@ class HierarchicalDrafter(Drafter):
         self._penalties = penalties
         self._suffix = suffix
         self._vocabulary = vocabulary
+        self._proposed = ProposedTokens(model.graph_runner, vocabulary)
         self._drafted: dict[str, int] = {}
         """By request: tokens of the draft under judgement."""
 
+    @property
+    def graph_bytes(self) -> int:
+        """Memory of verdicts."""
+        return self._proposed.bytes
+
     def capture(self) -> None:
-        """The draft model's passes over what may be proposed to it."""
-        if self._model.graph_runner is not None:
-            self._model.graph_runner.capture(CAPTURED)
+        """The draft model's passes over what may be proposed to it, and its verdicts."""
+        self._model.capture()
+        self._proposed.capture()
 
     def admit(self, row: SequenceState) -> None:
         """A row starts with both."""
@@ -159,35 +162,28 @@ class HierarchicalDrafter(Drafter):
         slots, lengths = [each.row.slot for each in chains], [len(tokens) for tokens in fed]
         logits = self._steps.fit(self._model.forward_tapped(padded, slots, starts, None, lengths)[0])[:, unfed - 1 :]
         logits = self._adjusted(chains, proposed, logits[:, : width + 1])
-        verdict, weights = self._judge(chains, logits, padded[:, unfed:], to_device(counts, device))
-        judged = torch.stack([verdict.accepted, verdict.last], 1).cpu().tolist()
-        for each, more, (accepted, last), own in zip(chains, proposed, judged, weights, strict=True):
+        made, weights = self._judge(chains, logits, padded[:, unfed:], counts)
+        judged = made.cpu().tolist()
+        for place, (each, more, (accepted, last)) in enumerate(zip(chains, proposed, judged, strict=True)):
             first = len(each.tokens)
             each.tokens += [*more[:accepted], last]
-            if q is not None and own is not None:
-                q[each.place, first : len(each.tokens)] = own[: accepted + 1]
+            if q is None:
+                continue
+            if weights is not None:
+                q[each.place, first : len(each.tokens)] = weights[place, : accepted + 1]
+                continue
+            for at, token in enumerate(each.tokens[first:], first):  # of a greedy row beside sampled ones
+                q[each.place, at, token] = 1.0
 
     def _judge(
-        self, chains: Sequence[_Chain], logits: Tensor, drafted: Tensor, counts: Tensor
-    ) -> tuple[Verdict, Tensor | Sequence[None]]:
-        """What the draft model accepts of proposed tokens [b, n], and its distributions [b, n + 1, V]; of greedy rows
-        alone nothing.
-
-        Args:
-            chains: b.
-            logits: [b, n + 1, V], before and behind each proposed token.
-            drafted: [b, n].
-            counts: [b], how many are proposed to each.
-        """
-        settings = SamplingRows.of([each.row.request.sampling for each in chains], logits.device)
-        if settings.flags.all_greedy:
-            return accept_greedy(most_likely(logits), drafted, counts), [None] * len(chains)
+        self, chains: Sequence[_Chain], logits: Tensor, drafted: Tensor, counts: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `ProposedTokens.judge`, by the uniforms of where each chain has come to."""
         firsts = [len(each.tokens) for each in chains]
         u = np.stack([each.u[first : first + drafted.shape[1]] for each, first in zip(chains, firsts, strict=True)])
         u_last = np.array([each.u[MAX_GAMMA + first] for each, first in zip(chains, firsts, strict=True)])
-        weights = standardise(logits, settings)
-        draws = (to_device(part, logits.device) for part in (u, u_last))
-        return accept(weights, drafted, counts, *draws), weights
+        sampling = [each.row.request.sampling for each in chains]
+        return self._proposed.judge(sampling, logits, drafted, counts, u, u_last)
 
     def _adjusted(self, chains: Sequence[_Chain], proposed: Sequence[Sequence[int]], logits: Tensor) -> Tensor:
         """Logits [b, n + 1, V] with the bias and penalties of each row."""

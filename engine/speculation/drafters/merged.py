@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.request import MAX_GAMMA
+from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.tree import BRANCHES, LONGEST, chain
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
@@ -41,6 +42,7 @@ class Member:
     cache: DraftCache
     """What it holds of every row."""
     steps: ModelSteps
+    model: Runner
 
 
 class MergedDrafter(Drafter):
@@ -77,7 +79,10 @@ class MergedDrafter(Drafter):
         return sum(member.steps.graph_bytes for member in self._members[1:])
 
     def capture(self) -> None:
-        """The steps of all but the first draft model, which are captured for its own chains."""
+        """The steps of all but the first draft model, which are captured for its own chains, and what lets one whose
+        draft was refused catch up."""
+        for member in self._members:
+            member.model.capture()
         for member in self._members[1:]:
             member.steps.capture()
 

@@ -49,7 +49,7 @@ class TreeShape:
             flags, widths, details = ANY, _deepest(widths), detail.MOST
         else:
             flags = flags.coarse(rows)
-        if merged:  # of any widths
+        if merged or details or flags.all_greedy:  # of any widths: greedy verdicts do not depend on them
             widths = (BRANCHES,) * len(widths)
         return cls(rows, logits.shape[2], flags, widths, details, merged)
 

@@ -71,8 +71,10 @@ class Verifier:
                 for each in drafted_widths():
                     shape = TreeShape.of(rows, logits, flags, each, details=k)
                     tree_region(self._regions, shape, support, self._cache)
-                    if merged and not flags.all_greedy:
-                        shape = TreeShape.of(rows, logits, flags, each, details=k, merged=True)
+                    sampled, greedy = not flags.all_greedy, flags.all_greedy or k > 0
+                    # Where drafts are merged, what greedy rows offer is certain.
+                    for by_trials in ([True] * sampled + [False] * greedy) * merged:
+                        shape = TreeShape.of(rows, logits, flags, each, details=k, merged=by_trials)
                         tree_region(self._regions, shape, None, self._cache)
 
     def judge(

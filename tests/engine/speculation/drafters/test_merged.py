@@ -37,7 +37,7 @@ def drafter_of(runners: Sequence[ModelRunner]) -> tuple[MergedDrafter, list[Draf
     members = []
     for runner in runners:
         penalties = Penalties(runner.cache.slots, runner.context, runner.device)
-        members.append(Member(DraftCache(runner, 32), ModelSteps(runner, penalties, runner.vocabulary, LEAD)))
+        members.append(Member(DraftCache(runner, 32), ModelSteps(runner, penalties, runner.vocabulary, LEAD), runner))
     first = members[0]
     chains = ModelDrafter(runners[0], first.cache, first.steps)
     return MergedDrafter(members, chains, runners[0].device), [member.cache for member in members]
