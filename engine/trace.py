@@ -135,7 +135,7 @@ def _is_header(line: bytes) -> bool:
 
 def _values(record: Any) -> dict[str, Any]:
     """The fields of a dataclass by name; the encoder asks for those of the ones inside."""
-    return {name: getattr(record, name) for name in _names(type(record))}
+    return {name: getattr(record, name) for name in _names(record.__class__)}
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=_values)
