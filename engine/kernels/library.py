@@ -36,6 +36,7 @@ class Variant(IntFlag):
     AVX2 = 2
     AVX512 = 4
     NEON = 8
+    AMX = 16
 
 
 class Library:
@@ -57,6 +58,7 @@ class Library:
             ("sk_variants", c_int32, []),
             ("sk_use", c_int32, [c_int32]),
             ("sk_variant", c_char_p, []),
+            ("sk_notice", c_char_p, []),
             ("sk_packed_bytes", c_int64, [c_int32, c_int64, c_int64]),
             ("sk_pack", c_int32, [c_int32, c_int64, c_int64, *[c_void_p] * 6]),
             ("sk_unpack", c_int32, [POINTER(CMatrix), c_void_p, c_int64, c_void_p]),
@@ -92,6 +94,11 @@ class Library:
     def variant(self) -> str:
         """The instruction set in use, for people."""
         return str(self._c.sk_variant().decode())
+
+    @property
+    def notice(self) -> str | None:
+        """Which instructions this processor has that are not used, and why; None where there are none."""
+        return self._c.sk_notice().decode() or None
 
     def use(self, variant: Variant | None) -> None:
         """Compute with this instruction set in the whole process; None for the fastest. The bits are the same."""

@@ -69,7 +69,7 @@ class Planner:
             EngineError: there is none of that name.
         """
         if name != AUTO and name not in self.drafters:
-            raise EngineError(unknown_drafter(name, self.drafters))
+            raise EngineError(unknown_drafter(name, (AUTO, *self.drafters)))
         if gamma == 0:
             return NoDrafter.name
         return next(iter(self.drafters)) if name == AUTO else name

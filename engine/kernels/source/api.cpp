@@ -65,9 +65,11 @@ int32_t sk_abi(void) { return SK_ABI; }
 const char* sk_error(void) { return last_error.c_str(); }
 int32_t sk_variants(void) { return sk::available_variants(); }
 const char* sk_variant(void) { return sk::kernels().name; }
+const char* sk_notice(void) { return sk::variants_notice(); }
 
 int32_t sk_use(int32_t variant) {
-    return sk::use_variant(variant) ? 1 : refuse("this processor cannot run that variant of the kernels");
+    const char* hindrance = sk::use_variant(variant);
+    return hindrance ? refuse(hindrance) : 1;
 }
 
 int64_t sk_packed_bytes(int32_t format, int64_t rows, int64_t columns) {

@@ -25,7 +25,7 @@ enum sk_format : int32_t {
     SK_F32 = 8,
 };
 
-enum sk_variant_id : int32_t { SK_SCALAR = 1, SK_AVX2 = 2, SK_AVX512 = 4, SK_NEON = 8 };
+enum sk_variant_id : int32_t { SK_SCALAR = 1, SK_AVX2 = 2, SK_AVX512 = 4, SK_NEON = 8, SK_AMX = 16 };
 enum sk_activation : int32_t { SK_SILU = 0, SK_GELU_TANH = 1 };
 
 // W [rows, columns] of y = x Wᵀ, packed.
@@ -206,6 +206,7 @@ SK_EXPORT const char* sk_error(void);
 SK_EXPORT int32_t sk_variants(void);            // mask of sk_variant_id that this processor can run
 SK_EXPORT int32_t sk_use(int32_t variant);      // for the whole process; -1 for the fastest
 SK_EXPORT const char* sk_variant(void);         // name of the one in use
+SK_EXPORT const char* sk_notice(void);          // instructions that are there but not used, and why; empty if none
 SK_EXPORT int64_t sk_packed_bytes(int32_t format, int64_t rows, int64_t columns);  // -1: cannot be packed
 SK_EXPORT int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes, const uint16_t* scale,
                           const uint16_t* minimum, const void* sub_scale, const uint8_t* sub_minimum, void* packed);

@@ -89,9 +89,10 @@ class PackedLayer:
         return min(times)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the states of the first `length` tokens."""
+        """Copy the states of the first `length` tokens, by numpy for the reason that `KVCache.copy` gives."""
         self._fuse()
-        self._states[target, :length] = self._states[source, :length]
+        states = self._states.numpy()
+        states[target, :length] = states[source, :length]
 
     def absorb(
         self,
