@@ -137,8 +137,12 @@ class PackedHead:
             KernelError: something does not fit.
         """
         self._check_states(read)
-        if len(known) != self.weights.layer.shape.vocabulary:
-            raise KernelError(f"{len(known)} tokens do not fit an output of {self.weights.layer.shape.vocabulary}")
+        size = self.weights.layer.shape.vocabulary
+        if known.dtype is not torch.int64 or known.shape != (size,) or not known.is_contiguous():
+            raise KernelError(f"the tokens that can be drafted must be {size} contiguous int64")
+        wide = (len(wanted), rules.longest, size)
+        if q is not None and (q.dtype is not torch.float32 or q.shape != wide or not q.is_contiguous()):
+            raise KernelError(f"distributions must be contiguous float32 of the shape {list(wide)}")
         growing = Growing(read, wanted, q, known, rules, threads)
         self._library.grow(self._c, growing.c)
         return growing.trees, growing.c.steps

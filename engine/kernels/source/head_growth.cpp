@@ -86,13 +86,14 @@ Places gone_on(std::vector<Growth>& growths) {
 std::string Head::grow(sk_growing& all) {
     std::lock_guard<std::mutex> lock(pool_.mutex);
     start(all.threads);
-    take_in(all.read_count, all.read);
     const int64_t size = layer_.model().vocabulary;
+    if (size < all.branches) return "the draft vocabulary has fewer tokens than may follow one";
     std::vector<Growth> growths;
     for (int64_t r = 0; r < all.row_count; r++) {
         if (all.rows[r].begin >= all.rows[r].end) return "a row has no place to read";
         growths.emplace_back(all, all.rows[r], r);
     }
+    take_in(all.read_count, all.read);
     all.steps = 0;
     for (Places places = unread(all); !places.ids.empty(); places = gone_on(growths)) {
         const int64_t judged = int64_t(places.judged.size());
