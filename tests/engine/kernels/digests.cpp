@@ -89,6 +89,7 @@ uint64_t linear_layers(uint64_t hash) {
 // Two layers of a decoder with everything that some family has, over a chain and then a tree.
 uint64_t passes(uint64_t hash) {
     constexpr int32_t hidden = 64, heads = 6, key_heads = 2, size = 32, inner = 96, words = 50, slots = 2, columns = 192;
+    constexpr int32_t chain = 154;  // more than nine tiles of tokens, so that the last one overlaps the one before it
     std::vector<std::vector<float>> norms;
     const auto norm = [&](int32_t length) {
         norms.push_back(random_floats(size_t(length), 1.5f));
@@ -104,7 +105,8 @@ uint64_t passes(uint64_t hash) {
                      random_matrix(SK_BF16, key_heads * size, hidden), random_matrix(format, hidden, heads * size),
                      random_matrix(format, inner, hidden), random_matrix(format, inner, hidden),
                      random_matrix(format, hidden, inner), norm(heads * size), norm(key_heads * size), nullptr, nullptr,
-                     norm(hidden), norm(hidden), norm(hidden), norm(hidden), norm(size), norm(size), i ? 40 : 0, 0};
+                     norm(hidden), i ? nullptr : norm(hidden), norm(hidden), i ? nullptr : norm(hidden), norm(size),
+                     norm(size), i ? 40 : 0, 0};
     }
     sk_model model{};
     model.layer_count = 2;
@@ -132,15 +134,15 @@ uint64_t passes(uint64_t hash) {
         uint16_t* keys[] = {cache.data(), cache.data() + part};
         uint16_t* values[] = {cache.data() + 2 * part, cache.data() + 3 * part};
         sk_decoder_attach(decoder, slots, columns, keys, values);
-        std::vector<int64_t> ids(150);
-        std::vector<int32_t> slot(150, 1), places(150), offsets(151, 0);
-        for (int32_t i = 0; i < 150; i++) {
+        std::vector<int64_t> ids(chain);
+        std::vector<int32_t> slot(chain, 1), places(chain), offsets(chain + 1, 0);
+        for (int32_t i = 0; i < chain; i++) {
             ids[size_t(i)] = random_bits() % words;
             places[size_t(i)] = i;
         }
-        std::vector<float> logits(150 * words);
+        std::vector<float> logits(chain * words);
         sk_batch batch{};
-        batch.tokens = batch.judged_count = 150;
+        batch.tokens = batch.judged_count = chain;
         batch.ids = ids.data();
         batch.slots = slot.data();
         batch.positions = batch.columns = batch.prefixes = batch.judged = places.data();
@@ -150,8 +152,10 @@ uint64_t passes(uint64_t hash) {
         batch.threads = 2;
         if (!sk_decoder_pass(decoder, &batch)) printf("%s\n", sk_error());
         hash = digest(hash, logits);
-        const int32_t tree_columns[] = {150, 151, 152, 153}, prefixes[] = {150, 150, 150, 150};
-        const int32_t positions[] = {150, 151, 151, 152}, tree_offsets[] = {0, 0, 1, 2, 4}, ancestors[] = {150, 150, 150, 152};
+        const int32_t tree_columns[] = {chain, chain + 1, chain + 2, chain + 3};
+        const int32_t prefixes[] = {chain, chain, chain, chain};
+        const int32_t positions[] = {chain, chain + 1, chain + 1, chain + 2}, tree_offsets[] = {0, 0, 1, 2, 4};
+        const int32_t ancestors[] = {chain, chain, chain, chain + 2};
         batch.tokens = batch.judged_count = 4;
         batch.columns = tree_columns;
         batch.prefixes = prefixes;
