@@ -25,7 +25,8 @@ def unknown_drafter(name: str, choices: Iterable[str]) -> str:
     hint = {
         "model": " (it needs --draft)",
         "model-tree": " (it needs --draft)",
-        "hierarchical": " (it needs --draft, and a CPU)",
+        "merged": " (it needs several draft models: --draft A --draft B)",
+        "hierarchical": " (it needs --draft)",
         "head": " (make one with specchat distill)",
         "pass": " (make its look-ahead embeddings with specchat distill --kind pass and give them as --draft)",
         "bigram": of_tables,

@@ -122,7 +122,7 @@ class Worker:
         self._on_ready(
             Ready(
                 target=made.model.name,
-                draft=next((part.name for part in (made.draft, made.head, made.tables) if part), None),
+                draft=", ".join(part.name for part in (*made.drafts, made.head, made.tables) if part) or None,
                 drafters=tuple(made.drafters),
                 device=device.type,
                 device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specchat.app.cli.commands.bench import chosen
-from specchat.app.cli.commands.options import Context, Device, Draft, Dtype, Quantize, Target
+from specchat.app.cli.commands.options import Context, Device, Draft, Dtype, Quantize, Target, joined
 from specchat.app.cli.status_line import StatusLine
 from specchat.app.errors import UsageError
 from specchat.engine import models_folder
@@ -87,7 +87,7 @@ def evaluate(
         models=models_folder(),
         target=target or DEFAULT_PRESET,
         files=tuple(files),
-        draft=draft,
+        draft=joined(draft),
         drafters=tuple(drafters or ()),
         gammas=tuple(gammas or (4,)),
         temperature=temperature,
