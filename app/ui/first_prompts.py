@@ -13,8 +13,8 @@ class FirstPrompt(NamedTuple):
 
 
 FIRST_PROMPTS = (
-    FirstPrompt("at its best", "Write the numbers from 1 to 40, separated by commas."),
+    FirstPrompt("at its best", "Write a JSON list of users with id, name, email and city."),
     FirstPrompt("in between", "Write a Python class Stack with push, pop, peek and size."),
     FirstPrompt("at its worst", "Explain in three sentences why the sky is blue."),
 )
-"""With the default set-up τ is about 6.2, 1.5 and 1.1: what repeats is easy to guess, what is new is not."""
+"""With the default set-up τ is about 5.8, 1.7 and 1.1: what repeats is easy to guess, what is new is not."""

@@ -72,7 +72,7 @@ class AlignmentCard(Widget):
             return Text("its draft had ended" if place.depth else "drafted nothing", quiet)
         names = [draft_text(alignment.names[token]) for token in place.offered]
         if alignment.temperature:
-            words = f"proposed {_listed(names)} · has it with probability {place.beta:.2f}"
+            words = f"proposed {_listed(names)} · accepted here with probability {place.beta:.2f}"
         elif place.had:
             order = _ORDINALS[place.depth] if place.depth < len(_ORDINALS) else f"{place.depth + 1}th"
             others = f" · beside {_listed(names[:-1])}" if len(names) > 1 else ""

@@ -72,7 +72,7 @@ class Evaluation:
         """A table to read, bars to look at, and what one drafter had and another had not."""
         at = f" at temperature {self.temperature:g}" if self.temperature else ""
         lines = [
-            f"{self.target}{at} on {len(self.texts)} texts, {self.tokens:,} tokens of replies; "
+            f"{self.target}{at} on {_counted(len(self.texts), 'text')}, {self.tokens:,} tokens of replies; "
             f"{100 * self.agreed / self.tokens:.0f} % of them are its own greedy choice",
             *(f"left out: {one_line(problem)}" for problem in self.problems),
             "",
@@ -149,10 +149,14 @@ class Evaluation:
                 for text, ours, theirs in zip(self.texts, self.courses[has], self.courses[has_not], strict=True)
                 for place in only_one(ours.drafted, theirs.drafted)
             ]
-            yield f"{has} has, {has_not} has not: {len(places)} tokens"
+            yield f"{has} has, {has_not} has not: {_counted(len(places), 'token')}"
             for text, place in places[:: max(len(places) // _EXAMPLES, 1)][:_EXAMPLES]:
                 before = "".join(self.name(token) for token in text.reply[max(place - _BEFORE, 0) : place])
                 yield f"    {one_line(before)}▸{one_line(self.name(text.reply[place]))}"
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
 def _table(figures: Sequence[Figures], category: str) -> Iterator[str]:

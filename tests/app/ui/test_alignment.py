@@ -130,7 +130,6 @@ async def command(stage: Stage, pilot: Pilot[None], line: str) -> str:
 async def test_where_no_engine_is_it_says_so(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     async with stage.app.run_test(size=(140, 40)) as pilot:
-        assert "still starting" in await command(stage, pilot, "/drafts")
         await stage.ready(pilot)
         assert "no model is loaded" in await command(stage, pilot, "/drafts combined suffix")
         assert stage.app.screen is stage.app.chat_screen

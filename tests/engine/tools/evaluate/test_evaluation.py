@@ -101,7 +101,7 @@ def test_the_reports_say_the_same(found: Evaluation) -> None:
     assert f"{first['tau']:.2f} (" in text
     assert float(table[0]["tau"]) == first["tau"]
     only = {(p["has"]["drafter"], p["has_not"]["drafter"]): sum(map(len, p["places"])) for p in whole["only_one"]}
-    assert f"model γ 3 has, suffix γ 3 has not: {only['model', 'suffix']} tokens" in text
+    assert f"model γ 3 has, suffix γ 3 has not: {only['model', 'suffix']} token" in text
     drafted = {way.drafter: sum(map(sum, (c.drafted for c in courses))) for way, courses in found.courses.items()}
     assert only["model", "suffix"] - only["suffix", "model"] == drafted["model"] - drafted["suffix"]
 
