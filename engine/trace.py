@@ -39,7 +39,7 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 def to_json(record: Record) -> str:
     """Serialise a record to one line, without line end; lone surrogates are escaped, so it can be encoded as UTF-8."""
-    line = json.dumps({"record": type(record).__name__.lower(), **_plain(record)}, ensure_ascii=False)
+    line = _ENCODER.encode({"record": type(record).__name__.lower(), **_fields(record)})
     return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", line)
 
 
@@ -133,12 +133,19 @@ def _is_header(line: bytes) -> bool:
         return False
 
 
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
+def _fields(value: Any) -> dict[str, Any]:
+    """Fields of a record or of a part of one, as they are: tuples are lists to the encoder."""
+    if not is_dataclass(value):
+        raise TypeError(f"{value!r} is no part of a record")
+    return {name: getattr(value, name) for name in _names(type(value))}
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=_fields)
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def _record(kind: type, values: dict[str, Any]) -> Any:
