@@ -4,8 +4,9 @@ Run from the repository, on a quiet machine: python -m benchmarks.measure_server
 
 For each number of clients: all ask at once, each another prompt, greedy, streamed; few clients ask several prompts, one
 after another. The same prompts go to the engine alone in the same order, in turn with the server, which is idle
-meanwhile. Printed are the medians of several turns: tokens per second beside those of the engine alone, the share of the
-rounds' time that the server's own thread is busy, and waits for the first token (the longest against the median).
+meanwhile. Printed are the medians of several turns: tokens per second beside those of the engine alone, the share of
+the rounds' time that the server's own thread is busy, and waits for the first token (the longest against the median,
+where all asked at once).
 """
 
 from __future__ import annotations
@@ -94,12 +95,13 @@ def main() -> None:
                 if turn:  # the first one warms both up
                     alone.append(speed)
                     turns.append(found)
-            speed, most = median(turn.speed for turn in turns), LIMITS.get(count)
             ratio = median(turn.speed / other for turn, other in zip(turns, alone, strict=True))
+            most = f"{LIMITS[count]:.0%}" if count in LIMITS else "-"
+            longest = f"{median(turn.longest for turn in turns):.2f}" if count >= LEAST_REPLIES else "-"
             print(
-                f"{count:7}  {speed:8.1f}  {median(alone):12.1f}  {ratio:5.2f}"
-                f"  {median(turn.share for turn in turns):14.1%}  {'-' if most is None else f'{most:.0%}':>7}"
-                f"  {median(turn.median_s for turn in turns):18.2f}s  {median(turn.longest for turn in turns):14.2f}",
+                f"{count:7}  {median(turn.speed for turn in turns):8.1f}  {median(alone):12.1f}  {ratio:5.2f}"
+                f"  {median(turn.share for turn in turns):14.1%}  {most:>7}"
+                f"  {median(turn.median_s for turn in turns):18.2f}s  {longest:>14}",
                 flush=True,
             )
         served.stop()
