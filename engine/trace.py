@@ -137,7 +137,8 @@ def _fields(value: Any) -> dict[str, Any]:
     """Fields of a record or of a part of one, as they are: tuples are lists to the encoder."""
     if not is_dataclass(value):
         raise TypeError(f"{value!r} is no part of a record")
-    return {name: getattr(value, name) for name in _names(type(value))}
+    kind: type = type(value)
+    return {name: getattr(value, name) for name in _names(kind)}
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=_fields)
