@@ -2,18 +2,23 @@
 
 Run from the repository, on a quiet machine: python -m benchmarks.measure_server --clients 1 --clients 64
 
-For each number of clients: all ask at once, each another prompt, greedy, streamed. Printed are tokens per second beside
-those of the engine alone on the same prompts, the share of the rounds' time that the server's own thread is busy, and
-waits for the first token (the longest against the median).
+For each number of clients: all ask at once, each another prompt, greedy, streamed; few clients ask several prompts, one
+after another. The same prompts go to the engine alone in the same order, in turn with the server, which is idle
+meanwhile. Printed are the medians of several turns: tokens per second beside those of the engine alone, the share of
+the rounds' time that the server's own thread is busy, and waits for the first token (the longest against the median,
+where all asked at once).
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
+import re
+import selectors
+import socket
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -24,37 +29,46 @@ from tests.app.server.served import Served
 
 PROMPTS = Path(__file__).parents[1] / "assets" / "prompts" / "everyday.txt"
 MODEL = "smollm2-135m"
+CONTEXT = 512
 LIMITS = {1: 0.03, 64: 0.10}
 """Largest share of a round that the server may take, by the number of clients."""
+LEAST_REPLIES = 16
+"""Replies of a turn, however few clients there are: a share of rounds needs many of them."""
+_PAUSE_S = 0.002
+"""Between two looks at what has come: clients are on machines of their own, and are to take little of this one."""
+_TEXT = re.compile(rb'"content":"[^"]')
+
+Chains = list[list[str]]
+"""What each client asks, one after another."""
 
 
 @dataclass(slots=True)
-class Heard:
-    """What one client heard."""
-
-    first_s: float = 0.0
-    whole_s: float = 0.0
-    text: str = ""
-
-
-async def ask(port: int, prompt: str, tokens: int, *, speculation: bool) -> Heard:
+class Reply:
     """One streamed reply, read without a library, which would take time from what is measured."""
-    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, "stream": True}
-    data = json.dumps({**body, "temperature": 0, "speculation": speculation}).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-    began = time.perf_counter()
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n")
-    writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
-    heard = Heard()
-    parts = []
-    async for line in reader:
-        if line.startswith(b'data: {"') and b'"content":"' in line and b'"content":""' not in line:
-            heard.first_s = heard.first_s or time.perf_counter() - began
-            parts.append(line)
-    heard.whole_s = time.perf_counter() - began
-    writer.close()
-    heard.text = "".join(json.loads(part[6:])["choices"][0]["delta"]["content"] for part in parts)
-    return heard
+
+    began: float
+    first_s: float = 0.0
+    data: bytearray = field(default_factory=bytearray)
+
+    def add(self, part: bytes) -> None:
+        """Take in what has come."""
+        self.data += part
+        if not self.first_s and _TEXT.search(self.data):
+            self.first_s = time.perf_counter() - self.began
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Figures of one turn of a server."""
+
+    speed: float
+    """Tokens per second."""
+    share: float
+    """Of the rounds' time, that the server's thread was busy."""
+    median_s: float
+    """Median wait for the first token."""
+    longest: float
+    """The longest wait against the median."""
 
 
 def main() -> None:
@@ -62,39 +76,100 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--clients", type=int, action="append")
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--speculation", action="store_true", help="ask for records in every chunk")
     options = parser.parse_args()
     counts = options.clients or [1, 64]
-    prompts = [line for line in PROMPTS.read_text("utf-8").splitlines() if line][: max(counts)]
-    size = ("--slots", max(counts), "--context", 512)
-    print("clients  tokens/s  engine alone  server's share  at most  first token: median  longest/median")
-    for count in counts:
-        with Served("--target", MODEL, *size) as served:
-            asyncio.run(ask(served.port, "Hello.", 8, speculation=options.speculation))
-            process = psutil.Process(served.process.pid)
+    slots = max(counts)
+    engine = Engine(EngineConfig(MODEL, slots=slots, context=CONTEXT))
+    engine.start()
+    engine.wait_ready()
+    print("clients  tokens/s  engine alone  ratio  server's share  at most  first token: median  longest/median")
+    with Served("--target", MODEL, "--slots", slots, "--context", CONTEXT) as served:
+        for count in counts:
+            alone, turns = [], []
+            for turn in range(options.turns + 1):
+                chains = chains_of(count, turn)
+                speed = speed_alone(engine, chains, options.tokens)
+                found = serve(served, chains, options.tokens, speculation=options.speculation)
+                if turn:  # the first one warms both up
+                    alone.append(speed)
+                    turns.append(found)
+            ratio = median(turn.speed / other for turn, other in zip(turns, alone, strict=True))
+            most = f"{LIMITS[count]:.0%}" if count in LIMITS else "-"
+            longest = f"{median(turn.longest for turn in turns):.2f}" if count >= LEAST_REPLIES else "-"
+            print(
+                f"{count:7}  {median(turn.speed for turn in turns):8.1f}  {median(alone):12.1f}  {ratio:5.2f}"
+                f"  {median(turn.share for turn in turns):14.1%}  {most:>7}"
+                f"  {median(turn.median_s for turn in turns):18.2f}s  {longest:>14}",
+                flush=True,
+            )
+        served.stop()
+    engine.close()
 
-            async def together(port: int = served.port, count: int = count) -> list[Heard]:
-                asked = (
-                    ask(port, prompt, options.tokens, speculation=options.speculation) for prompt in prompts[:count]
-                )
-                return await asyncio.gather(*asked)
 
-            before, busy = served.metrics(), _main_thread(process)
-            began = time.perf_counter()
-            heard = asyncio.run(together())
-            took = time.perf_counter() - began
-            busy, after = _main_thread(process) - busy, served.metrics()
-            served.stop()
-        tokens = after["specchat_emitted_tokens_total"] - before["specchat_emitted_tokens_total"]
-        rounds_s = after["specchat_round_seconds_total"] - before["specchat_round_seconds_total"]
-        alone = _alone(prompts[:count], options.tokens, max(counts))
-        most = f"{LIMITS[count]:.0%}" if count in LIMITS else "-"
-        firsts = sorted(each.first_s for each in heard)
-        print(
-            f"{count:7}  {tokens / took:8.1f}  {alone:12.1f}  {busy / rounds_s:14.1%}  {most:>7}"
-            f"  {median(firsts):18.2f}s  {firsts[-1] / median(firsts):14.2f}",
-            flush=True,
-        )
+def chains_of(clients: int, turn: int) -> Chains:
+    """Prompts of one turn; those of another begin otherwise, so that no cache holds them."""
+    prompts = [f"{turn + 1}. {line}" for line in PROMPTS.read_text("utf-8").splitlines() if line]
+    replies = max(clients, LEAST_REPLIES)
+    return [prompts[client:replies:clients] for client in range(clients)]
+
+
+def serve(served: Served, chains: Chains, tokens: int, *, speculation: bool) -> Turn:
+    """Let clients ask a server."""
+    process = psutil.Process(served.process.pid)
+    before = served.metrics()
+    busy, began = _main_thread(process), time.perf_counter()
+    replies = ask(served.port, chains, tokens, speculation=speculation)
+    took, busy = time.perf_counter() - began, _main_thread(process) - busy
+    after = served.metrics()
+    emitted, rounds_s = (
+        after[name] - before[name] for name in ("specchat_emitted_tokens_total", "specchat_round_seconds_total")
+    )
+    firsts = sorted(reply.first_s for reply in replies)
+    return Turn(emitted / took, busy / rounds_s, median(firsts), firsts[-1] / median(firsts))
+
+
+def ask(port: int, chains: Chains, tokens: int, *, speculation: bool) -> list[Reply]:
+    """Ask what each client asks, all clients at once."""
+    left = [list(chain) for chain in chains]
+    replies: list[Reply] = []
+    with selectors.DefaultSelector() as selector:
+
+        def go_on(prompts: list[str]) -> None:
+            if prompts:
+                replies.append(Reply(time.perf_counter()))
+                connection = _post(port, prompts.pop(0), tokens, speculation=speculation)
+                selector.register(connection, selectors.EVENT_READ, (prompts, replies[-1]))
+
+        for prompts in left:
+            go_on(prompts)
+        while selector.get_map():
+            time.sleep(_PAUSE_S)
+            for key, _ in selector.select():
+                prompts, reply = key.data
+                assert isinstance(key.fileobj, socket.socket)
+                if part := key.fileobj.recv(1 << 18):
+                    reply.add(part)
+                    continue
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+                go_on(prompts)
+    for reply in replies:
+        assert b"data: [DONE]" in reply.data, bytes(reply.data[:500])
+    return replies
+
+
+def _post(port: int, prompt: str, tokens: int, *, speculation: bool) -> socket.socket:
+    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, "stream": True}
+    data = json.dumps({**body, "temperature": 0, "speculation": speculation}).encode()
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+        % (len(data), data)
+    )
+    connection.setblocking(False)
+    return connection
 
 
 def _main_thread(process: psutil.Process) -> float:
@@ -105,25 +180,29 @@ def _main_thread(process: psutil.Process) -> float:
     return float(next(t.user_time + t.system_time for t in process.threads() if t.id == process.pid))
 
 
-def _alone(prompts: list[str], tokens: int, slots: int) -> float:
+def speed_alone(engine: Engine, chains: Chains, tokens: int) -> float:
     """Tokens per second of the engine on the same prompts, without a server."""
-    engine = Engine(EngineConfig(MODEL, slots=slots, context=512))
-    engine.start()
-    engine.wait_ready()
-    for _ in engine.stream(Request("warm", messages=(Message("user", "Hello."),), max_tokens=8)):
-        pass
-    outbox = Outbox()
+    outbox, left = Outbox(), [list(chain) for chain in chains]
+
+    def go_on(client: int, prompts: Sequence[str]) -> None:
+        message = Message("user", prompts[0])
+        engine.submit(Request(f"{client}/{len(prompts)}", messages=(message,), max_tokens=tokens), outbox)
+
     began = time.perf_counter()
-    for number, prompt in enumerate(prompts):
-        engine.submit(Request(str(number), messages=(Message("user", prompt),), max_tokens=tokens), outbox)
-    left, emitted = len(prompts), 0
-    while left:
+    for client, prompts in enumerate(left):
+        go_on(client, prompts)
+    running, emitted = len(left), 0
+    while running:
         event = outbox.get()
-        left -= isinstance(event, Finished)
         emitted += len(event.emitted) if isinstance(event, Round) else 0
-    took = time.perf_counter() - began
-    engine.close()
-    return emitted / took
+        if isinstance(event, Finished):
+            client = int(event.request_id.split("/")[0])
+            left[client].pop(0)
+            if left[client]:
+                go_on(client, left[client])
+            else:
+                running -= 1
+    return emitted / (time.perf_counter() - began)
 
 
 if __name__ == "__main__":

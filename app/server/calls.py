@@ -21,19 +21,19 @@ class Call:
         self.failure: ApiError | None = None
         """Why no events are waited for any more: the client is gone, or time is up."""
         self._events: list[tuple[str, Event]] = []
-        self._wake = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
 
     def add(self, request_id: str, event: Event) -> None:
         """Take one event of one of its requests."""
         if isinstance(event, Finished):
             self.open.discard(request_id)
         self._events.append((request_id, event))
-        self._wake.set()
+        self._wake()
 
     def fail(self, failure: ApiError) -> None:
         """Let nobody wait any longer."""
         self.failure = self.failure or failure
-        self._wake.set()
+        self._wake()
 
     async def events(self) -> list[tuple[str, Event]]:
         """The events since the last time, each with its request's id; waits for at least one.
@@ -41,12 +41,18 @@ class Call:
         Raises:
             ApiError: the call has failed.
         """
-        await self._wake.wait()
-        self._wake.clear()
+        if not self._events and self.failure is None:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
         if self.failure:
             raise self.failure
         events, self._events = self._events, []
         return events
+
+    def _wake(self) -> None:
+        """Let who waits for events go on."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
 
 class Calls:

@@ -11,6 +11,8 @@ from specchat.app.server.choice import Choice, Delta, TokenLogprob
 from specchat.engine import Admitted, Finished, Loading, Notice, Prefilled, Ready, Round, to_json
 
 _RECORDS = (Ready, Loading, Admitted, Prefilled, Round, Notice, Finished)
+_NO_EVENT = Notice(None, "", 0.0)
+_MARK = "\0"
 DONE = b"data: [DONE]\n\n"
 
 
@@ -33,19 +35,33 @@ class Format(ABC):
         self._chunk_head = {**self._head, "object": self.chunk_kind}
         self._speculation = speculation
         self._with_logprobs = with_logprobs
+        self._around: dict[int, tuple[str, str]] = {}
+        """Of each choice, what stands before and behind the text in a chunk that has nothing else to say."""
 
     def chunk(self, choice: Choice, delta: Delta) -> bytes:
         """The chunk of a stream for one event; empty if it has nothing to say."""
         opens = isinstance(delta.event, Admitted) and self.opens
         if not (delta.text or delta.logprobs or delta.ending or opens or self._speculation):
             return b""
-        logprobs = self.logprobs(choice, delta.logprobs) if self._with_logprobs and delta.logprobs else None
-        part = self.part(delta.text, first=opens)
-        content = {"index": choice.index, **part, "logprobs": logprobs, "finish_reason": delta.ending}
-        text = _json({**self._chunk_head, "choices": [content]})
+        if delta.text and not (delta.logprobs or delta.ending or opens):
+            before, behind = self._around.get(choice.index) or self._wrapping(choice)
+            text = f"{before}{json.dumps(delta.text)}{behind}"
+        else:
+            text = self._chunk(choice, delta, opens=opens)
         if self._speculation:
             text = f'{text[:-1]},"speculation":{to_json(delta.event)}}}'
         return f"data: {text}\n\n".encode()
+
+    def _chunk(self, choice: Choice, delta: Delta, *, opens: bool) -> str:
+        logprobs = self.logprobs(choice, delta.logprobs) if self._with_logprobs and delta.logprobs else None
+        part = self.part(delta.text, first=opens)
+        content = {"index": choice.index, **part, "logprobs": logprobs, "finish_reason": delta.ending}
+        return _json({**self._chunk_head, "choices": [content]})
+
+    def _wrapping(self, choice: Choice) -> tuple[str, str]:
+        """What stands around the text in a choice's chunks: most say nothing else, and only it is encoded for each."""
+        before, _, behind = self._chunk(choice, Delta(_NO_EVENT, _MARK), opens=False).rpartition(json.dumps(_MARK))
+        return self._around.setdefault(choice.index, (before, behind))
 
     def usage_chunk(self, choices: Sequence[Choice], prompts: int) -> bytes:
         """The last chunk of a stream that was asked to say its counts."""

@@ -9,64 +9,20 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.loops.auto import auto_loop_factory
 
 from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
 from specchat.app.server.application import Limits, Service, make_application
 from specchat.app.server.errors import ApiError
+from specchat.app.server.http_protocol import HttpProtocol
 from specchat.app.settings.settings import Settings
 from specchat.engine import Engine
 
-HEADERS_S = 20.0
-"""Seconds that a client may take to send the head of a request."""
 KEEP_ALIVE_S = 60
 _LOOK_S = 1.0
 """Between two looks at what the engine says about itself."""
-
-
-class HttpProtocol(H11Protocol):
-    """uvicorn's protocol, which also closes connections whose request does not get as far as its body."""
-
-    _too_slow: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has come."""
-        super().connection_made(transport)
-        self._expect_request()
-
-    def data_received(self, data: bytes) -> None:
-        """Some bytes of a request."""
-        super().data_received(data)
-        if self.cycle is None or self.cycle.response_complete:
-            self._expect_request()
-        else:
-            self._stop_expecting()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone."""
-        self._stop_expecting()
-        super().connection_lost(exc)
-
-    def send_400_response(self, msg: str) -> None:
-        """What came is no HTTP: say so as everything else is said, and hang up."""
-        body = bytes(ApiError(400, f"{msg.rstrip('.')}: send HTTP/1.1", code="invalid_http").response().body)
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-        headers.append((b"content-length", str(len(body)).encode()))
-        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
-
-    def _expect_request(self) -> None:
-        if self._too_slow is None:
-            self._too_slow = self.loop.call_later(HEADERS_S, self.timeout_keep_alive_handler)
-
-    def _stop_expecting(self) -> None:
-        if self._too_slow is not None:
-            self._too_slow.cancel()
-            self._too_slow = None
 
 
 class Server(uvicorn.Server):
@@ -128,6 +84,7 @@ def run(
             http=HttpProtocol,
             ws="none",
             lifespan="off",
+            proxy_headers=False,
             log_config=None,
             log_level="critical",
             access_log=False,
@@ -145,7 +102,8 @@ def run(
             service.close()
         return service.calls.death
 
-    return asyncio.run(serve())
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        return runner.run(serve())
 
 
 async def _watch(service: Service, server: Server, on_start: Callable[[], None]) -> None:

@@ -86,7 +86,7 @@ class KVCache:
         On a CPU by numpy: torch shares even this out among threads, and waits for one that another program keeps busy.
         """
         for block in self._blocks:
-            slots = _as_array(block) if block.device.type == "cpu" else block
+            slots: Any = _as_array(block) if block.device.type == "cpu" else block
             slots[:, target, :, :length] = slots[:, source, :, :length]
 
     def clear(self, slot: int) -> None:

@@ -11,9 +11,9 @@ from specchat.engine.sequence.sequence import SequenceState
 
 Waiting = TypeVar("Waiting")
 _WORTH_A_PASS = 4
-"""What is lent is worth another pass if it spares this part of a chunk."""
+"""Rows wait to be lent what others read where that spares a chunk divided by this, which another pass is worth."""
 _PADDING = 4
-"""Chunks of memory for what a ragged pass of one chunk says of its tokens, padding included."""
+"""Chunks that what a ragged pass of one chunk says of its tokens may take in memory, where it is padded."""
 
 
 @dataclass(slots=True)
@@ -171,10 +171,10 @@ def _left(row: SequenceState) -> int:
 
 def _to_be_lent(lender: SequenceState, row: SequenceState) -> int:
     """Tokens of a row's prompt that another is still to read as well, so that it could be lent them afterwards."""
-    read = max(row.cached, lender.cached)
-    if lender.tokens[read : read + 1] != row.tokens[read : read + 1]:  # most: nothing else has to be compared
+    read, end = max(row.cached, lender.cached), min(len(row.tokens), len(lender.tokens)) - 1
+    if read >= end or lender.tokens[read] != row.tokens[read]:  # most: nothing else has to be compared
         return 0
-    return max(0, common_prefix(lender.tokens, row.tokens) - read)
+    return max(0, min(common_prefix(lender.tokens, row.tokens), end) - read)
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:

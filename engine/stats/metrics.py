@@ -65,25 +65,26 @@ class Metrics:
             if self._submitted_at is None:
                 self._submitted_at = event.at - event.queued_s
             return
+        emitted, tested = len(event.emitted), event.tested
         if self._first_at is None:
             self._first_at = event.at
             self._started_at = self._recent_since = event.at - event.seconds
-            self._untimed = len(event.emitted) if event.observed else 0
+            self._untimed = emitted if event.observed else 0
         self.rounds += 1
-        self.tested += event.tested
+        self.tested += tested
         self.accepted += event.accepted
         self.wasted += event.wasted
-        self.emitted += len(event.emitted)
+        self.emitted += emitted
         self.draft_s += event.draft_s
         self.verify_s += event.verify_s
         self.rest_s += event.rest_s
         self._beta_sum += sum(event.beta)
         self.observed |= event.observed
         self.unknown += event.last_fate is Fate.UNKNOWN
-        self._add_positions(event.tested, event.accepted)
+        self._add_positions(tested, event.accepted)
         self._last_at = event.at
-        self._recent.append((event.at, len(event.emitted)))
-        self._recent_emitted += len(event.emitted)
+        self._recent.append((event.at, emitted))
+        self._recent_emitted += emitted
         while len(self._recent) > 1 and self._recent[0][0] <= event.at - WINDOW_S:
             self._recent_since, left = self._recent.popleft()
             self._recent_emitted -= left

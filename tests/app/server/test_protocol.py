@@ -164,7 +164,7 @@ def test_completions_take_texts_and_token_ids(client: openai.OpenAI, model: str,
 def test_a_chunk_carries_its_round(served: Served, client: openai.OpenAI, model: str) -> None:
     before = served.metrics()
     stream = client.chat.completions.create(
-        model=model, messages=TURN, max_tokens=40, stream=True, extra_body={"speculation": True}
+        model=model, messages=TURN, max_tokens=40, stream=True, extra_body={"speculation": True, "gamma": 4}
     )
     records, text = [], ""
     for chunk in stream:
@@ -266,14 +266,46 @@ def test_only_health_needs_no_key(served: Served) -> None:
         assert http.get("/v1/chat/completions").status_code == 405
 
 
-def test_what_is_no_http_is_refused_in_the_same_shape(served: Served) -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01 hello\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"CONNECT there:80 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET http:// HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 20_000,
+        b"GET /" + b"x" * 100_000,
+    ],
+)
+def test_what_is_no_http_is_refused_in_the_same_shape(served: Served, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
-        connection.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        connection.sendall(sent)
         reply = b""
         while more := connection.recv(4096):
             reply += more
-    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert reply.startswith(b"HTTP/1.1 400 "), reply
     assert json.loads(reply.split(b"\r\n\r\n", 1)[1])["error"]["code"] == "invalid_http"
+
+
+def test_what_follows_a_request_waits_for_its_answer(served: Served) -> None:
+    body = json.dumps(chat(max_tokens=20, stream=True)).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.key}\r\n"
+    asked = f"{head}Upgrade: h2c\r\nConnection: Upgrade\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    health = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    for first in (asked, asked.replace(b"Upgrade: h2c\r\nConnection: Upgrade\r\n", b"")):
+        with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
+            connection.sendall(first)
+            reply = connection.recv(100)
+            connection.sendall(health)
+            while more := connection.recv(4096):
+                reply += more
+        stream, _, rest = reply.partition(b"data: [DONE]")
+        assert stream.startswith(b"HTTP/1.1 200 ")
+        assert b'"finish_reason":"length"' in stream
+        assert b"HTTP/1.1" not in stream[8:]
+        assert rest.endswith(b'{"status":"ok"}'), rest
 
 
 def test_only_named_pages_may_ask(served: Served) -> None:

@@ -84,6 +84,15 @@ def test_what_has_been_read_is_lent_to_all_that_one_pass_reads() -> None:
     assert Scheduler[None](9).read_together(rows[1:], 64, 100, borrow, ragged=False) == rows[1:]
 
 
+def test_a_prompt_that_is_the_same_as_one_that_has_been_read_waits_for_nothing() -> None:
+    rows = [make_row(slot, list(range(70)), cached=0) for slot in range(70)]
+
+    def borrow(row: SequenceState) -> None:
+        row.cached = len(row.tokens) - 1
+
+    assert Scheduler[None](70).read_together(rows, 64, 100, borrow, ragged=True) == rows
+
+
 def test_a_ragged_pass_counts_tokens_and_a_padded_one_its_padding() -> None:
     lengths = (40, 3, 3, 3, 3, 3, 3)
     prompts = [[100 * n + k for k in range(length)] for n, length in enumerate(lengths)]
