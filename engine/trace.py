@@ -39,8 +39,8 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 def to_json(record: Record) -> str:
     """Serialise a record to one line, without line end; lone surrogates are escaped, so it can be encoded as UTF-8."""
-    line = _ENCODER.encode({"record": type(record).__name__.lower(), **_fields(record)})
-    return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", line)
+    line = _ENCODER.encode({"record": type(record).__name__.lower(), **_values(record)})
+    return line if line.isascii() else _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", line)
 
 
 def from_json(line: str) -> Record:
@@ -133,15 +133,12 @@ def _is_header(line: bytes) -> bool:
         return False
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    """Fields of a record or of a part of one, as they are: tuples are lists to the encoder."""
-    if not is_dataclass(value):
-        raise TypeError(f"{value!r} is no part of a record")
-    kind: type = type(value)
-    return {name: getattr(value, name) for name in _names(kind)}
+def _values(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name; the encoder asks for those of the ones inside."""
+    return {name: getattr(record, name) for name in _names(type(record))}
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, default=_fields)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=_values)
 
 
 @cache

@@ -25,6 +25,13 @@ class Slot:
     row: SequenceState | None = None
     used: int = 0
     """Order of last use; larger is more recent."""
+    borrowed: bool = False
+    """Whether work beside the requests has it."""
+
+    @property
+    def free(self) -> bool:
+        """Whether a sequence may have it."""
+        return self.row is None and not self.borrowed
 
     @property
     def content(self) -> list[int]:
@@ -59,7 +66,19 @@ class Scheduler(Generic[Waiting]):
     @property
     def has_room(self) -> bool:
         """Whether a slot is free."""
-        return any(slot.row is None for slot in self._slots)
+        return any(slot.free for slot in self._slots)
+
+    def borrow(self) -> int | None:
+        """Take the free slot that is worth least out of use until `give_back`; None where none is free."""
+        if not self.has_room:
+            return None
+        slot = self._least_useful()
+        self._slots[slot].tokens, self._slots[slot].borrowed = [], True
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """Let sequences have a slot again; what it holds is of no use to them."""
+        self._slots[slot].borrowed = False
 
     def place(self, prompt: list[int]) -> Placement:
         """Choose a free slot for a prompt, and the slot with the longest cached prefix of it.
@@ -71,11 +90,14 @@ class Scheduler(Generic[Waiting]):
         source = max(range(len(self._slots)), key=shared.__getitem__)
         length = shared[source]
         holder = self._slots[source]
-        if holder.row is None and 2 * length >= len(holder.tokens):
+        if holder.free and 2 * length >= len(holder.tokens):
             return Placement(source, source, length)
-        free = [i for i, slot in enumerate(self._slots) if slot.row is None]
-        slot = min(free, key=lambda i: (bool(self._slots[i].tokens), self._slots[i].used))
-        return Placement(slot, source, length)
+        return Placement(self._least_useful(), source, length)
+
+    def _least_useful(self) -> int:
+        """Of the free slots an empty one, else the one that was used least recently."""
+        free = [i for i, slot in enumerate(self._slots) if slot.free]
+        return min(free, key=lambda i: (bool(self._slots[i].tokens), self._slots[i].used))
 
     def lend(self, row: SequenceState) -> Placement | None:
         """Slot that holds more of a sequence's prompt than its own, or None: prompts are prefilled once."""

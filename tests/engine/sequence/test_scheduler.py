@@ -106,3 +106,16 @@ def read_together(*prompts: list[int], ragged: bool = True) -> list[int]:
     scheduler: Scheduler[None] = Scheduler(len(rows))
     together = scheduler.read_together(rows, 64, 100, lambda row: None, ragged=ragged)  # noqa: ARG005
     return sorted(row.slot for row in together)
+
+
+def test_a_borrowed_slot_is_nobody_s_and_holds_nothing() -> None:
+    scheduler: Scheduler[None] = Scheduler(2)
+    hold(scheduler, 0, [1, 2, 3])
+    hold(scheduler, 1, [4, 5, 6])
+    assert scheduler.borrow() == 0  # used least recently
+    assert scheduler.place([1, 2, 3, 7]) == Placement(1, 0, 0)
+    scheduler.admit(make_row(1, [1, 2, 3, 7], 0))
+    assert not scheduler.has_room
+    assert scheduler.borrow() is None
+    scheduler.give_back(0)
+    assert scheduler.place([8, 9]).slot == 0
