@@ -19,7 +19,7 @@ def first_line(error: BaseException) -> str:
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-def unknown_drafter(name: str, known: Iterable[str]) -> str:
+def unknown_drafter(name: str, choices: Iterable[str]) -> str:
     """Error message for a drafter that the loaded models do not offer."""
     of_tables = " (it needs --draft with what specchat distill --kind bigram makes)"
     hint = {
@@ -32,4 +32,4 @@ def unknown_drafter(name: str, known: Iterable[str]) -> str:
         "bigram": of_tables,
         "unigram": of_tables,
     }.get(name, "")
-    return f"drafter {name!r} is not there{hint}: choose one of auto, {', '.join(known)}"
+    return f"drafter {name!r} is not there{hint}: choose one of {', '.join(choices)}"

@@ -69,6 +69,7 @@ def evaluate(
 ) -> None:
     """Acceptance by position, τ, α, c and predicted speedup of any drafters, on text that is there already.
 
+    Below the tables: tokens that one drafter has and another has not, which alt+v in the chat shows on a reply.
     With --against, where two targets, or two formats of one, part on it.
     """
     if as_json and as_csv:
