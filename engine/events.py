@@ -81,7 +81,7 @@ class Ready:
     target: str
     """Display name of the target model."""
     draft: str | None
-    """Display name of the draft model or head, if there is one."""
+    """Display name of the draft model or head, if there is one; of several, with commas between."""
     drafters: tuple[str, ...]
     """Drafter names a request may ask for, best first."""
     device: str

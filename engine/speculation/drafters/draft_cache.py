@@ -79,9 +79,10 @@ class DraftCache:
         starts = [max(0, end - length) for end in ends]
         tokens = [r.tokens[s : s + length] for s, r in zip(starts, rows, strict=True)]
         fed = to_device([t + [0] * (length - len(t)) for t in tokens], self._model.device)
-        feed = self._model.prefill
+        slots = [row.slot for row in rows]
         if self._model.graph_runner is not None and length <= CAPTURED[-1]:
-            feed = self._model.forward  # one launch
-        feed(fed, [row.slot for row in rows], starts)
+            self._model.forward(fed, slots, starts)  # one launch
+        else:
+            self._model.prefill(fed, slots, starts)
         for row, end in zip(rows, ends, strict=True):
             self._cached[row.request.request_id] = end

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from specchat.engine.request import MAX_GAMMA, Sampling
@@ -40,7 +40,9 @@ class ProposedTokens:
 
     def capture(self) -> None:
         """On a GPU, capture all shapes."""
-        for rows in reversed(self._regions.counts) if self._regions else ():
+        if self._regions is None:
+            return
+        for rows in reversed(self._regions.counts):
             for flags in coarse_flags(rows):
                 self._region(self._regions, rows, flags)
 
@@ -71,7 +73,12 @@ class ProposedTokens:
             return _judged(settings, logits, drafted, to_device(counts, logits.device), *draws)
         rows = self._regions.count(len(sampling))
         region = self._region(self._regions, rows, SamplingFlags.of(sampling).strict.coarse(rows))
-        numbers = {"counts": counts, "u": u, "u_last": u_last, "settings": setting_numbers(sampling)}
+        numbers: dict[str, ArrayLike] = {
+            "counts": counts,
+            "u": u,
+            "u_last": u_last,
+            "settings": setting_numbers(sampling),
+        }
         made, *weights = (part[: len(sampling)] for part in region(numbers, {"logits": logits, "drafted": drafted}))
         return made, weights[0] if weights else None
 

@@ -65,7 +65,8 @@ def test_merged_drafts_are_waited_for_twice_a_round(kind: str, longest: int, mon
         assert replies(requests, gpu, 2) == expected
 
 
-@pytest.mark.parametrize(("kind", "longest"), KINDS)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "longest"), KINDS[1:])
 def test_a_draft_model_that_the_text_drafts_for_is_waited_for_once_a_pass(
     kind: str, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
