@@ -25,7 +25,7 @@ class Slot:
     @property
     def content(self) -> list[int]:
         """Tokens whose keys and values are valid."""
-        return self.tokens if self.row is None else self.row.tokens[: self.row.cached]
+        return self.tokens if self.row is None else self.row.shareable
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Scheduler(Generic[Waiting]):
         """Remove a sequence from its slot; the cached tokens stay reusable unless `keep` is False (cache not valid)."""
         self._clock += 1
         slot = self._slots[row.slot]
-        slot.tokens = row.tokens[: row.cached] if keep else []
+        slot.tokens = row.shareable if keep else []
         slot.row = None
         slot.used = self._clock
 

@@ -8,8 +8,8 @@ from specchat.engine.commands import Submit
 from specchat.engine.events import Admitted, FinishReason, Given
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.fit import check_length, fit
-from specchat.engine.sequence.prompt import encode_reply
+from specchat.engine.sequence.fit import FittedPrompt, check_length, check_source_length, fit
+from specchat.engine.sequence.prompt import check_source, encode, encode_reply
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import find_markers
@@ -62,8 +62,15 @@ class Admission:
         drafter = self._planner.named(request.drafter, request.gamma)
         request.check_vocabulary(model.vocab_size)
         given = encode_reply(request, model.tokenizer)
-        fitted = fit(request, model.tokenizer, len(given), target.context)
-        prompt = [*fitted.ids, *given]
+        source: tuple[int, ...] = ()
+        if model.start is None:
+            fitted = fit(request, model.tokenizer, len(given), target.context)
+            prompt = [*fitted.ids, *given]
+        else:
+            check_source(request, model.name)
+            fitted = FittedPrompt([])
+            source, prompt = tuple(encode(request, model.tokenizer)), [model.start, *given]
+            check_source_length(len(source), target.context)
         check_length(len(prompt), target.context)
         now, thinking = self._clock(), self._thinking
         place = self._scheduler.place(prompt)
@@ -81,6 +88,7 @@ class Admission:
             drafter=drafter,
             admitted_at=now,
             continued=len(given),
+            source=source,
         )
         pieces = row.text.begin(given)
         self._scheduler.admit(row)
@@ -90,7 +98,7 @@ class Admission:
         row.outbox.put(
             Admitted(
                 request.request_id,
-                len(prompt),
+                row.prompt_tokens,
                 row.cached,
                 now - submitted.at,
                 now,

@@ -36,5 +36,7 @@ def drafters_of(
     if draft.graph_runner is not None:
         levels = StaticTrees(draft.graph_runner, steps.fit, target.vocabulary)
         return [chains, FixedTreeDrafter(cache, levels, chains, support, draft.device, branches=branches)]
+    if draft.device.type != "cpu":  # an encoder-decoder, which has no graphs: what follows works on the host
+        return [chains]
     trees = ModelTreeDrafter(draft, cache, steps, chains, support, branches=branches)
     return [chains, trees, HierarchicalDrafter(draft, cache, steps, penalties, suffix)]

@@ -30,7 +30,7 @@ class Traffic:
     """Bytes that passes have to read; computed, not measured."""
 
     weights: int
-    """Bytes of weights read by one target pass."""
+    """Bytes of weights read by one target pass; 0 where that says too little."""
     cache: int
     """Bytes of the target's KV cache per token."""
     draft_weights: int
@@ -43,15 +43,16 @@ class Traffic:
         cache = assembly.target.cache
         room = cache.slots * cache.columns
         return cls(
-            weights=weights_read(assembly.model),
+            weights=weights_read(assembly.model) if assembly.model.start is None else 0,
             cache=cache.bytes // room,
             draft_weights=_draft_weights(assembly),
             draft_cache=(assembly.cache_bytes - cache.bytes) // room,
         )
 
     def per_token(self, counted: Tally, drafter: str) -> float | None:
-        """Bytes read per token emitted; None if none was, or where the draft model takes fewer passes than steps."""
-        if not counted.tokens or drafter == "hierarchical":
+        """Bytes read per token emitted; None if none was, where the draft model takes fewer passes than steps, or of an
+        encoder-decoder, whose sources nobody counts here."""
+        if not counted.tokens or drafter == "hierarchical" or not self.weights:
             return None
         read = counted.rounds * self.weights + counted.positions * self.cache
         if drafter in ("model", "model-tree", "head", "combined"):

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
+from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import Request, Sampling
 from specchat.engine.runner.quantized_runner import QuantizedRunner
@@ -47,6 +48,7 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
         context=options.context,
     )
     made = assemble(config, ignore_progress)
+    require_decoder_only(made.model, "specchat evaluate reads texts with")
     ways = _ways(options, made)
     texts, problems = select(options, made.model.tokenizer, made.target.context)
     warm_up(made)
