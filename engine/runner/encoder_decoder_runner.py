@@ -43,6 +43,8 @@ class EncoderDecoderRunner:
 
     def __init__(self, model: Any, slots: int, context: int, overhang: int) -> None:
         self.device: torch.device = model.device
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # of this thread
         self.vocabulary = int(model.config.vocab_size)
         self.context = context
         self._model = model

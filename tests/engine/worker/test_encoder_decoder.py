@@ -5,15 +5,31 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine import Admitted, Engine, Prefilled, Request, Round
+from specchat.engine import (
+    Admitted,
+    Engine,
+    EngineConfig,
+    EngineError,
+    Finished,
+    Message,
+    Notice,
+    Outbox,
+    Prefilled,
+    Request,
+    Round,
+)
+from specchat.engine.commands import Submit
+from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.speculation.drafters.tables.counts import TokenCounter
 from specchat.engine.speculation.drafters.tables.folder import LoadedTables
 from specchat.engine.worker.assembly import put_together
+from tests.engine.pretend_cuda import parts_to_gpu, pretended_gpu
 from tests.engine.sampled import check_distribution, sampled
 from tests.engine.tiny import ids_of, run_together, text_of, tiny_engine
 from tests.engine.tiny_t5 import CONTEXT, PAD, VOCABULARY, tiny_t5, tiny_t5_network, tiny_t5_tokenizer
@@ -25,6 +41,7 @@ SOURCES = [
     "q" * (CONTEXT - 1),
 ]
 TOKENS = 24
+SLOW = pytest.mark.slow
 
 
 def tables() -> LoadedTables:
@@ -35,7 +52,7 @@ def tables() -> LoadedTables:
     return LoadedTables(counter.counts(), "tables")
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["T5", "T5 1.1"])
+@pytest.fixture(scope="module", params=[pytest.param(False, id="T5", marks=SLOW), pytest.param(True, id="T5 1.1")])
 def gated(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
@@ -117,11 +134,58 @@ def test_the_text_is_that_of_the_tokens(engine: Engine, generated: dict[str, lis
         assert text_of(list(engine.stream(Request("r", prompt=source, max_tokens=TOKENS)))) == text
 
 
+def test_what_it_cannot_have_is_refused_by_name(engine: Engine) -> None:
+    refused = (
+        (Request("r", (Message("user", "hello"),)), "tiny-t5 reads one text and holds no conversation"),
+        (Request("r", prompt="q" * CONTEXT), f"the prompt has {CONTEXT + 1} tokens and the encoder reads {CONTEXT} at"),
+        (Request("r", prompt="x", reply_ids=(9,) * CONTEXT), f"and the context holds {CONTEXT}"),
+        (
+            Request("r", prompt="x", drafter="early-exit"),
+            "'early-exit' is not there (this target cannot draft with its",
+        ),
+        (Request("r", prompt="x", drafter="head"), "drafter 'head' is not there"),
+    )
+    for request, sentence in refused:
+        (end,) = engine.stream(request)
+        assert isinstance(end, Finished)
+        assert sentence in end.message
+    with pytest.raises(EngineError, match="holds no conversation"):
+        engine.prompt_ids(refused[0][0])
+    assert engine.prompt_ids(Request("r", prompt="x")) == tiny_t5_tokenizer().encode("x")
+
+
+@pytest.mark.parametrize(
+    "drafter", ["model", pytest.param("recycling", marks=SLOW), pytest.param("bigram", marks=SLOW)]
+)
+def test_on_a_gpu_it_runs_without_graphs_and_says_so(
+    generated: dict[str, list[int]], gated: bool, drafter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pretended_gpu(monkeypatch) as gpu:
+        parts = [tiny_t5(gated=gated), tiny_t5(gated=gated, noise=0.1)]
+        target, draft = parts_to_gpu(*parts)
+        box = Outbox()
+        lane = LaneWorker(EngineConfig("tiny", Path(), slots=2, context=CONTEXT), box, [])
+        made = lane.load(lambda config, _: put_together(config, target, draft, tables=tables()))
+        assert "model-tree" not in made.drafters
+        for source in SOURCES[:2]:
+            lane.take(Submit(Request(source, prompt=source, drafter=drafter, gamma=4, max_tokens=TOKENS), box, 0.0))
+        while lane.busy:
+            gpu.waits.clear()
+            lane.turn()
+            assert len(gpu.waits) <= 1, gpu.waits
+    events = box.drain()
+    told = [event.text for event in events if isinstance(event, Notice)]
+    assert any("tiny-t5: its passes are not captured as CUDA graphs: it runs slower" in text for text in told)
+    for source in SOURCES[:2]:
+        own = [event for event in events if getattr(event, "request_id", None) == source]
+        assert ids_of(own) == generated[source]
+
+
 @pytest.mark.parametrize("drafter", ["model", "model-tree", "bigram"])
 @pytest.mark.slow
 def test_sampled_replies_have_the_distribution_of_the_target(engine: Engine, gated: bool, drafter: str) -> None:
     source = tuple(tiny_t5_tokenizer().encode(SOURCES[2]))
-    events = sampled(engine, drafter, source, 900)
+    events = sampled(engine, drafter, source, 600)
     network = tiny_t5_network(gated=gated)
 
     @torch.inference_mode()
