@@ -32,7 +32,8 @@ class T5Network:
         self._model = model
         self._encoder, self._decoder = model.encoder, model.decoder
         config = model.config
-        self._scale = config.d_model**-0.5 if config.scale_decoder_outputs else 1.0
+        scaled = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)  # as older versions say it
+        self._scale = config.d_model**-0.5 if scaled else 1.0
         self.shapes = [(config.num_heads, config.d_kv) * 2] * len(self._decoder.block)
         """H and D of keys, and of values, of each layer of the decoder."""
         self._biases = _biases_by_distance(self._decoder.block[0].layer[0].SelfAttention, positions)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from specchat.engine.commands import Submit
 from specchat.engine.events import Admitted, FinishReason, Given
+from specchat.engine.request import Request
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.fit import FittedPrompt, check_length, check_source_length, fit
@@ -62,15 +63,12 @@ class Admission:
         drafter = self._planner.named(request.drafter, request.gamma)
         request.check_vocabulary(model.vocab_size)
         given = encode_reply(request, model.tokenizer)
-        source: tuple[int, ...] = ()
+        source = self._source(request)
         if model.start is None:
             fitted = fit(request, model.tokenizer, len(given), target.context)
-            prompt = [*fitted.ids, *given]
         else:
-            check_source(request, model.name)
-            fitted = FittedPrompt([])
-            source, prompt = tuple(encode(request, model.tokenizer)), [model.start, *given]
-            check_source_length(len(source), target.context)
+            fitted = FittedPrompt([model.start])
+        prompt = [*fitted.ids, *given]
         check_length(len(prompt), target.context)
         now, thinking = self._clock(), self._thinking
         place = self._scheduler.place(prompt)
@@ -107,3 +105,17 @@ class Admission:
                 fitted.left_out,
             )
         )
+
+    def _source(self, request: Request) -> tuple[int, ...]:
+        """What an encoder-decoder reads; nothing for other models.
+
+        Raises:
+            EngineError: the request has a conversation, or its prompt is too long.
+        """
+        model = self._made.model
+        if model.start is None:
+            return ()
+        check_source(request, model.name)
+        source = tuple(encode(request, model.tokenizer))
+        check_source_length(len(source), self._made.target.context)
+        return source

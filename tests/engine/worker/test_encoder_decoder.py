@@ -85,7 +85,7 @@ def test_greedy_replies_are_those_of_transformers_whatever_drafts(
     }
     assert not ready.conversations
     accepted = dict.fromkeys(ready.drafters, 0)
-    for drafter, source in product(ready.drafters, SOURCES):
+    for drafter, source in product(ready.drafters, SOURCES[::3]):
         events = list(engine.stream(Request("r", prompt=source, drafter=drafter, gamma=4, max_tokens=TOKENS)))
         assert ids_of(events) == generated[source], drafter
         accepted[drafter] += sum(event.accepted for event in events if isinstance(event, Round))
