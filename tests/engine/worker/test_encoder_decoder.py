@@ -23,6 +23,7 @@ from specchat.engine import (
     Prefilled,
     Request,
     Round,
+    Sampling,
 )
 from specchat.engine.commands import Submit
 from specchat.engine.lanes.worker import LaneWorker
@@ -114,6 +115,21 @@ def test_a_slot_forgets_its_source_and_nothing_is_shared(engine: Engine, generat
         assert (read.done, read.total) == (len(source) + 1, len(source) + 1)
         first = next(event for event in events if isinstance(event, Round))
         assert first.position == admitted.prompt_tokens
+
+
+@pytest.mark.parametrize("drafter", ["model", "model-tree", "hierarchical"])
+def test_one_that_drafts_for_itself_has_read_the_same_source(gated: bool, drafter: str) -> None:
+    target = tiny_t5(gated=gated)
+    with tiny_engine(target, draft=target, slots=3) as engine:
+        for sampling in (Sampling(), Sampling(temperature=1, seed=3)):
+            requests = [
+                Request(source, prompt=source, drafter=drafter, gamma=2, max_tokens=12, sampling=sampling)
+                for source in SOURCES
+            ]
+            for events in run_together(engine, requests):  # the fourth comes into a slot that has had another
+                rounds = [event for event in events if isinstance(event, Round)]
+                assert all(each.accepted == each.tested for each in rounds)
+                assert any(each.accepted == 2 for each in rounds)
 
 
 def test_a_reply_goes_on_behind_given_tokens(engine: Engine, generated: dict[str, list[int]]) -> None:
