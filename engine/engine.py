@@ -36,7 +36,7 @@ from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Message, Request, check_gamma
-from specchat.engine.sequence.prompt import encode
+from specchat.engine.sequence.prompt import check_source, encode
 
 if TYPE_CHECKING:
     from specchat.engine.worker.assembly import Assemble, Assembly
@@ -245,11 +245,14 @@ class Engine:
         """Token ids of a request's prompt, as the loaded model reads it; nothing is submitted.
 
         Raises:
-            EngineError: the models are not loaded, the prompt is no valid text, or the chat template refuses it.
+            EngineError: the models are not loaded, the prompt is no valid text, the chat template refuses it, or the
+                model holds no conversations.
         """
-        if self._tokenizer is None:
+        if self._tokenizer is None or self.ready is None:
             raise EngineError("the models are still being loaded: ask again when they are")
         request.check_prompt()
+        if not self.ready.conversations:
+            check_source(request, self.ready.target)
         return encode(request, self._tokenizer)
 
     def stream(self, request: Request) -> Iterator[Event]:

@@ -106,6 +106,8 @@ class Ready:
     """Whether the chat template can switch thinking on and off (`Request.thinking`)."""
     template_words: tuple[str, ...] = ()
     """Words with a slash before them that the chat template looks for in a conversation."""
+    conversations: bool = True
+    """Whether requests may have messages; an encoder-decoder reads `Request.prompt` or `Request.prompt_ids` alone."""
     observed: str = ""
     """Name of the server whose replies are observed; empty for an engine of ours. What it does not say is empty or 0:
     slots, context, bytes, device."""

@@ -43,6 +43,10 @@ PREFIX = "SPECCHAT_"
 AUTO = "auto"
 THINKING: dict[str, bool | None] = {AUTO: None, "on": True, "off": False}
 """The words for the switch of a chat template; auto leaves it to the template."""
+NO_CHAT = (
+    "{} reads one text and holds no conversation: ask it with specchat ask, or choose another model (/model, --target)"
+)
+"""Said of an encoder-decoder."""
 NO_SWITCH = "the chat template of {} has no switch for thinking: the model thinks as it was trained to, or not"
 """What is said where a model cannot be told, with its name."""
 

@@ -1,4 +1,4 @@
-"""Architecture check: decoder-only networks whose KV cache can be rolled back; others are refused by name."""
+"""Architecture check: networks that write text and whose KV cache can be rolled back; others are refused by name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError, first_line
+from specchat.engine.models import encoder_decoder
 from specchat.engine.models.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     """Load a checkpoint's transformers config and check that its network is supported. No code of the folder is run.
 
     Raises:
-        EngineError: it is not a text decoder, needs its own code, is quantised, or keeps state other than a KV cache.
+        EngineError: it writes no text, needs its own code, is quantised, or keeps state other than a KV cache.
     """
     from transformers import CONFIG_MAPPING, AutoConfig
 
@@ -55,6 +56,8 @@ def _check_depth(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
     """Refuse more layers than the weights can be of: transformers would make them all before it finds them missing."""
     text, folder = config.get_text_config(), checkpoint.folder
     layers, hidden = getattr(text, "num_hidden_layers", None), getattr(text, "hidden_size", None)
+    if config.model_type in encoder_decoder.KINDS:
+        layers = config.num_layers + config.num_decoder_layers
     # Each layer has a norm of this size at least.
     if isinstance(layers, int) and isinstance(hidden, int) and layers * hidden > checkpoint.parameters:
         raise EngineError(
@@ -67,9 +70,13 @@ def _check_network(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
     from transformers import AutoModelForCausalLM
 
     folder, kind = checkpoint.folder, config.model_type
+    if kind in encoder_decoder.KINDS and encoder_decoder.is_one(config):
+        encoder_decoder.check_network(folder, checkpoint.config.get("architectures"))
+        return
     if type(config) not in AutoModelForCausalLM._model_mapping or config.is_encoder_decoder:
         raise EngineError(
-            f"{folder} is a {kind} model, which does not continue text: choose a decoder-only language model"
+            f"{folder} is a {kind} model, which does not continue text: choose a decoder-only language model "
+            f"or one of these encoder-decoders: {', '.join(encoder_decoder.KINDS)}"
         )
     network = _network(AutoModelForCausalLM._model_mapping[type(config)])
     stated = (checkpoint.config.get("architectures") or [network.__name__])[0]

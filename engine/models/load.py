@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specchat.engine.errors import EngineError, first_line
+from specchat.engine.models import encoder_decoder
 from specchat.engine.models.architecture import model_config
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.fingerprint import fingerprint
@@ -45,6 +46,8 @@ class LoadedModel:
     """V: width of the logits, padding included; the tokenizer may know fewer tokens."""
     weight_bytes: int
     has_chat_template: bool
+    start: int | None = None
+    """Token that replies of an encoder-decoder begin with; None for a decoder-only model."""
     quantized: str | None = None
     """What the weights of its linear layers are stored as, for people, where that is not `dtype`."""
 
@@ -94,6 +97,8 @@ def load_model(
     require_memory(device, int(checkpoint.parameters * dtype.itemsize * _ROOM), f"{name} in {_dtype_name(dtype)}")
     progress(stage, f"Loading {name}", 0.0)
     tokenizer = load_tokenizer(folder)
+    if encoder_decoder.is_one(config):
+        encoder_decoder.check_loading(folder, config.model_type, tokenizer.chat_template, dtype)
     with transformers_bars(lambda fraction: progress(stage, f"Loading {name}", fraction)):
         model = _load_network(folder, config, device, dtype)
     trim_heap()
@@ -107,6 +112,7 @@ def load_model(
         vocab_size=config.get_text_config().vocab_size,
         weight_bytes=_weight_bytes(model),
         has_chat_template=bool(tokenizer.chat_template),
+        start=encoder_decoder.start_token(folder, config, model.generation_config),
     )
 
 
@@ -114,7 +120,7 @@ def pick_dtype(name: str, device: torch.device, folder: Path) -> torch.dtype:
     """The dtype for `auto`, `float32`, `bfloat16` or `float16`.
 
     `auto` is bfloat16 where the device computes in it quickly, else float32. On a GPU a model stored in float16 stays
-    in float16, which loses nothing and is as fast.
+    in float16, which loses nothing and is as fast; encoder-decoders cannot compute in it.
 
     Raises:
         EngineError: unknown name; or as `Checkpoint.open`.
@@ -123,8 +129,10 @@ def pick_dtype(name: str, device: torch.device, folder: Path) -> torch.dtype:
         if name not in _DTYPES:
             raise EngineError(f"dtype {name!r} is not known: choose one of auto, {', '.join(_DTYPES)}")
         return _DTYPES[name]
-    if device.type == "cuda" and Checkpoint.open(folder).dtypes == {"F16"}:
-        return torch.float16
+    if device.type == "cuda":
+        checkpoint = Checkpoint.open(folder)
+        if checkpoint.dtypes == {"F16"} and checkpoint.config.get("model_type") not in encoder_decoder.KINDS:
+            return torch.float16
     return torch.bfloat16 if computes_bfloat16(device) else torch.float32
 
 
@@ -157,9 +165,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    auto: Any = AutoModelForCausalLM
+    auto: Any = AutoModelForSeq2SeqLM if encoder_decoder.is_one(config) else AutoModelForCausalLM
     try:
         model, report = auto.from_pretrained(
             folder,
@@ -201,6 +209,8 @@ def stated_context(folder: Path, config: PreTrainedConfig) -> int:
     Raises:
         EngineError: the configuration does not say.
     """
+    if encoder_decoder.is_one(config):
+        return encoder_decoder.stated_context(config)
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(context, int) or context < 1:
         raise EngineError(f"{folder / 'config.json'} does not say how long the context is (max_position_embeddings)")

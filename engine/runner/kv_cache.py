@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specchat.engine.errors import EngineError
+from specchat.engine.runner.device import require_memory
 from specchat.engine.runner.to_device import to_device
 
 
@@ -74,6 +76,31 @@ class KVCache:
         self._blocks = [*keys, *values]
         self.keys = [layer for block in keys for layer in block]
         self.values = [layer for block in values for layer in block]
+
+    @classmethod
+    def allocate(
+        cls,
+        shapes: Sequence[tuple[int, int, int, int]],
+        slots: int,
+        columns: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        paged: bool = False,
+    ) -> KVCache:
+        """A cache, where there is the memory for it.
+
+        Raises:
+            EngineError: there is not.
+        """
+        size = slots * columns * sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * dtype.itemsize
+        require_memory(device, size, f"a cache of {slots} x {columns} tokens")
+        try:
+            return cls(shapes, slots, columns, device, dtype, paged=paged)
+        except (RuntimeError, MemoryError):
+            raise EngineError(
+                f"a cache of {slots} x {columns} tokens needs {size / 1e9:.1f} GB and does not fit: lower --context"
+            ) from None
 
     @property
     def bytes(self) -> int:

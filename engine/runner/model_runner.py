@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from specchat.engine.runner.batch_invariant import BatchInvariantRunner
 from specchat.engine.runner.cache_probe import CacheProbe
 from specchat.engine.runner.compile import compile_layers
 from specchat.engine.runner.cuda_graphs import GraphRunner
-from specchat.engine.runner.device import require_memory
 from specchat.engine.runner.first_layers import first_layers
 from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.kv_cache import CacheView, KVCache
@@ -27,7 +25,7 @@ from specchat.engine.runner.padding import CAPTURED, captured_width, padded_widt
 from specchat.engine.runner.static_view import StaticView
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree_mask import TreeMask
-from specchat.engine.runner.tree_part import TreePart, TreePlace
+from specchat.engine.runner.tree_part import FedPlaces, TreePart, TreePlace
 
 
 class ModelRunner:
@@ -72,7 +70,9 @@ class ModelRunner:
         """Whether attention takes keys and values by row; known once the cache's shapes are."""
         # The last column never holds a token: padding rows of a CUDA graph write there.
         columns = context + overhang + 1
-        self.cache = self._allocate(slots, -(-columns // flex.BLOCK) * flex.BLOCK if self.flex else columns)
+        shapes = self._shapes()  # which may find that flex does not fit
+        columns = -(-columns // flex.BLOCK) * flex.BLOCK if self.flex else columns
+        self.cache = KVCache.allocate(shapes, slots, columns, self.device, model.dtype, paged=self.flex)
         self.graph_runner: GraphRunner | None = None
         """Passes of fixed shape, on a GPU."""
         on_gpu = self.device.type == "cuda"
@@ -135,15 +135,8 @@ class ModelRunner:
 
         Those of a row are next to each other, in consecutive columns.
         """
-        rows = [list(mine) for _, mine in groupby(places, key=lambda place: place.slot)]
-        starts = [mine[0].first + mine[0].column for mine in rows]
-        width = min(padded_width(max(map(len, rows))), self.cache.columns - max(starts))
-        fed = to_device([[place.token for place in mine] + [0] * (width - len(mine)) for mine in rows], self.device)
-        part = TreePart.of(rows, width, self.device)
-        logits: Tensor = self._run(self.model, fed, [mine[0].slot for mine in rows], starts, part).logits
-        if len(rows) == 1:
-            return logits[0, : len(places)]
-        return torch.cat([each[: len(mine)] for each, mine in zip(logits, rows, strict=True)])
+        fed = FedPlaces.of(places, self.cache.columns, self.device)
+        return fed.joined(self._run(self.model, fed.tokens, fed.slots, fed.starts, fed.part).logits)
 
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """As `forward`, in the fastest shape, without batch invariance."""
@@ -278,18 +271,6 @@ class ModelRunner:
             return 0
         self.model.set_attn_implementation(attention.NAME)
         return int(heads // groups)
-
-    def _allocate(self, slots: int, columns: int) -> KVCache:
-        shapes = self._shapes()
-        per_token = sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * self.model.dtype.itemsize
-        require_memory(self.device, slots * columns * per_token, f"a cache of {slots} x {columns} tokens")
-        try:
-            return KVCache(shapes, slots, columns, self.device, self.model.dtype, paged=self.flex)
-        except (RuntimeError, MemoryError):
-            need = slots * columns * per_token / 1e9
-            raise EngineError(
-                f"a cache of {slots} x {columns} tokens needs {need:.1f} GB and does not fit: lower --context"
-            ) from None
 
     @torch.inference_mode()
     def _shapes(self) -> list[tuple[int, int, int, int]]:

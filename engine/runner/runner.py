@@ -15,7 +15,8 @@ from specchat.engine.runner.tree_part import TreePlace
 
 
 class Runner(Protocol):
-    """One model and its cache: `ModelRunner` on modelling code of transformers, `QuantizedRunner` on our kernels."""
+    """One model and its cache: `ModelRunner` on modelling code of transformers, `QuantizedRunner` on our kernels,
+    `EncoderDecoderRunner` on the layers of a T5."""
 
     cache: KVCache
     context: int

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
+from specchat.engine.runner.padding import padded_width
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree_mask import tree_visibility
 
@@ -77,3 +79,33 @@ class TreePart:
     def visibility(self, written: Tensor, columns: Tensor, window: int | None) -> Tensor:  # noqa: ARG002
         """As `TreeMask.visibility`."""
         return tree_visibility(self.inside, self.depths, self.asking, self.first, columns, window)
+
+
+@dataclass(frozen=True, slots=True)
+class FedPlaces:
+    """A pass over places of several rows, those of a row in consecutive columns."""
+
+    tokens: Tensor
+    """[B, Q], int64, padded."""
+    slots: list[int]
+    starts: list[int]
+    """Per row, the first column that is written."""
+    part: TreePart
+    counts: list[int]
+    """Places of each row."""
+
+    @classmethod
+    def of(cls, places: Sequence[TreePlace], columns: int, device: torch.device) -> FedPlaces:
+        """The pass over these places, those of a row next to each other, in a cache of so many columns."""
+        rows = [list(mine) for _, mine in groupby(places, key=lambda place: place.slot)]
+        starts = [mine[0].first + mine[0].column for mine in rows]
+        width = min(padded_width(max(map(len, rows))), columns - max(starts))
+        tokens = to_device([[place.token for place in mine] + [0] * (width - len(mine)) for mine in rows], device)
+        slots, counts = [mine[0].slot for mine in rows], [len(mine) for mine in rows]
+        return cls(tokens, slots, starts, TreePart.of(rows, width, device), counts)
+
+    def joined(self, logits: Tensor) -> Tensor:
+        """Logits [n, V] of the places, from those of the pass [B, Q, V]."""
+        if len(self.counts) == 1:
+            return logits[0, : self.counts[0]]
+        return torch.cat([each[:count] for each, count in zip(logits, self.counts, strict=True)])

@@ -66,6 +66,16 @@ def check_length(prompt: int, context: int) -> None:
         )
 
 
+def check_source_length(source: int, context: int) -> None:
+    """Check that an encoder can read a source of so many tokens.
+
+    Raises:
+        EngineError: it cannot.
+    """
+    if source > context:
+        raise EngineError(f"the prompt has {source} tokens and the encoder reads {context} at most: shorten it")
+
+
 def left_out(request: Request, length: Length, given: int, context: int) -> range:
     """Places in `Request.messages` of the turns that have to go for the rest to fit; none where none may.
 

@@ -32,6 +32,19 @@ def encode(request: Request, tokenizer: Any) -> list[int]:
     return list(ids)
 
 
+def check_source(request: Request, name: str) -> None:
+    """Check that a request has what an encoder-decoder of this name reads.
+
+    Raises:
+        EngineError: it is a conversation.
+    """
+    if request.messages:
+        raise EngineError(
+            f"{name} reads one text and holds no conversation: give it a prompt, as specchat ask and /v1/completions "
+            "do, or choose a model that continues text"
+        )
+
+
 def encode_reply(request: Request, tokenizer: Any) -> list[int]:
     """Token ids that the reply begins with, as the request gives them."""
     text = tokenizer.encode(request.reply_text, add_special_tokens=False) if request.reply_text else []

@@ -36,7 +36,7 @@ class Slot:
     @property
     def content(self) -> list[int]:
         """Tokens whose keys and values are valid."""
-        return self.tokens if self.row is None else self.row.tokens[: self.row.cached]
+        return self.tokens if self.row is None else self.row.shareable
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Scheduler(Generic[Waiting]):
         """Remove a sequence from its slot; the cached tokens stay reusable unless `keep` is False (cache not valid)."""
         self._clock += 1
         slot = self._slots[row.slot]
-        slot.tokens = row.tokens[: row.cached] if keep else []
+        slot.tokens = row.shareable if keep else []
         slot.row = None
         slot.used = self._clock
 
@@ -172,7 +172,7 @@ def _left(row: SequenceState) -> int:
 def _to_be_lent(lender: SequenceState, row: SequenceState) -> int:
     """Tokens of a row's prompt that another is still to read as well, so that it could be lent them afterwards."""
     read, end = max(row.cached, lender.cached), min(len(row.tokens), len(lender.tokens)) - 1
-    if read >= end or lender.tokens[read] != row.tokens[read]:  # most: nothing else has to be compared
+    if row.source or read >= end or lender.tokens[read] != row.tokens[read]:  # most: nothing else has to be compared
         return 0
     return max(0, min(common_prefix(lender.tokens, row.tokens), end) - read)
 

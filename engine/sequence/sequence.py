@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA, Request
@@ -17,7 +17,7 @@ class SequenceState:
     outbox: Outbox
     slot: int
     tokens: list[int]
-    """Token ids of prompt and reply."""
+    """Token ids of prompt and reply; of an encoder-decoder those of the decoder, from its start token on."""
     prompt_length: int
     cached: int
     """Leading tokens whose keys and values are in the slot; when decoding, all but the last."""
@@ -29,9 +29,31 @@ class SequenceState:
     rounds: int = 0
     continued: int = 0
     """Trailing prompt tokens that prefill the assistant reply."""
+    source: tuple[int, ...] = ()
+    """What the encoder of an encoder-decoder reads; empty for other models."""
+    encoded: bool = field(init=False)
+    """Whether the target has read the source, if there is one."""
 
     room: int = 0
     """Largest useful draft length of the round being planned."""
+
+    def __post_init__(self) -> None:
+        self.encoded = not self.source
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt as its user counts them: the source's, without the start token."""
+        return self.prompt_length + self._elsewhere
+
+    @property
+    def position(self) -> int:
+        """Tokens of prompt and reply so far, as their user counts them."""
+        return len(self.tokens) + self._elsewhere
+
+    @property
+    def shareable(self) -> list[int]:
+        """Tokens whose cached keys and values would be the same for any other row: none behind a source of its own."""
+        return [] if self.source else self.tokens[: self.cached]
 
     @property
     def emitted(self) -> int:
@@ -40,8 +62,8 @@ class SequenceState:
 
     @property
     def prefilled(self) -> bool:
-        """Whether the target has read all tokens but the last, which a round feeds."""
-        return self.cached == len(self.tokens) - 1
+        """Whether the target has read the source and all tokens but the last, which a round feeds."""
+        return self.encoded and self.cached == len(self.tokens) - 1
 
     @property
     def adaptive(self) -> bool:
@@ -64,3 +86,8 @@ class SequenceState:
         free = MAX_GAMMA if self.adaptive else DEFAULT_GAMMA
         asked = free if self.request.gamma is None else self.request.gamma
         return max(0, min(asked, context - len(self.tokens) - 1, self.request.max_tokens - self.emitted - 1))
+
+    @property
+    def _elsewhere(self) -> int:
+        """Tokens of the prompt that are not among `tokens`: those of the source, whose place the start token takes."""
+        return max(len(self.source) - 1, 0)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from specchat.engine.commands import Submit
 from specchat.engine.events import Admitted, FinishReason, Given
+from specchat.engine.request import Request
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.fit import check_length, fit
-from specchat.engine.sequence.prompt import encode_reply
+from specchat.engine.sequence.fit import FittedPrompt, check_length, check_source_length, fit
+from specchat.engine.sequence.prompt import check_source, encode, encode_reply
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import find_markers
@@ -62,7 +63,11 @@ class Admission:
         drafter = self._planner.named(request.drafter, request.gamma)
         request.check_vocabulary(model.vocab_size)
         given = encode_reply(request, model.tokenizer)
-        fitted = fit(request, model.tokenizer, len(given), target.context)
+        source = self._source(request)
+        if model.start is None:
+            fitted = fit(request, model.tokenizer, len(given), target.context)
+        else:
+            fitted = FittedPrompt([model.start])
         prompt = [*fitted.ids, *given]
         check_length(len(prompt), target.context)
         now, thinking = self._clock(), self._thinking
@@ -81,6 +86,7 @@ class Admission:
             drafter=drafter,
             admitted_at=now,
             continued=len(given),
+            source=source,
         )
         pieces = row.text.begin(given)
         self._scheduler.admit(row)
@@ -90,7 +96,7 @@ class Admission:
         row.outbox.put(
             Admitted(
                 request.request_id,
-                len(prompt),
+                row.prompt_tokens,
                 row.cached,
                 now - submitted.at,
                 now,
@@ -99,3 +105,17 @@ class Admission:
                 fitted.left_out,
             )
         )
+
+    def _source(self, request: Request) -> tuple[int, ...]:
+        """What an encoder-decoder reads; nothing for other models.
+
+        Raises:
+            EngineError: the request has a conversation, or its prompt is too long.
+        """
+        model = self._made.model
+        if model.start is None:
+            return ()
+        check_source(request, model.name)
+        source = tuple(encode(request, model.tokenizer))
+        check_source_length(len(source), self._made.target.context)
+        return source

@@ -14,12 +14,14 @@ import torch
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
+from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import pick_device
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
+from specchat.engine.runner.encoder_decoder_runner import EncoderDecoderRunner
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.penalties import Penalties
@@ -117,6 +119,7 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
         return _with_models(config, target, progress)
     folder = Path(config.draft or "").expanduser()
     if config.draft and is_look_ahead(folder):
+        require_decoder_only(target.model, f"{config.draft} has look-ahead embeddings, which ride in passes of")
         look_ahead = load_look_ahead(folder, target.model)
         return put_together(config, target.model, notices=target.notices, look_ahead=look_ahead)
     tables = _tables(config, target.model)
@@ -149,10 +152,12 @@ def _head(config: EngineConfig, model: Model, progress: Progress) -> LoadedHead 
         folder = find_head(config.heads, model)
         return load_head(folder, model) if folder else None
     folder = Path(config.draft).expanduser()
-    if is_head(folder):
-        return load_head(folder, model)
-    published = find_published(config.draft, ModelStore(config.models), progress)
-    return load_published(published, model) if published else None
+    published = None if is_head(folder) else find_published(config.draft, ModelStore(config.models), progress)
+    if is_head(folder) or published is not None:
+        require_decoder_only(model, f"{config.draft} is a draft head, which needs")
+    if published is not None:
+        return load_published(published, model)
+    return load_head(folder, model) if is_head(folder) else None
 
 
 def put_together(
@@ -232,7 +237,7 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     recycling = RecyclingDrafter(model.eos_ids, branches=target.branches)
     at_random = RandomDrafter(model.vocab_size, target.device)
     drafters = [*of_text, recycling, *_early_exit(model, target, penalties), at_random, NoDrafter()]
-    cache_bytes = sum(runner.cache.bytes for runner in (target, *cached))
+    cache_bytes = sum(_cache_bytes(runner) for runner in (target, *cached))
     score_bytes = table_bytes = 0
     if head is not None:
         drafter = HeadDrafter(head.head, head.vocabulary, target, penalties, branches=target.branches)
@@ -274,6 +279,11 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         ),
         exact=exact,
     )
+
+
+def _cache_bytes(runner: Runner) -> int:
+    """Memory of its cache, and of what it keeps of sources."""
+    return runner.cache.bytes + (runner.source_bytes if isinstance(runner, EncoderDecoderRunner) else 0)
 
 
 def _look_ahead(loaded: LookAhead, model: Model, target: Runner, penalties: Penalties) -> LookAheadDrafter:
@@ -379,7 +389,7 @@ def _notices(model: Model, drafts: Sequence[Model], reduced: tuple[int, int] | L
     notices = []
     if reduced:
         notices.append(f"memory is short: there is room for {reduced[0]} replies at once of {reduced[1]} tokens each")
-    if not model.has_chat_template:
+    if not model.has_chat_template and model.start is None:
         notices.append(f"{model.name} has no chat template: using a plain one")
     notices += [
         f"the draft {draft.name} ({draft.weight_bytes / 1e9:.2f} GB) is not smaller than the target {model.name} "

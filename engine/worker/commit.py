@@ -68,7 +68,7 @@ def record(
     return Round(
         request_id=row.request.request_id,
         number=row.rounds,
-        position=position,
+        position=row.position - len(added),
         drafter=row.drafter,
         gamma=outcome.gamma,
         drafted=tuple(drafted),

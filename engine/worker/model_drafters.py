@@ -47,5 +47,7 @@ def drafters_of(
     if draft.graph_runner is not None:
         levels = StaticTrees(draft.graph_runner, steps.fit, target.vocabulary)
         trees = FixedTreeDrafter(cache, levels, chains, support, draft.device, branches=branches)
+    elif draft.device.type != "cpu":  # encoder-decoders, which have no graphs: what else there is works on the host
+        return [chains]
     sped_up = HierarchicalDrafter(draft, cache, steps, penalties, suffix, target.vocabulary)
     return [*merged, chains, trees, sped_up]

@@ -20,6 +20,7 @@ from specchat.engine.models.resolve import is_gguf, resolve
 from specchat.engine.models.shared import shared, shared_model
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
+from specchat.engine.runner.encoder_decoder_runner import EncoderDecoderRunner
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 
@@ -78,10 +79,14 @@ def make_runner(
     """A model with a cache of its own.
 
     Raises:
-        EngineError: the cache does not fit into memory.
+        EngineError: the cache does not fit into memory, or the model cannot be exact.
     """
     if isinstance(model, PackedModel):
         return QuantizedRunner(model, slots, context, overhang, taps)
+    if model.start is not None:
+        if exact:
+            raise EngineError(f"exact mode is for models that continue text, not for {model.name}: do without it")
+        return EncoderDecoderRunner(model.model, slots, context, overhang)
     from specchat.engine.runner.model_runner import ModelRunner  # with transformers' modelling code: seconds
 
     return ModelRunner(model.model, slots, context, overhang, taps, exact=exact)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
+from specchat.engine.models.encoder_decoder import check_same_kind
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.vocabulary import check_vocabularies
 from specchat.engine.progress import Progress
@@ -32,6 +33,7 @@ def obtain_drafts(config: EngineConfig, target: Model, progress: Progress) -> li
 def _obtain(spec: str, config: EngineConfig, target: Model, progress: Progress, *, several: bool) -> Obtained:
     draft = obtain_model(spec, config, target.device, progress, stage="draft")
     try:
+        check_same_kind(target, draft.model)
         check_vocabularies(target.tokenizer, draft.model.tokenizer, target.eos_ids, draft.model.eos_ids)
     except EngineError as error:
         if several:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from specchat.engine.commands import Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.events import Prefilled
+from specchat.engine.runner.encoder_decoder_runner import EncoderDecoderRunner
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
@@ -75,6 +76,10 @@ class Prefill:
         if rows[0].prefilled:
             self._planner.read(rows)
             return
+        if not rows[0].encoded:
+            self._encode(rows[0])
+            return
+        rows = [row for row in rows if row.encoded]
         started, limit, room = self._clock(), self._config.prefill_chunk, self._target.context
         rows = self._scheduler.read_together(rows, limit, room, self._borrow, ragged=self._ragged)
         reading = [row for row in rows if not row.prefilled]  # others were lent all that was left
@@ -90,8 +95,21 @@ class Prefill:
         now = self._clock()
         for row in rows:
             if not row.rounds:  # else a drafter that was changed to had to see it
-                size = row.prompt_length
-                row.outbox.put(Prefilled(row.request.request_id, row.cached, size, now - started, now))
+                self._tell(row, now - started, now)
+
+    def _encode(self, row: SequenceState) -> None:
+        """The source of an encoder-decoder, in one pass."""
+        assert isinstance(self._target, EncoderDecoderRunner)
+        started = self._clock()
+        self._target.encode(row.slot, row.source)
+        row.encoded, now = True, self._clock()
+        self._tell(row, now - started, now)
+
+    def _tell(self, row: SequenceState, seconds: float, now: float) -> None:
+        """How far the prompt has been read."""
+        left = row.prompt_length - row.cached - bool(row.source)  # a start token is no part of the prompt
+        done = row.prompt_tokens - left
+        row.outbox.put(Prefilled(row.request.request_id, done, row.prompt_tokens, seconds, now))
 
     def _borrow(self, row: SequenceState) -> None:
         """Copy what another slot has read of the row's prompt meanwhile."""

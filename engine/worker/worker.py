@@ -135,6 +135,7 @@ class Worker:
                 plain_s=time_warm_passes(target),
                 thinking_switch=switch_of(template) is not None,
                 template_words=words_of(template),
+                conversations=made.model.start is None,
             ),
             made,
         )

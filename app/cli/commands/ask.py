@@ -156,6 +156,8 @@ def answer(
                 trace.unlink()  # nothing is in it yet, and the same command has to work again
             raise
         try:
+            if not ready.conversations:
+                request = as_text(request, ready.target)
             if writer:
                 writer.write(ready)
                 writer.write(request)
@@ -165,6 +167,17 @@ def answer(
             return _stream(engine, request, printer, writer, kept)
         finally:
             engine.close()
+
+
+def as_text(request: Request, target: str) -> Request:
+    """The request for a target that reads one text: the question as it is.
+
+    Raises:
+        UsageError: it is more than a question.
+    """
+    if len(request.messages) > 1:
+        raise UsageError(f"{target} reads one text and nothing before it: leave --system, --chat and --continue out")
+    return replace(request, messages=(), prompt=request.messages[0].content)
 
 
 def _piped() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from specchat.app.settings.settings import NO_CHAT
 from specchat.app.sources.probe import Probe
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.actions.settings import SettingsActions
@@ -38,6 +39,8 @@ class EngineRecords:
         match record:
             case Loading():
                 self._scope.screen.status.show_loading(record)
+            case Ready(conversations=False):
+                self.fail(NO_CHAT.format(record.target))
             case Ready():
                 self._become_ready(record)
             case Counted():

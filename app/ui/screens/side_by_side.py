@@ -14,6 +14,7 @@ from specchat.app.chat.archive import Archive
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.conversation import Conversation
 from specchat.app.sanitize import escape_controls
+from specchat.app.settings.settings import NO_CHAT
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pump
@@ -182,6 +183,8 @@ class SideScreen(Screen[Conversation | None]):
         match record:
             case Loading():
                 self._state = record
+            case Ready(conversations=False):
+                self._fail(NO_CHAT.format(record.target))
             case Ready():
                 self._masthead.show_machine(record)
                 self._show_targets()
@@ -194,9 +197,13 @@ class SideScreen(Screen[Conversation | None]):
                 self._told.add(text)
                 self.notify(escape_controls(text), markup=False)
             case Died(message=message):
-                self._state, self._failed = message, True
-                self.duet.fail(message)
-                self.notify(escape_controls(message), severity="error", markup=False)
+                self._fail(message)
+
+    def _fail(self, sentence: str) -> None:
+        """There is no engine to ask, for this reason."""
+        self._state, self._failed = sentence, True
+        self.duet.fail(sentence)
+        self.notify(escape_controls(sentence), severity="error", markup=False)
 
     def _draw(self) -> None:
         """Draw what has changed in the lanes."""

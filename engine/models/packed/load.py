@@ -48,6 +48,10 @@ class PackedModel:
     """That of the network they come from (`engine.models.fingerprint`)."""
 
     @property
+    def start(self) -> None:
+        """It is decoder-only."""
+
+    @property
     def device(self) -> torch.device:
         """Always the CPU."""
         return torch.device("cpu")

@@ -16,6 +16,7 @@ from specchat.engine.kernels.packed_matrix import PackedMatrix, pack
 from specchat.engine.kernels.quantized_embedding import QuantizedEmbedding
 from specchat.engine.kernels.quantized_linear import QuantizedLinear
 from specchat.engine.models.checkpoint import Checkpoint
+from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.fingerprint import fingerprint
 from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows, read_matrix
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
@@ -197,6 +198,7 @@ def load_quantized_network(
     dtype = _STORED.get(frozenset(Checkpoint.open(folder).dtypes), torch.float32)
     layers: Layers = CpuLayers() if device.type == "cpu" else GpuLayers(device)
     loaded = load_model(folder, torch.device("cpu"), dtype, progress, stage)
+    require_decoder_only(loaded, "codes need")
     fingerprint(loaded.model)  # before the weights are replaced
     rest: nn.Module = loaded.model
     try:

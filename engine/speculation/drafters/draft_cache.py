@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specchat.engine.runner.encoder_decoder_runner import EncoderDecoderRunner
 from specchat.engine.runner.padding import CAPTURED
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
@@ -29,11 +30,14 @@ class DraftCache:
         self._model = model
         self._chunk = chunk
         self._content: list[list[int]] = [[] for _ in range(model.cache.slots)]
+        self._sources: list[tuple[int, ...]] = [()] * model.cache.slots
+        """What the encoder of an encoder-decoder has read for each slot."""
         self._cached: dict[str, int] = {}
 
     def admit(self, row: SequenceState) -> None:
         """Note how much of the prompt the slot still holds from an earlier turn."""
-        self._cached[row.request.request_id] = common_prefix(self._content[row.slot], row.tokens)
+        known = self._content[row.slot] if self._encoded(row) else []
+        self._cached[row.request.request_id] = common_prefix(known, row.tokens)
 
     def release(self, row: SequenceState) -> None:
         """Leave the slot's content to the next turn."""
@@ -46,11 +50,18 @@ class DraftCache:
     def unread(self, row: SequenceState) -> int:
         """What the cache lacks of the prompt; later what it lacks, where that is more than one chunk: the rest is read
         with the next draft."""
+        unread = 0 if self._encoded(row) else len(row.source)
         behind = self._behind(row, LEAD)
-        return behind if behind > (self._chunk if row.rounds else 0) else 0
+        return unread + (behind if behind > (self._chunk if row.rounds else 0) else 0)
 
     def read(self, rows: Sequence[SequenceState]) -> None:
-        """Feed one chunk, padding included: of the first row, and all that is left of others."""
+        """Feed one chunk, padding included: of the first row, and all that is left of others; or encode a source."""
+        if not self._encoded(rows[0]):
+            assert isinstance(self._model, EncoderDecoderRunner)
+            self._model.encode(rows[0].slot, rows[0].source)
+            self._sources[rows[0].slot] = rows[0].source
+            return
+        rows = [row for row in rows if self._encoded(row)]
         together, width = [rows[0]], min(self._behind(rows[0], LEAD), self._chunk)
         for row in rows[1:]:
             wide = max(width, self._behind(row, LEAD))
@@ -65,6 +76,10 @@ class DraftCache:
         while behind := [row for row in rows if self._behind(row, lead) > 0]:
             self._feed(behind, lead)
         return lead
+
+    def _encoded(self, row: SequenceState) -> bool:
+        """Whether the slot has the row's source; that of a decoder-only model is empty."""
+        return self._sources[row.slot] == row.source
 
     def _behind(self, row: SequenceState, lead: int) -> int:
         """Tokens of a row but for the last `lead` that the cache lacks."""

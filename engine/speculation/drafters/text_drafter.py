@@ -1,4 +1,7 @@
-"""What drafters of the text itself share: a predictor per row, which reads the row's tokens as they come."""
+"""What drafters of the text itself share: a predictor per row, which reads the row's tokens as they come.
+
+Of an encoder-decoder they read the source first: much of a summary stands there.
+"""
 
 from __future__ import annotations
 
@@ -59,13 +62,13 @@ class TextDrafter(Drafter, Generic[Known]):
 
     def unread(self, row: SequenceState) -> int:
         """What has not been read yet."""
-        return len(row.tokens) - self.text(row).tokens
+        return len(row.source) + len(row.tokens) - self.text(row).tokens
 
     def read(self, rows: Sequence[SequenceState]) -> None:
         """Read `at_once` tokens more of the first."""
         row = rows[0]
-        text = self.text(row)
-        text.extend(row.tokens[text.tokens : text.tokens + self.at_once])
+        text, whole = self.text(row), [*row.source, *row.tokens] if row.source else row.tokens
+        text.extend(whole[text.tokens : text.tokens + self.at_once])
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Read the new tokens."""

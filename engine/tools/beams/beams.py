@@ -11,6 +11,7 @@ import torch
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.events import FinishReason
+from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import pick_device
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.vocabulary import check_vocabularies
@@ -57,6 +58,7 @@ class BeamModels:
             EngineError: a model cannot be had, loaded or run, or the draft does not fit the target.
         """
         target = obtain_model(config.target, config, pick_device(config.device), progress)
+        require_decoder_only(target.model, "beams are searched with")
         draft = _draft_model(config, target.model, progress) if drafter == ModelDrafter.name else None
         return cls(config, target, draft)
 

@@ -16,6 +16,7 @@ from specchat.engine.errors import EngineError
 from specchat.engine.events import Notice, Ready
 from specchat.engine.kernels.library import library
 from specchat.engine.models.catalog import DEFAULT_PRESET
+from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.progress import Progress
 from specchat.engine.request import AUTO, parse_gamma
@@ -187,6 +188,8 @@ def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say)
     try:
         ready = engine.wait_ready()
         variants = plan.variants(() if ALL in options.drafters else options.drafters, ready)
+        if not ready.conversations:
+            sets = [each.as_texts(made[0].model.tokenizer) for each in sets]
         beside = _peers(options, config, made[0], variants)
         say("measuring the copy bandwidth")
         bandwidth = copy_bandwidth(made[0].target.device)
@@ -253,6 +256,8 @@ def _peers(options: BenchOptions, config: EngineConfig, made: Assembly, variants
     Raises:
         EngineError: they do not go with the other options.
     """
+    if options.peers:
+        require_decoder_only(made.model, "--peer compares programs that run")
     if options.peers and options.crossover:
         raise EngineError("--peer does not go with --crossover: run the bench twice")
     # Peers have no equivalent of γ "auto": they get the fixed draft lengths.

@@ -48,6 +48,11 @@ class PromptSet:
         """The set cut to its first `limit` prompts."""
         return PromptSet(self.name, self.prompts[:limit])
 
+    def as_texts(self, tokenizer: Any) -> PromptSet:
+        """The set for a target that reads texts as they are, with no conversation around them."""
+        prompts = (each if each.ids else Prompt(ids=tuple(tokenizer.encode(each.text))) for each in self.prompts)
+        return PromptSet(self.name, tuple(prompts))
+
     def waves(self, batch: int) -> tuple[Prompt, ...]:
         """The prompts, repeated from the start until they fill whole batches of size `batch`."""
         count = -(-len(self.prompts) // batch) * batch

@@ -30,7 +30,7 @@ class Traffic:
     """Bytes that passes have to read; computed, not measured."""
 
     weights: int
-    """Bytes of weights read by one target pass."""
+    """Bytes of weights read by one target pass; 0 where that says too little."""
     cache: int
     """Bytes of the target's KV cache per token."""
     draft_weights: int
@@ -44,15 +44,16 @@ class Traffic:
         room = cache.slots * cache.columns
         others = sum(each.cache.bytes for each in assembly.draft_runners[1:])
         return cls(
-            weights=weights_read(assembly.model),
+            weights=weights_read(assembly.model) if assembly.model.start is None else 0,
             cache=cache.bytes // room,
             draft_weights=_draft_weights(assembly),
             draft_cache=(assembly.cache_bytes - cache.bytes - others) // room,
         )
 
     def per_token(self, counted: Tally, drafter: str) -> float | None:
-        """Bytes read per token emitted; None if none was, or where steps do not tell what draft models read."""
-        if not counted.tokens or drafter in ("hierarchical", "merged"):
+        """Bytes read per token emitted; None if none was, where steps do not tell what draft models read, or of an
+        encoder-decoder, whose sources nobody counts here."""
+        if not counted.tokens or drafter in ("hierarchical", "merged") or not self.weights:
             return None
         read = counted.rounds * self.weights + counted.positions * self.cache
         if drafter in ("model", "model-tree", "head", "combined"):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
+from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.fingerprint import fingerprint
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
 from specchat.engine.models.resolve import resolve
@@ -53,6 +54,7 @@ def distill_trained(
     device = pick_device(options.device)
     folder = resolve(options.target, ModelStore(options.models), progress)
     model = load_model(folder, device, pick_dtype(options.dtype, device, folder), progress)
+    require_decoder_only(model, f"the kind {options.kind} is trained for")
     recipe, mark = recipe_of(model), fingerprint(model.model)
     with Standing.of(options.out / WORK, model.name, mark, options.kind) as standing:
         corpus = Corpus(options.out / WORK)

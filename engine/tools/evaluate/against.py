@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
+from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.vocabulary import check_token_ids
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.evaluate.divergence import measure
@@ -41,6 +42,8 @@ def compare_targets(options: EvaluateOptions, other: Against, say: Callable[[str
         raise EngineError("both targets are the same: name another model, or another dtype or quantisation of this one")
     config = _config(options, Against(options.target, options.dtype, options.quantize))
     ours, theirs = assemble(config, ignore_progress), assemble(_config(options, other), ignore_progress)
+    for each in (ours, theirs):
+        require_decoder_only(each.model, "specchat evaluate reads texts with")
     check_token_ids(ours.model.tokenizer, theirs.model.tokenizer, "other target")
     texts, problems = select(options, ours.model.tokenizer, min(ours.target.context, theirs.target.context))
     found = []

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError, unknown_drafter
+from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import Sampling
 from specchat.engine.speculation.drafters.none import NoDrafter
@@ -41,6 +42,7 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
         context=options.context,
     )
     made = assemble(config, ignore_progress)
+    require_decoder_only(made.model, "specchat evaluate reads texts with")
     ways = _ways(options, made)
     texts, problems = select(options, made.model.tokenizer, made.target.context)
     warm_up(made)

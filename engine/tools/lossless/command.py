@@ -15,6 +15,7 @@ from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Event, Ready
 from specchat.engine.models.catalog import DEFAULT_PRESET
+from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.dequantize import load_dequantized
 from specchat.engine.models.packed.load import PackedModel
@@ -171,6 +172,7 @@ def _gather(options: LosslessOptions, config: EngineConfig, say: Say) -> _Eviden
     engine.start()
     try:
         ready = engine.wait_ready()
+        require_decoder_only(made[0].model, "specchat verify checks")
         tokenizer = made[0].model.tokenizer
         variants = plan.variants(options.drafters, ready)
         if variants == [NONE]:

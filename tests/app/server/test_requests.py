@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from specchat.app.server.protocol import ChatBody, parse
+from specchat.app.server.errors import ApiError
+from specchat.app.server.protocol import ChatBody, CompletionBody, parse
 from specchat.app.server.requests import Defaults, requests_of
 from specchat.app.settings.settings import Settings
-from specchat.engine import Request
+from specchat.engine import Engine, Request
+from tests.engine.tiny import ids_of, tiny_engine
+from tests.engine.tiny_t5 import tiny_t5, tiny_t5_tokenizer
 
 
 class ReadingEngine:
@@ -35,3 +39,21 @@ def test_a_prompt_is_read_with_thinking_as_the_body_or_else_the_settings_say(
     asked = parse(ChatBody, json.dumps({"messages": [{"role": "user", "content": "hi"}], **body}).encode())
     requests_of(asked, "c", Defaults(engine, Settings(thinking=setting), 100))
     assert [request.thinking for request in engine.asked] == [expected]
+
+
+@pytest.fixture(scope="module")
+def t5() -> Iterator[Engine]:
+    with tiny_engine(tiny_t5()) as engine:
+        yield engine
+
+
+def test_a_t5_answers_completions_and_refuses_conversations(t5: Engine) -> None:
+    defaults = Defaults(t5, Settings(), t5.wait_ready().context)
+    completion = parse(CompletionBody, json.dumps({"prompt": "summarize: abc", "max_tokens": 8}).encode())
+    (request,) = requests_of(completion, "c", defaults)
+    assert request.prompt_ids == tuple(tiny_t5_tokenizer().encode("summarize: abc"))
+    expected = ids_of(list(t5.stream(Request("r", prompt="summarize: abc", max_tokens=8))))
+    assert ids_of(list(t5.stream(request))) == expected
+    chat = parse(ChatBody, json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode())
+    with pytest.raises(ApiError, match="tiny-t5 reads one text and holds no conversation: give it a prompt"):
+        requests_of(chat, "c", defaults)

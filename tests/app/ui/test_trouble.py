@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from specchat.app.chat.session import Session
 from specchat.app.errors import StoreError
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.app import SpecChat
-from specchat.engine import FinishReason, Round, to_json
+from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, PromptFrame
+from specchat.engine import FinishReason, Ready, Round, to_json
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage, lines_of
 
@@ -55,6 +57,17 @@ async def test_prompts_that_wait_when_the_engine_dies_get_its_last_sentence(stag
         await stage.send(pilot, "two")
         assert sum("✗ no room on the device" in line for line in lines_of(stage)) == 2
         assert notices(stage) == ["no room on the device"]
+
+
+async def test_a_target_that_holds_no_conversation_says_so_before_anything_is_asked(stage: Stage) -> None:
+    async with stage.app.run_test(size=SIZE) as pilot:
+        ready = next(record for record in trace() if isinstance(record, Ready))
+        stage.engine.tell(replace(ready, target="t5-small", conversations=False))
+        await stage.settle(pilot)
+        assert stage.app.chat_screen.query_one(PromptFrame).border_subtitle == ENGINE_STOPPED
+        await stage.send(pilot, "one")
+        assert not stage.engine.submitted
+        assert any("✗ t5-small reads one text and holds no conversation" in line for line in lines_of(stage))
 
 
 @pytest.mark.parametrize("error", [StoreError("chats are not stored: disk full"), RuntimeError("bug")])

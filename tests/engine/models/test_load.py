@@ -189,9 +189,10 @@ def test_an_unknown_type(folder: Path) -> None:
     ("config", "sentence"),
     [
         (
-            {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]},
-            "is a t5 model, which does",
+            {"model_type": "longt5", "architectures": ["LongT5ForConditionalGeneration"]},
+            "is a longt5 model, which does",
         ),
+        ({"model_type": "t5", "architectures": ["T5EncoderModel"]}, "is a T5EncoderModel, which writes no text"),
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "is a BertForMaskedLM, which does"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "is a LlamaForSequenceClassification"),
         ({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}, "is a mamba model, whose layers"),

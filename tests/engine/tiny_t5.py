@@ -1,0 +1,97 @@
+"""T5 models of random weights with a byte tokenizer, in memory and as folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+from specchat.engine.models.load import LoadedModel
+
+PAD, END = 0, 1
+VOCABULARY = 272
+CONTEXT = 160
+
+
+def tiny_t5_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per byte behind padding and end, which closes every source, as T5's own does."""
+    alphabet = ["<pad>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", END)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>")
+
+
+def tiny_t5_network(seed: int = 3, *, gated: bool = False, noise: float = 0.0, **config: Any) -> Any:
+    """Random weights in float32, whose choices are clear and depend on the source.
+
+    Args:
+        seed: of the weights.
+        gated: as T5 1.1 and Flan-T5 are, with an output layer of its own; else as the first T5.
+        noise: what is added to the decoder's matrices, by another seed, for a draft that mostly agrees.
+        config: of transformers' T5Config.
+    """
+    settings: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "d_model": 32,
+        "d_kv": 8,
+        "d_ff": 48,
+        "num_layers": 3,
+        "num_decoder_layers": 2,
+        "num_heads": 4,
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 20,
+        "n_positions": CONTEXT,
+        "decoder_start_token_id": PAD,
+        "pad_token_id": PAD,
+        "eos_token_id": END,
+    }
+    if gated:
+        settings |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = T5ForConditionalGeneration(T5Config(**settings | config)).eval().requires_grad_(False)
+        if gated:
+            network.lm_head.weight = torch.nn.Parameter(torch.randn(VOCABULARY, 32), requires_grad=False)
+        for stack in (network.encoder, network.decoder):
+            stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight.normal_(std=2)
+        for block in network.decoder.block:  # layers that outweigh the embedding, or each token would repeat itself
+            attention, source, dense = block.layer[0].SelfAttention, block.layer[1].EncDecAttention, block.layer[2]
+            for matrix in (attention.o, source.o, dense.DenseReluDense.wo):
+                matrix.weight.mul_(2 if gated else 16)
+        network.decoder.final_layer_norm.weight.mul_(1 if gated else 5)
+        torch.manual_seed(seed + 1)
+        for weight in network.decoder.block.parameters():
+            weight.add_(noise * weight.std() * torch.randn_like(weight) if weight.dim() > 1 else 0)
+    return network
+
+
+def tiny_t5(seed: int = 3, *, gated: bool = False, **config: Any) -> LoadedModel:
+    """A loaded T5 of `tiny_t5_network`."""
+    network = tiny_t5_network(seed, gated=gated, **config)
+    return LoadedModel(
+        model=network,
+        tokenizer=tiny_t5_tokenizer(),
+        name="tiny-t5",
+        eos_ids=frozenset({END}),
+        context=CONTEXT,
+        vocab_size=VOCABULARY,
+        weight_bytes=sum(weight.nbytes for weight in network.parameters()),
+        has_chat_template=False,
+        start=PAD,
+    )
+
+
+def write_tiny_t5(
+    folder: Path, seed: int = 3, *, gated: bool = False, template: str | None = None, **config: Any
+) -> Path:
+    """Write one as a folder; give the folder back."""
+    tiny_t5_network(seed, gated=gated, **config).save_pretrained(folder)
+    tokenizer = tiny_t5_tokenizer()
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -1,0 +1,216 @@
+"""T5 as a target: the target's own choices whatever drafts, one by one and together; sampled; what it cannot have."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from specchat.engine import (
+    Admitted,
+    Engine,
+    EngineConfig,
+    EngineError,
+    Finished,
+    Message,
+    Notice,
+    Outbox,
+    Prefilled,
+    Request,
+    Round,
+    Sampling,
+)
+from specchat.engine.commands import Submit
+from specchat.engine.lanes.worker import LaneWorker
+from specchat.engine.speculation.drafters.tables.counts import TokenCounter
+from specchat.engine.speculation.drafters.tables.folder import LoadedTables
+from specchat.engine.worker.assembly import put_together
+from tests.engine.pretend_cuda import parts_to_gpu, pretended_gpu
+from tests.engine.sampled import check_distribution, sampled
+from tests.engine.tiny import ids_of, run_together, text_of, tiny_engine
+from tests.engine.tiny_t5 import CONTEXT, PAD, VOCABULARY, tiny_t5, tiny_t5_network, tiny_t5_tokenizer
+
+SOURCES = [
+    "translate English to German: the house is wonderful.",
+    "x",
+    "summarize: aaaa bbbb aaaa bbbb",
+    "q" * (CONTEXT - 1),
+]
+TOKENS = 24
+SLOW = pytest.mark.slow
+
+
+def tables() -> LoadedTables:
+    """Counted in the sources, which have hardly any token of the replies: q is seldom p."""
+    counter = TokenCounter(VOCABULARY)
+    draws = random.Random(0)
+    counter.add(torch.tensor([draws.randrange(VOCABULARY // 2) for _ in range(4000)]).numpy())
+    return LoadedTables(counter.counts(), "tables")
+
+
+@pytest.fixture(scope="module", params=[pytest.param(False, id="T5", marks=SLOW), pytest.param(True, id="T5 1.1")])
+def gated(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(scope="module")
+def engine(gated: bool) -> Iterator[Engine]:
+    target, draft = tiny_t5(gated=gated), tiny_t5(gated=gated, noise=0.1)
+    with tiny_engine(assemble=lambda config, _: put_together(config, target, draft, tables=tables())) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def generated(gated: bool) -> dict[str, list[int]]:
+    """What transformers itself writes, by source."""
+    network, tokenizer = tiny_t5_network(gated=gated), tiny_t5_tokenizer()
+    found = {}
+    for source in SOURCES:
+        ids = torch.tensor([tokenizer.encode(source)])
+        found[source] = network.generate(ids, max_new_tokens=TOKENS, do_sample=False)[0, 1:].tolist()
+    return found
+
+
+def test_greedy_replies_are_those_of_transformers_whatever_drafts(
+    engine: Engine, generated: dict[str, list[int]]
+) -> None:
+    ready = engine.wait_ready()
+    assert set(ready.drafters) == {
+        *("model", "model-tree", "hierarchical", "bigram", "unigram"),
+        *("suffix", "ngram", "copy", "recycling", "random", "none"),
+    }
+    assert not ready.conversations
+    accepted = dict.fromkeys(ready.drafters, 0)
+    for drafter, source in product(ready.drafters, SOURCES[::3]):
+        events = list(engine.stream(Request("r", prompt=source, drafter=drafter, gamma=4, max_tokens=TOKENS)))
+        assert ids_of(events) == generated[source], drafter
+        accepted[drafter] += sum(event.accepted for event in events if isinstance(event, Round))
+    assert all(accepted[name] for name in ("model", "model-tree", "hierarchical", "suffix", "recycling"))
+
+
+def test_rows_of_different_lengths_run_together(engine: Engine, generated: dict[str, list[int]]) -> None:
+    drafters = engine.wait_ready().drafters
+    requests = [
+        Request(f"{drafter} {source}", prompt=source, drafter=drafter, gamma=(3, 5, None)[i], max_tokens=TOKENS)
+        for drafter in drafters
+        for i, source in enumerate(SOURCES[:3])
+    ]
+    for request, events in zip(requests, run_together(engine, requests), strict=True):
+        assert ids_of(events) == generated[request.prompt or ""], request.request_id
+
+
+def test_a_slot_forgets_its_source_and_nothing_is_shared(engine: Engine, generated: dict[str, list[int]]) -> None:
+    for source in (SOURCES[3], SOURCES[1], SOURCES[3]):
+        events = list(engine.stream(Request("r", prompt=source, drafter="model-tree", max_tokens=TOKENS)))
+        assert ids_of(events) == generated[source]
+        admitted = events[0]
+        assert isinstance(admitted, Admitted)
+        assert (admitted.prompt_tokens, admitted.reused_tokens) == (len(source) + 1, 0)
+        (read,) = (event for event in events if isinstance(event, Prefilled))
+        assert (read.done, read.total) == (len(source) + 1, len(source) + 1)
+        first = next(event for event in events if isinstance(event, Round))
+        assert first.position == admitted.prompt_tokens
+
+
+@pytest.mark.parametrize("drafter", ["model", "model-tree", "hierarchical"])
+def test_one_that_drafts_for_itself_has_read_the_same_source(gated: bool, drafter: str) -> None:
+    target = tiny_t5(gated=gated)
+    with tiny_engine(target, draft=target, slots=3) as engine:
+        for sampling in (Sampling(), Sampling(temperature=1, seed=3)):
+            requests = [
+                Request(source, prompt=source, drafter=drafter, gamma=2, max_tokens=12, sampling=sampling)
+                for source in SOURCES
+            ]
+            for events in run_together(engine, requests):  # the fourth comes into a slot that has had another
+                rounds = [event for event in events if isinstance(event, Round)]
+                assert all(each.accepted == each.tested for each in rounds)
+                assert any(each.accepted == 2 for each in rounds)
+
+
+def test_a_reply_goes_on_behind_given_tokens(engine: Engine, generated: dict[str, list[int]]) -> None:
+    for source, drafter in product(SOURCES[:3], ("model", "suffix", "none")):
+        whole = generated[source]
+        given = tuple(whole[:5])
+        request = Request("r", prompt=source, drafter=drafter, reply_ids=given, max_tokens=len(whole) - 5)
+        events = list(engine.stream(request))
+        assert ids_of(events) == whole[5:]
+        admitted = events[0]
+        assert isinstance(admitted, Admitted)
+        assert admitted.prompt_tokens == len(source) + 1 + len(given)
+
+
+def test_the_text_is_that_of_the_tokens(engine: Engine, generated: dict[str, list[int]]) -> None:
+    for source in SOURCES:
+        text = tiny_t5_tokenizer().decode(generated[source], skip_special_tokens=True)
+        assert text_of(list(engine.stream(Request("r", prompt=source, max_tokens=TOKENS)))) == text
+
+
+def test_what_it_cannot_have_is_refused_by_name(engine: Engine) -> None:
+    refused = (
+        (Request("r", (Message("user", "hello"),)), "tiny-t5 reads one text and holds no conversation"),
+        (Request("r", prompt="q" * CONTEXT), f"the prompt has {CONTEXT + 1} tokens and the encoder reads {CONTEXT} at"),
+        (Request("r", prompt="x", reply_ids=(9,) * CONTEXT), f"and the context holds {CONTEXT}"),
+        (
+            Request("r", prompt="x", drafter="early-exit"),
+            "'early-exit' is not there (this target cannot draft with its",
+        ),
+        (Request("r", prompt="x", drafter="head"), "drafter 'head' is not there"),
+    )
+    for request, sentence in refused:
+        (end,) = engine.stream(request)
+        assert isinstance(end, Finished)
+        assert sentence in end.message
+    with pytest.raises(EngineError, match="holds no conversation"):
+        engine.prompt_ids(refused[0][0])
+    assert engine.prompt_ids(Request("r", prompt="x")) == tiny_t5_tokenizer().encode("x")
+
+
+@pytest.mark.parametrize(
+    "drafter", ["model", pytest.param("recycling", marks=SLOW), pytest.param("bigram", marks=SLOW)]
+)
+def test_on_a_gpu_it_runs_without_graphs_and_says_so(
+    generated: dict[str, list[int]], gated: bool, drafter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pretended_gpu(monkeypatch) as gpu:
+        parts = [tiny_t5(gated=gated), tiny_t5(gated=gated, noise=0.1)]
+        target, draft = parts_to_gpu(*parts)
+        box = Outbox()
+        lane = LaneWorker(EngineConfig("tiny", Path(), slots=2, context=CONTEXT), box, [])
+        made = lane.load(lambda config, _: put_together(config, target, draft, tables=tables()))
+        assert "model-tree" not in made.drafters
+        for source in SOURCES[:2]:
+            lane.take(Submit(Request(source, prompt=source, drafter=drafter, gamma=4, max_tokens=TOKENS), box, 0.0))
+        while lane.busy:
+            gpu.waits.clear()
+            lane.turn()
+            assert len(gpu.waits) <= 1, gpu.waits
+    events = box.drain()
+    told = [event.text for event in events if isinstance(event, Notice)]
+    assert any("tiny-t5: its passes are not captured as CUDA graphs: it runs slower" in text for text in told)
+    for source in SOURCES[:2]:
+        own = [event for event in events if getattr(event, "request_id", None) == source]
+        assert ids_of(own) == generated[source]
+
+
+@pytest.mark.parametrize("drafter", ["model", "model-tree", "bigram"])
+@pytest.mark.slow
+def test_sampled_replies_have_the_distribution_of_the_target(engine: Engine, gated: bool, drafter: str) -> None:
+    source = tuple(tiny_t5_tokenizer().encode(SOURCES[2]))
+    events = sampled(engine, drafter, source, 600)
+    network = tiny_t5_network(gated=gated)
+
+    @torch.inference_mode()
+    def behind(tokens: list[int]) -> Tensor:
+        written = torch.tensor([[PAD, *tokens[len(source) :]]])
+        p: Tensor = network(input_ids=torch.tensor([source]), decoder_input_ids=written).logits[0, -1].softmax(-1)
+        return p
+
+    assert check_distribution(events, source, behind) > 1
+    rounds = [event for each in events for event in each if isinstance(event, Round)]
+    assert any(each.accepted for each in rounds)
+    assert any(each.accepted < each.tested for each in rounds)
