@@ -35,7 +35,12 @@ def distill(
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option("--prompts", metavar="FILE", help="Prompts to learn on, one per line."),
+        typer.Option(
+            "--prompts",
+            metavar="FILE",
+            help="Prompts to learn on, one per line; in a .jsonl file the user turns of a conversation per line, as "
+            '{"turns": ["Hello", "Tell me more"]}.',
+        ),
     ] = None,
     text: Annotated[
         list[Path] | None,

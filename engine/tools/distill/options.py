@@ -28,7 +28,7 @@ class DistillOptions:
     """One of `engine.tools.distill.kinds.KINDS`."""
     minutes: float = 120.0
     prompts: Path | None = None
-    """File of prompts, one per line; without it the target writes the user turns too."""
+    """File of prompts (`engine.tools.distill.prompts`); without it the target writes the user turns too."""
     text: tuple[Path, ...] = ()
     """Files that tables are counted in."""
     device: str = "auto"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specchat.engine.runner.model_runner import ModelRunner
+from specchat.engine.runner.runner import Runner
 from specchat.engine.tools.distill.corpus import Conversation
 from specchat.engine.tools.distill.turns import Turns
 
@@ -22,49 +22,61 @@ QUESTIONS = 0.8
 """Temperature of user turns; at 1 small models write nonsense."""
 
 
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a conversation is asked."""
+
+    prompt: tuple[int, ...]
+    """Ready for a reply."""
+    follow_ups: tuple[tuple[int, ...], ...] = ()
+    """What comes between a reply and the next: the end of the reply, a user turn, the beginning of a reply."""
+
+
 @dataclass(slots=True)
 class _Writing:
     """One conversation while it is being written."""
 
     temperature: float
-    forced: list[int]
-    """Given tokens still to be appended, the next one last."""
-    replying: bool = False
+    follow_ups: list[tuple[int, ...]]
+    """Still to be given, the next one last."""
+    replying: bool
     """Whether a reply is being sampled; otherwise a user turn."""
     tokens: list[int] = field(default_factory=list)
     sampled: list[bool] = field(default_factory=list)
 
 
 class Rollout:
-    """Endless source of conversations, each as long as the target's context.
+    """Endless source of conversations, each at most as long as the target's context.
 
     Args:
         target: with taps, and one slot per conversation written at once.
-        turns: what the chat template puts between the turns.
+        turns: what the chat template puts between the turns, where the target writes the user turns; else None.
         ends: token ids that end a turn.
-        prompts: prompts as token ids, ready for a reply; without any, the target writes the user turns.
+        scripts: what to ask; nothing where the target writes the user turns.
+        dtype: that hidden states are kept in.
         seed: of the temperatures and the draws.
     """
 
     def __init__(
         self,
-        target: ModelRunner,
+        target: Runner,
         turns: Turns | None,
         ends: frozenset[int],
-        prompts: Sequence[Sequence[int]],
+        scripts: Sequence[Script],
+        dtype: torch.dtype,
         seed: int,
     ) -> None:
         self._target = target
         self._turns = turns
         self._ends = ends
-        self._prompts = prompts
+        self._scripts = scripts
         self._waiting: list[int] = []
         self._random = torch.Generator().manual_seed(seed)
-        slots, size = target.cache.slots, target.config.hidden_size * len(target.taps)
-        self._length = target.context
-        self._features = torch.zeros(slots, self._length, size, dtype=target.model.dtype)
+        slots, self._length = target.cache.slots, target.context
+        embedded = target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device))
+        self._features = torch.zeros(slots, self._length, embedded.numel() * len(target.taps), dtype=dtype)
         self._log_total = torch.zeros(slots, self._length)
-        self._rows = [self._begin() for _ in range(slots)]
+        self._rows = [self._begin(slot) for slot in range(slots)]
 
     def step(self) -> list[Conversation]:
         """Append one token to every conversation; returns the completed ones and starts others in their place."""
@@ -75,55 +87,70 @@ class Rollout:
         assert features is not None
         scores = logits[:, 0].float()
         at = torch.tensor(starts)
-        self._features[slots, at] = features[:, 0].cpu()
-        self._log_total[slots, at] = scores.logsumexp(-1).cpu()
+        self._features[slots, at] = features[:, 0].to("cpu", self._features.dtype)
+        best = scores.amax(-1, keepdim=True)
+        self._log_total[slots, at] = (best + (scores - best).exp_().sum(-1, keepdim=True).log_())[:, 0].cpu()
         complete = []
         for slot, chosen in enumerate(self._choose(scores).tolist()):
-            row = self._rows[slot]
-            if len(row.tokens) < self._length and self._goes_on(row, chosen):
-                self._append(row, chosen)
-            else:
-                complete.append(self._conversation(slot, len(row.tokens)))
-                self._rows[slot] = self._begin()
+            if not self._goes_on(slot, chosen):
+                complete.append(self._conversation(slot, len(self._rows[slot].tokens)))
+                self._rows[slot] = self._begin(slot)
         return complete
 
     def unfinished(self) -> list[Conversation]:
-        """The conversations still being written, as far as they are."""
-        return [self._conversation(slot, len(row.tokens) - 1) for slot, row in enumerate(self._rows) if row.tokens[1:]]
+        """The conversations still being written, as far as the target has read what it wrote of them."""
+        begun = [slot for slot, row in enumerate(self._rows) if any(row.sampled[:-1])]
+        return [self._conversation(slot, len(self._rows[slot].tokens) - 1) for slot in begun]
 
-    def _begin(self) -> _Writing:
+    def _begin(self, slot: int) -> _Writing:
         temperature = TEMPERATURES[self._draw(len(TEMPERATURES))]
-        if self._turns is None:
-            row = _Writing(temperature, list(self._next_prompt()[::-1]), replying=True)
-        else:
-            row = _Writing(temperature, list(self._turns.opening[::-1]))
-        self._append(row, None)
+        script = Script(self._turns.opening) if self._turns is not None else self._next_script()
+        row = _Writing(temperature, list(script.follow_ups[::-1]), replying=self._turns is None)
+        self._give(slot, row, script.prompt)
         return row
 
-    def _next_prompt(self) -> Sequence[int]:
-        """Next prompt: all prompts once in random order before any repeats, since greedy replies would repeat too."""
+    def _next_script(self) -> Script:
+        """Next script: all once in random order before any repeats, since greedy replies would repeat too."""
         if not self._waiting:
-            self._waiting = torch.randperm(len(self._prompts), generator=self._random).tolist()
-        return self._prompts[self._waiting.pop()]
+            self._waiting = torch.randperm(len(self._scripts), generator=self._random).tolist()
+        return self._scripts[self._waiting.pop()]
 
-    def _goes_on(self, row: _Writing, chosen: int) -> bool:
-        """Whether the conversation continues; at the end of a turn, sets the template's tokens as forced ones."""
-        if row.forced or chosen not in self._ends:
-            return True
-        if self._turns is None:
+    def _goes_on(self, slot: int, chosen: int) -> bool:
+        """Append the chosen token, and what is given where it ends a turn; whether the conversation continues."""
+        row = self._rows[slot]
+        if len(row.tokens) == self._length:
             return False
-        row.forced = list((self._turns.question if row.replying else self._turns.answer)[::-1])
-        row.replying = not row.replying
+        row.tokens.append(chosen)
+        row.sampled.append(True)
+        if chosen not in self._ends:
+            return True
+        given = self._following(row)
+        if given[:1] == (chosen,):
+            given = given[1:]
+        if not given or len(row.tokens) + len(given) > self._length:
+            # Nothing is read behind the last token.
+            self._features[slot, len(row.tokens) - 1] = self._log_total[slot, len(row.tokens) - 1] = 0
+            return False
+        self._give(slot, row, given)
         return True
 
-    @staticmethod
-    def _append(row: _Writing, chosen: int | None) -> None:
-        """Append the next given token, or else the chosen one."""
-        given = bool(row.forced)
-        token = row.forced.pop() if given else chosen
-        assert token is not None
-        row.tokens.append(token)
-        row.sampled.append(not given)
+    def _following(self, row: _Writing) -> tuple[int, ...]:
+        """What is given behind the turn that has ended; nothing where the conversation has."""
+        if self._turns is None:
+            return row.follow_ups.pop() if row.follow_ups else ()
+        row.replying = not row.replying
+        return self._turns.answer if row.replying else self._turns.question
+
+    def _give(self, slot: int, row: _Writing, given: Sequence[int]) -> None:
+        """Append given tokens, and let the target read all but the last."""
+        unread = max(len(row.tokens) - 1, 0)
+        row.tokens += given
+        row.sampled += [False] * len(given)
+        if tokens := row.tokens[unread:-1]:
+            fed = torch.tensor([tokens], device=self._target.device)
+            features = self._target.prefill(fed, [slot], [unread])
+            assert features is not None
+            self._features[slot, unread : unread + len(tokens)] = features[0].to("cpu", self._features.dtype)
 
     def _choose(self, scores: Tensor) -> Tensor:
         """Sample one token per row, [B], from logits [B, V], at each row's temperature."""

@@ -13,7 +13,6 @@ from specchat.engine.errors import EngineError
 from specchat.engine.models.disk import require_space
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import Progress
-from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.tools.bench.prompts import Prompt
 from specchat.engine.tools.distill.corpus import Conversation, Corpus
 from specchat.engine.tools.distill.options import DistillOptions
@@ -21,6 +20,7 @@ from specchat.engine.tools.distill.prompts import read_prompts
 from specchat.engine.tools.distill.rollout import Rollout
 from specchat.engine.tools.distill.standing import Standing
 from specchat.engine.tools.distill.turns import Turns
+from specchat.engine.worker.obtain import Model, make_runner
 
 _TEXT_SHARE = 0.4
 """Fraction of the time for writing text."""
@@ -38,8 +38,9 @@ _LENGTH = 384
 
 def write_text(
     options: DistillOptions,
-    model: LoadedModel,
+    model: Model,
     taps: Sequence[int],
+    dtype: torch.dtype,
     corpus: Corpus,
     standing: Standing,
     progress: Progress,
@@ -50,6 +51,7 @@ def write_text(
         options: of the command.
         model: the target.
         taps: depths of the hidden states to keep beside the text, the last one last.
+        dtype: that they are kept in.
         corpus: what is written is added to it.
         standing: counts the time.
         progress: called with the stage text.
@@ -64,12 +66,11 @@ def write_text(
     if options.prompts is None:
         turns, prompts = Turns.of(model.tokenizer, model.name), []
     else:
-        turns, prompts = None, read_prompts(options.prompts, model.tokenizer, length // 2)
-    device = model.model.device
-    target = ModelRunner(model.model, _ROWS[device.type], length, 0, taps)
-    size = model.model.dtype.itemsize * target.config.hidden_size * len(taps)
-    require_space(corpus.folder, 4 * _SHARD_TOKENS * size, "training text")
-    rollout = Rollout(target, turns, model.eos_ids, prompts, seed=len(corpus.shards))
+        turns, prompts = None, read_prompts(options.prompts, model.tokenizer, model.name, length // 2)
+    target = make_runner(model, _ROWS[model.device.type], length, 0, taps)
+    size = dtype.itemsize * target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device)).numel()
+    require_space(corpus.folder, 4 * _SHARD_TOKENS * size * len(taps), "training text")
+    rollout = Rollout(target, turns, model.eos_ids, prompts, dtype, seed=len(corpus.shards))
     before, began, done = standing.text_seconds, time.perf_counter(), corpus.tokens
     written: list[Conversation] = []
     spent = before

@@ -10,9 +10,9 @@ from pathlib import Path
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.fingerprint import fingerprint
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
-from specchat.engine.models.resolve import resolve
+from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.resolve import is_gguf, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.runner.device import pick_device
@@ -26,6 +26,7 @@ from specchat.engine.tools.distill.recipe import Recipe, Trainee
 from specchat.engine.tools.distill.standing import Standing
 from specchat.engine.tools.distill.text import draft_vocabulary, unseen, write_text
 from specchat.engine.tools.distill.trainer import Trainer
+from specchat.engine.worker.obtain import Model, obtain_model
 
 CHECKPOINT = "training.pt"
 WORK = ".work"
@@ -55,11 +56,12 @@ def distill_trained(
     folder = resolve(options.target, ModelStore(options.models), progress)
     model = load_model(folder, device, pick_dtype(options.dtype, device, folder), progress)
     require_decoder_only(model, f"the kind {options.kind} is trained for")
-    recipe, mark = recipe_of(model), fingerprint(model.model)
+    recipe, mark = recipe_of(model), model.fingerprint
     with Standing.of(options.out / WORK, model.name, mark, options.kind) as standing:
         corpus = Corpus(options.out / WORK)
         if not (corpus.folder / CHECKPOINT).is_file():
-            write_text(options, model, recipe.taps, corpus, standing, progress)
+            writer = _writer(options, model, progress)
+            write_text(options, writer, recipe.taps, model.dtype, corpus, standing, progress)
         tokens, vocabulary = draft_vocabulary(options, model, corpus)
         if not (corpus.folder / CHECKPOINT).is_file():
             progress("training", "fitting the first guess", None)
@@ -78,6 +80,18 @@ def distill_trained(
         made = replace(made, reached=_evaluate(options, model, recipe, trainee, corpus, progress))
         trainee.save(options.out, made, mark)
     return made
+
+
+def _writer(options: DistillOptions, model: LoadedModel, progress: Progress) -> Model:
+    """The target as a chat runs it, which writes the text: on the quantised kernels where they run it, else `model`.
+
+    The network that is trained with has the same weights: those that the codes of a GGUF file stand for.
+    """
+    if model.device.type != "cpu" or options.dtype != "auto" or not is_gguf(options.target, ModelStore(options.models)):
+        return model
+    config = EngineConfig(options.target, options.models)
+    writer = obtain_model(options.target, config, model.device, progress).model
+    return writer if isinstance(writer, PackedModel) else model
 
 
 def _require_free(out: Path) -> None:
