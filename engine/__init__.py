@@ -8,7 +8,7 @@ Importing this package loads neither torch nor transformers; the engine's thread
 from specchat.engine.atomic_file import replacing
 from specchat.engine.config import DEVICES, DTYPES, EngineConfig, models_folder
 from specchat.engine.engine import Engine
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.events import (
     MOST_DRAFTED,
     Admitted,
@@ -106,5 +106,6 @@ __all__ = [
     "size_text",
     "speedup",
     "to_json",
+    "unknown_drafter",
     "without",
 ]

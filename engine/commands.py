@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Message, Request
@@ -69,8 +72,18 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class Borrow:
+    """Use the loaded models for other work, a step of it between two rounds."""
+
+    work: Callable[[Any, int], Generator[None, None, Any]]
+    """Makes the work's steps of the `worker.assembly.Assembly` and of a slot of the cache that no request has."""
+    result: Future[Any]
+    """Gets what the work returns, or an `EngineError`; work whose result is cancelled ends."""
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """End the engine thread."""
 
 
-Command = Submit | Cancel | Adjust | Pause | Step | Resume | SetDetail | Count | Close
+Command = Submit | Cancel | Adjust | Pause | Step | Resume | SetDetail | Count | Borrow | Close

@@ -44,8 +44,8 @@ class EngineConfig:
     models: Path = field(default_factory=models_folder)
     """Folder of fetched and converted models (`engine.models.store`)."""
     draft: str | None = None
-    """A draft model, named like the target, or the folder of a draft head; None for the target's draft head if `heads`
-    has one."""
+    """A draft model, named like the target, or the folder of a draft head; several draft models with commas between;
+    None for the target's draft head if `heads` has one."""
     heads: tuple[Path, ...] = (SHIPPED_HEADS,)
     """Folders of draft heads, searched in this order."""
     device: str = "auto"
@@ -78,3 +78,10 @@ class EngineConfig:
         for name in ("slots", "context", "queue", "prefill_chunk"):
             if (value := getattr(self, name)) < 1:
                 raise EngineError(f"{name.replace('_', ' ')} is {value}: it must be at least 1")
+
+    @property
+    def drafts(self) -> tuple[str, ...]:
+        """The drafts that are named; a path that is there is one, whatever its name."""
+        if not self.draft or Path(self.draft).expanduser().exists():
+            return (self.draft,) if self.draft else ()
+        return tuple(name for part in self.draft.split(",") if (name := part.strip())) or (self.draft,)

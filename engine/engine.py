@@ -11,13 +11,26 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from specchat.engine.commands import Adjust, Cancel, Close, Command, Count, Pause, Resume, SetDetail, Step, Submit
+from specchat.engine.commands import (
+    Adjust,
+    Borrow,
+    Cancel,
+    Close,
+    Command,
+    Count,
+    Pause,
+    Resume,
+    SetDetail,
+    Step,
+    Submit,
+)
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
@@ -30,6 +43,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.5
 _INTERNAL = "the engine stopped on an internal error"
+_Result = TypeVar("_Result")
 
 
 class _Serves(Protocol):
@@ -69,6 +83,8 @@ class Engine:
         self._open: dict[tuple[int, str], deque[Submit]] = {}
         """Requests that have not ended, by lane and id, in the order in which they will: all but the last of one id
         are cancelled."""
+        self._borrowed: set[Future[Any]] = set()
+        """Results of other work that has not ended."""
         self._cancelled: set[tuple[int, str]] = set()
         """Those whose last is cancelled as well: the id may be used again."""
         self._vocabularies: tuple[int, ...] = ()
@@ -148,7 +164,7 @@ class Engine:
         """
         check_gamma(gamma)
         if self.ready is not None and drafter not in (AUTO, *self.ready.drafters):
-            raise EngineError(unknown_drafter(drafter, self.ready.drafters))
+            raise EngineError(unknown_drafter(drafter, (AUTO, *self.ready.drafters)))
         self._commands.put(Adjust(request_id, drafter, gamma))
 
     def pause(self) -> None:
@@ -179,6 +195,28 @@ class Engine:
         Nothing is said of a conversation that the model's chat template refuses.
         """
         self._commands.put(Count(messages, key))
+
+    def borrow(self, work: Callable[[Assembly, int], Generator[None, None, _Result]]) -> Future[_Result]:
+        """Use the loaded models for other work: a step of it is run between two rounds, in the engine's thread.
+
+        An engine with lanes takes requests alone.
+
+        Args:
+            work: makes the steps of what is loaded and of a slot of the target's cache that no request has; what it
+                returns is the result. A cancelled result ends it.
+
+        Returns:
+            The result; an `EngineError` where the work fails or the engine ends.
+        """
+        result: Future[_Result] = Future()
+        with self._lock:
+            if self._death is None:
+                self._borrowed.add(result)
+                self._commands.put(Borrow(work, result))
+            else:
+                result.set_exception(EngineError(self._death))
+        result.add_done_callback(self._borrowed.discard)
+        return result
 
     def drain(self) -> list[Event]:
         """Every event that has come to `self.outbox` since the last call; never waits."""
@@ -268,6 +306,9 @@ class Engine:
         for submitted in [each for waiting in self._open.values() for each in waiting]:
             self._end(submitted.lane, submitted.request.request_id)
             self._refuse(submitted, message)
+        for result in list(self._borrowed):
+            with suppress(InvalidStateError):  # just cancelled
+                result.set_exception(EngineError(message))
         if error is not None:
             self.outbox.put(Died(message, self.clock()))
         self._settled.set()

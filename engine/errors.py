@@ -19,16 +19,17 @@ def first_line(error: BaseException) -> str:
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-def unknown_drafter(name: str, known: Iterable[str]) -> str:
+def unknown_drafter(name: str, choices: Iterable[str]) -> str:
     """Error message for a drafter that the loaded models do not offer."""
     of_tables = " (it needs --draft with what specchat distill --kind bigram makes)"
     hint = {
         "model": " (it needs --draft)",
         "model-tree": " (it needs --draft)",
-        "hierarchical": " (it needs --draft, and a CPU)",
+        "merged": " (it needs several draft models: --draft A --draft B)",
+        "hierarchical": " (it needs --draft)",
         "head": " (make one with specchat distill)",
         "pass": " (make its look-ahead embeddings with specchat distill --kind pass and give them as --draft)",
         "bigram": of_tables,
         "unigram": of_tables,
     }.get(name, "")
-    return f"drafter {name!r} is not there{hint}: choose one of auto, {', '.join(known)}"
+    return f"drafter {name!r} is not there{hint}: choose one of {', '.join(choices)}"

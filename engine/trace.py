@@ -39,8 +39,8 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 def to_json(record: Record) -> str:
     """Serialise a record to one line, without line end; lone surrogates are escaped, so it can be encoded as UTF-8."""
-    line = json.dumps({"record": type(record).__name__.lower(), **_plain(record)}, ensure_ascii=False)
-    return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", line)
+    line = _ENCODER.encode({"record": type(record).__name__.lower(), **_values(record)})
+    return line if line.isascii() else _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", line)
 
 
 def from_json(line: str) -> Record:
@@ -133,12 +133,17 @@ def _is_header(line: bytes) -> bool:
         return False
 
 
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
+def _values(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name; the encoder asks for those of the ones inside."""
+    return {name: getattr(record, name) for name in _names(type(record))}
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=_values)
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def _record(kind: type, values: dict[str, Any]) -> Any:

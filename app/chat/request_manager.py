@@ -17,7 +17,7 @@ from specchat.app.chat.delivery import Delivery
 from specchat.app.chat.examination import Examination
 from specchat.app.chat.questions import Questions
 from specchat.app.chat.reply import Reply, Stage, furthest
-from specchat.app.chat.requests import candidate_requests, going_on, request_for
+from specchat.app.chat.requests import candidate_requests, going_on, request_for, told
 from specchat.app.chat.running_replies import RunningReplies
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import THINKING, Settings
@@ -61,6 +61,11 @@ class RequestManager:
     def replies(self) -> Mapping[str, tuple[Conversation, Turn]]:
         """Conversation and turn of each running reply, by request."""
         return self._running.turns
+
+    @property
+    def session(self) -> Session | None:
+        """What it is connected to; None while specchat starts."""
+        return self._session
 
     def connect(self, session: Session, archive: Archive | None) -> None:
         """Send prompts to this session's source, and store them and the replies in `archive`."""
@@ -246,13 +251,12 @@ class RequestManager:
         known = token in reply.computed and reply.computed[token].detail is not None
         if turn is None or self._session is None or self.settings is None or asked or known or reply.metrics.observed:
             return
-        told = tuple(m for place, m in enumerate(conversation.messages(turn)) if place not in reply.left_out)
         examination = Examination(reply, token, detail)
-        if reply.model and reply.model != self._model:
+        if reply.model and reply.model != self.model:
             examination.fail(f"the reply came from {reply.model}, which is not loaded")
         else:
             settings = self.settings.with_thinking(conversation.thinking)
-            self._questions.examine(self._session.source, examination, settings, told)
+            self._questions.examine(self._session.source, examination, settings, told(conversation, turn, reply))
 
     def follow(self, conversation: Conversation, request: Request) -> None:
         """Add a recorded request to a conversation: its prompt, and the history that the conversation lacks."""
@@ -347,7 +351,7 @@ class RequestManager:
         self._begin(conversation, turn, requests, replies)
 
     @property
-    def _model(self) -> str:
+    def model(self) -> str:
         """What answers, as the settings name it; at a server, as that does."""
         if self._session is not None and self._session.attached:
             return self._target
@@ -357,7 +361,7 @@ class RequestManager:
         self, conversation: Conversation, turn: Turn, requests: Sequence[Request], replies: Sequence[Reply]
     ) -> None:
         for reply in replies:
-            reply.model = self._model
+            reply.model = self.model
         conversation.tell_models()
         if self._archive is not None:
             self._archive.begin(conversation, turn, replies)

@@ -7,8 +7,9 @@ from dataclasses import replace
 from uuid import uuid4
 
 from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import Settings
-from specchat.engine import Request, Round
+from specchat.engine import Message, Request, Round
 
 
 def request_for(settings: Settings, conversation: Conversation, turn: Turn) -> Request:
@@ -25,6 +26,12 @@ def candidate_requests(settings: Settings, conversation: Conversation, turn: Tur
     seeds = [None if settings.seed is None else settings.seed + number for number in range(turn.wanted)]
     requests = [request_for(replace(settings, seed=seed), conversation, turn) for seed in seeds]
     return [replace(request, detail=detail) for request in requests] if detail else requests
+
+
+def told(conversation: Conversation, turn: Turn, reply: Reply) -> tuple[Message, ...]:
+    """The messages that the model was told when it wrote this reply to a prompt of the path."""
+    messages = enumerate(conversation.messages(turn))
+    return tuple(message for place, message in messages if place not in reply.left_out)
 
 
 def going_on(request: Request, rounds: Sequence[Round], chosen: Sequence[int], text: str) -> Request:

@@ -32,6 +32,7 @@ DRAFTERS = (
     "combined",
     "model",
     "model-tree",
+    "merged",
     "hierarchical",
     "pass",
 )
@@ -57,7 +58,7 @@ class Settings:
     target: str = "smollm2-135m"
     """A preset, a hub id, a folder of safetensors, or a GGUF file."""
     draft: str = ""
-    """A draft model, named as the target is; empty for none."""
+    """A draft model, named as the target is, or several with commas between; empty for none."""
     drafter: str = "auto"
     """What proposes tokens; auto is the draft model where there is one, else the engine's best."""
     gamma: int | None = None
@@ -106,6 +107,8 @@ class Settings:
             raise SettingsError(f"thinking {self.thinking!r} is not known: choose one of {', '.join(THINKING)}")
         if self.drafter == "model" and not self.draft:
             raise SettingsError("drafter model needs a draft model: name one with --draft")
+        if self.drafter == "merged" and "," not in self.draft:
+            raise SettingsError("drafter merged needs several draft models: name each with a --draft of its own")
         try:
             self.request("settings", (Message("user", "?"),))
             self.engine_config(Path())

@@ -59,7 +59,9 @@ def parse_set_up(text: str) -> SetUp:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if name not in FIELDS or not equals or not value:
             raise UsageError(f"set-up {text!r} has {part!r}, which is not one of gamma=, draft=, target=: {EXAMPLE}")
-        if name in values:
+        if name == "draft" and name in values:  # several that are merged
+            value = f"{values[name]},{value}"
+        elif name in values:
             raise UsageError(f"set-up {text!r} has {name} twice: leave one of them out")
         values[name] = value
     if drafter == "none":

@@ -37,6 +37,11 @@ class Stepper:
         """Whether what comes next is to be passed on, paused or not."""
 
     @property
+    def source(self) -> Source:
+        """What it stands before."""
+        return self._source
+
+    @property
     def shown(self) -> list[tuple[Round, Part]]:
         """The rounds that are being stepped through, one for each request of the batch."""
         return [] if self._part is None else [(record, self._part) for record in self._batch()]

@@ -69,7 +69,18 @@ class SpecChat(App[None]):
     TITLE = "specchat"
     CSS_PATH = [  # noqa: RUF012
         STYLES / f"{name}.tcss"
-        for name in ("chat", "dialogs", "views", "controls", "candidates", "messages", "models", "side", "tour")
+        for name in (
+            "chat",
+            "dialogs",
+            "views",
+            "controls",
+            "candidates",
+            "messages",
+            "models",
+            "side",
+            "tour",
+            "alignment",
+        )
     ]
     BINDINGS: ClassVar[list[BindingType]] = named(
         "app",

@@ -14,7 +14,7 @@ from textual.keys import REPLACED_KEYS, Keys, _character_to_key
 
 APP, CHAT = "app", "chat"
 """Groups of bindings that work at the same time as others do."""
-_AT_ONCE = {(CHAT, "transcript"), (CHAT, "composer")}
+_AT_ONCE = {(CHAT, "transcript"), (CHAT, "composer"), ("alignment", "aligned-tokens")}
 _MODIFIERS = ("ctrl", "shift", "alt", "super", "hyper", "meta")
 _NAMED = {key.value for key in Keys} | {f"f{number}" for number in range(1, 25)} | set(REPLACED_KEYS)
 _BINDINGS: dict[str, list[Binding]] = {}

@@ -74,6 +74,7 @@ COMMANDS: tuple[SlashCommand, ...] = (
     SlashCommand("search", "", "find words in all chats"),
     SlashCommand("pin", "", "let this chat stand above the others, or among them again"),
     SlashCommand("theory", "", "what the paper predicts for this reply, drawn"),
+    SlashCommand("drafts", "A B", "which tokens of this reply drafter A has and B has not, and the reverse"),
     SlashCommand("new", "", "begin an empty chat"),
     SlashCommand("tour", "", "draft, verify, accept, reject, correct, bonus: a screen each"),
     SlashCommand("help", "", "keys, commands, figures"),

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import IO, Any, cast
 
+from textual._ansi_sequences import SYNC_END, SYNC_START
 from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
@@ -31,6 +32,18 @@ class TerminalDriver(LinuxDriver):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._file: Any = _Output(cast("IO[str]", self._file))
+        self._frame: list[str] = []
+        """What has been written of a frame that has not ended."""
+
+    def write(self, data: str) -> None:
+        """Write. A frame goes to the writing thread at its end: each of its three parts would wake that thread."""
+        if self._frame or data == SYNC_START:
+            self._frame.append(data)
+            if data != SYNC_END:
+                return
+            data = "".join(self._frame)
+            self._frame.clear()
+        super().write(data)
 
     def start_application_mode(self) -> None:
         """Take the terminal, and hear of its end."""

@@ -55,6 +55,8 @@ class TimelineLayout:
         self.own = len(self.replies) if own is None else own
         self.slots: list[TimelineSlot] = []
         self._lefts: list[int] = []
+        self.has_pauses = self.has_cuts = False
+        """Whether time was left out between two rounds, and whether a bar is shorter than its time."""
         self.scale = scale
         """Index into `SCALES_MS`; None until there are rounds to choose it by."""
         self._chosen = scale is not None
@@ -78,16 +80,6 @@ class TimelineLayout:
         """Whether rounds have become fewer: a server has told what its tokens were."""
         pairs = zip(self._places, self.replies, strict=True)
         return any(len(places) > len(reply.rounds) for places, reply in pairs)
-
-    @property
-    def has_pauses(self) -> bool:
-        """Whether time was left out between two rounds."""
-        return any(slot.late for slot in self.slots)
-
-    @property
-    def has_cuts(self) -> bool:
-        """Whether a bar is shorter than its time."""
-        return any(slot.cut for slot in self.slots)
 
     def update(self) -> bool:
         """Take in the new rounds; whether there were any."""
@@ -124,6 +116,7 @@ class TimelineLayout:
             return
         self.scale = scale
         slots, self.slots, self._lefts = self.slots, [], []
+        self.has_pauses = self.has_cuts = False
         for slot in slots:
             self._add(slot.start, slot.end, slot.end - slot.start)
 
@@ -162,7 +155,9 @@ class TimelineLayout:
         late = last is not None and start - last.end > cell_s
         left = (last.right if last else 0) + (PAUSE if late else 1)
         cells = max(1, round(seconds / cell_s))
-        self.slots.append(TimelineSlot(start, end, left, left + min(cells, MOST), cells > MOST, late))
+        cut = cells > MOST
+        self.slots.append(TimelineSlot(start, end, left, left + min(cells, MOST), cut, late))
+        self.has_pauses, self.has_cuts = self.has_pauses or late, self.has_cuts or cut
         self._lefts.append(left)
         return len(self.slots) - 1
 

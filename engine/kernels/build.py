@@ -22,16 +22,16 @@ _FLAGS = [
     *("-Wall", "-Wextra", "-Wno-uninitialized", "-Wno-maybe-uninitialized"),
 ]
 _X86 = ["-mavx2", "-mfma", "-mf16c"]
+_AVX512 = [
+    *_X86,
+    *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512"),
+]
 _VARIANT_FLAGS = {
-    "x86_64": {
-        "variant_avx2": _X86,
-        "variant_avx512": [
-            *_X86,
-            *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512"),
-        ],
-    },
+    "x86_64": {"variant_avx2": _X86, "variant_avx512": _AVX512, "variant_amx": _AVX512},
     "aarch64": {"variant_neon": ["-march=armv8.2-a+dotprod"]},
 }
+_AMX = ["-mamx-tile", "-mamx-int8"]
+"""For `variant_amx` where the compiler and its assembler know them; without them that variant is left out."""
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
@@ -67,15 +67,31 @@ def build(library: Path = LIBRARY) -> Path:
     return library
 
 
-def compile_sources(folder: Path, compiler: str, machine: str, more: Sequence[Path] = ()) -> list[Path]:
-    """Object files in `folder` of the kernels and `more` sources, for a processor family."""
+def compile_sources(
+    folder: Path, compiler: str, machine: str, more: Sequence[Path] = (), options: Sequence[str] = ()
+) -> list[Path]:
+    """Object files in `folder` of the kernels and `more` sources, for a processor family, with `options` for all."""
+    return [
+        compile_source(source, folder, compiler, machine, options) for source in [*sorted(SOURCE.glob("*.cpp")), *more]
+    ]
+
+
+def compile_source(source: Path, folder: Path, compiler: str, machine: str, options: Sequence[str] = ()) -> Path:
+    """The object file in `folder` of one source, compiled with the instructions that it is for."""
     machine = _MACHINES.get(machine.lower(), machine)
-    objects = []
-    for source in [*sorted(SOURCE.glob("*.cpp")), *more]:
-        objects.append(folder / f"{source.stem}.o")
-        flags = [*_FLAGS, *_VARIANT_FLAGS.get(machine, {}).get(source.stem, [])]
-        _run([compiler, *flags, f"-I{SOURCE}", "-c", str(source), "-o", str(objects[-1])])
-    return objects
+    flags = [*_FLAGS, *_VARIANT_FLAGS.get(machine, {}).get(source.stem, [])]
+    if source.stem == "variant_amx" and machine == "x86_64" and knows_amx(compiler):
+        flags += _AMX
+    made = folder / f"{source.stem}.o"
+    _run([compiler, *flags, *options, f"-I{SOURCE}", "-c", str(source), "-o", str(made)])
+    return made
+
+
+def knows_amx(compiler: str) -> bool:
+    """Whether the compiler and its assembler know the tile instructions for x86-64."""
+    command = [compiler, *_AMX, "-x", "c++", "-c", "-", "-o", os.devnull]
+    source = "#include <immintrin.h>\nvoid release() { _tile_release(); }\n"
+    return not subprocess.run(command, input=source, capture_output=True, text=True, check=False).returncode
 
 
 def link(objects: Sequence[Path], out: Path, compiler: str, *flags: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,14 @@ from torch import Tensor
 
 from specchat.engine.kernels.chains import Batch, Chains, Ints
 from specchat.engine.kernels.decoder_weights import DecoderWeights
+from specchat.engine.kernels.grown_trees import (
+    Growing,
+    GrownTree,
+    GrowthRules,
+    ReadTokens,
+    WantedTree,
+    read_tokens,
+)
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.structures import CHeadModel, CHeadStep
@@ -95,24 +104,50 @@ class PackedHead:
         self._memory = (states, keys, values)
         self._library.attach_head(self._c, slots, columns, *(tensor.data_ptr() for tensor in self._memory))
 
-    def absorb(self, slots: Ints, columns: Ints, tapped: Tensor, threads: int) -> None:
+    def absorb(self, read: Sequence[ReadTokens], threads: int) -> None:
         """Write the states of tokens.
 
         Args:
-            slots: [n].
-            columns: [n].
-            tapped: float32 [n, taps x hidden], the target's hidden states there.
+            read: the target's hidden states there.
             threads: how many compute, this one included.
 
         Raises:
             KernelError: a place is not in the memory.
         """
-        if tapped.shape != (len(slots), self.weights.taps * self.weights.layer.shape.hidden):
-            raise KernelError(f"hidden states of the shape {list(tapped.shape)} do not fit {len(slots)} tokens")
-        slots, columns = (np.ascontiguousarray(part, dtype=np.int32) for part in (slots, columns))
-        tapped = tapped.contiguous()
-        addresses = slots.ctypes.data, columns.ctypes.data, tapped.data_ptr()
-        self._library.absorb(self._c, len(slots), *addresses, threads)
+        self._check_states(read)
+        self._library.absorb(self._c, read_tokens(read), threads)
+
+    def grow(
+        self,
+        read: Sequence[ReadTokens],
+        wanted: Sequence[WantedTree],
+        q: Tensor | None,
+        known: Tensor,
+        rules: GrowthRules,
+        threads: int,
+    ) -> tuple[list[GrownTree], int]:
+        """Take in what the target has read, and draft trees as `engine.speculation.drafters.growing` says.
+
+        Args: those of `Growing`.
+
+        Returns:
+            The trees [B], and how many draft steps they took.
+
+        Raises:
+            KernelError: something does not fit.
+        """
+        self._check_states(read)
+        if len(known) != self.weights.layer.shape.vocabulary:
+            raise KernelError(f"{len(known)} tokens do not fit an output of {self.weights.layer.shape.vocabulary}")
+        growing = Growing(read, wanted, q, known, rules, threads)
+        self._library.grow(self._c, growing.c)
+        return growing.trees, growing.c.steps
+
+    def _check_states(self, read: Sequence[ReadTokens]) -> None:
+        width = self.weights.taps * self.weights.layer.shape.hidden
+        for each in read:
+            if each.tapped.ndim != 2 or each.tapped.shape[1] != width:
+                raise KernelError(f"hidden states of the shape {list(each.tapped.shape)} are not {width} wide")
 
     def run(
         self, tokens: NDArray[np.int64], chains: Chains, sources: Ints, judged: Ints, best: int, threads: int

@@ -10,9 +10,19 @@ from pathlib import Path
 
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.build import LIBRARY
-from specchat.engine.kernels.structures import CBatch, CDraw, CHeadModel, CHeadStep, CMatrix, CModel, CRows
+from specchat.engine.kernels.structures import (
+    CBatch,
+    CDraw,
+    CGrowing,
+    CHeadModel,
+    CHeadStep,
+    CMatrix,
+    CModel,
+    CRead,
+    CRows,
+)
 
-_ABI = 4
+_ABI = 5
 
 
 class KernelError(EngineError):
@@ -26,6 +36,7 @@ class Variant(IntFlag):
     AVX2 = 2
     AVX512 = 4
     NEON = 8
+    AMX = 16
 
 
 class Library:
@@ -47,6 +58,7 @@ class Library:
             ("sk_variants", c_int32, []),
             ("sk_use", c_int32, [c_int32]),
             ("sk_variant", c_char_p, []),
+            ("sk_notice", c_char_p, []),
             ("sk_packed_bytes", c_int64, [c_int32, c_int64, c_int64]),
             ("sk_pack", c_int32, [c_int32, c_int64, c_int64, *[c_void_p] * 6]),
             ("sk_unpack", c_int32, [POINTER(CMatrix), c_void_p, c_int64, c_void_p]),
@@ -60,8 +72,9 @@ class Library:
             ("sk_head_new", c_void_p, [POINTER(CHeadModel)]),
             ("sk_head_free", None, [c_void_p]),
             ("sk_head_attach", c_int32, [c_void_p, c_int32, c_int32, *[c_void_p] * 3]),
-            ("sk_head_absorb", c_int32, [c_void_p, c_int64, *[c_void_p] * 3, c_int32]),
+            ("sk_head_absorb", c_int32, [c_void_p, c_int64, POINTER(CRead), c_int32]),
             ("sk_head_run", c_int32, [c_void_p, POINTER(CHeadStep)]),
+            ("sk_head_grow", c_int32, [c_void_p, POINTER(CGrowing)]),
             ("sk_draw_tokens", c_int32, [POINTER(CDraw), c_int64, c_int64, c_int32]),
             ("sk_judge", c_int32, [POINTER(CRows)]),
         ):
@@ -81,6 +94,11 @@ class Library:
     def variant(self) -> str:
         """The instruction set in use, for people."""
         return str(self._c.sk_variant().decode())
+
+    @property
+    def notice(self) -> str | None:
+        """Which instructions this processor has that are not used, and why; None where there are none."""
+        return self._c.sk_notice().decode() or None
 
     def use(self, variant: Variant | None) -> None:
         """Compute with this instruction set in the whole process; None for the fastest. The bits are the same."""
@@ -145,13 +163,17 @@ class Library:
         """`sk_head_attach` with the addresses of states, keys and values."""
         self._check(self._c.sk_head_attach(head, slots, columns, *addresses))
 
-    def absorb(self, head: int, count: int, slots: int, columns: int, tapped: int, threads: int) -> None:
-        """`sk_head_absorb` with addresses."""
-        self._check(self._c.sk_head_absorb(head, count, slots, columns, tapped, threads))
+    def absorb(self, head: int, read: Array[CRead], threads: int) -> None:
+        """`sk_head_absorb`."""
+        self._check(self._c.sk_head_absorb(head, len(read), read, threads))
 
     def run_head(self, head: int, step: CHeadStep) -> None:
         """`sk_head_run`."""
         self._check(self._c.sk_head_run(head, ctypes.byref(step)))
+
+    def grow(self, head: int, growing: CGrowing) -> None:
+        """`sk_head_grow`."""
+        self._check(self._c.sk_head_grow(head, ctypes.byref(growing)))
 
     def draw_tokens(self, draws: Array[CDraw], size: int, threads: int) -> None:
         """`sk_draw_tokens`."""

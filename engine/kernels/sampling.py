@@ -49,7 +49,7 @@ def draw(wanted: Sequence[Wanted], threads: int) -> list[list[int]]:
     uniforms = [np.array(each.u, dtype=np.float64) for each in wanted]
     draws = (CDraw * len(wanted))(
         *(
-            CDraw(each.logits.data_ptr(), _settings(each.sampling), len(u), u.ctypes.data, each.q.data_ptr(), drawn)
+            CDraw(each.logits.data_ptr(), c_settings(each.sampling), len(u), u.ctypes.data, each.q.data_ptr(), drawn)
             for each, u, drawn in zip(wanted, uniforms, (part.ctypes.data for part in places), strict=True)
         )
     )
@@ -132,7 +132,7 @@ class _Known:
         p, q, beta = (part.ctypes.data for part in self._floats)
         self.c = CRow(
             logits=row.logits.data_ptr(),
-            sampling=_settings(row.sampling),
+            sampling=c_settings(row.sampling),
             count=count,
             drafted=self._drafted.ctypes.data,
             parents=self._ints.ctypes.data,
@@ -155,7 +155,8 @@ class _Known:
 
 
 @lru_cache(maxsize=64)
-def _settings(sampling: Sampling) -> _Pointer[CSampling]:
+def c_settings(sampling: Sampling) -> _Pointer[CSampling]:
+    """Settings as the library takes them."""
     return pointer(
         CSampling(
             temperature=max(sampling.temperature, COLDEST),

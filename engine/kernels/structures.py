@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
 
 class CMatrix(Structure):
@@ -85,6 +85,12 @@ class CHeadStep(Structure):
     _fields_ = (("batch", CBatch), ("sources", c_void_p))
 
 
+class CRead(Structure):
+    """`sk_read` of api.h."""
+
+    _fields_ = (("slot", c_int32), ("first", c_int32), ("count", c_int64), ("tapped", c_void_p))
+
+
 class CSampling(Structure):
     """`sk_sampling` of api.h."""
 
@@ -94,6 +100,40 @@ class CSampling(Structure):
         ("top_k", c_int64),
         ("log_min_p", c_float),
         ("reserved", c_int32),
+    )
+
+
+class CGrowth(Structure):
+    """`sk_growth` of api.h."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("slot", "begin", "end", "depth", "line", "repeatable")),
+        *((name, c_void_p) for name in ("ids", "passes", "rates")),
+        ("step", c_double),
+        ("sampling", POINTER(CSampling)),
+        ("seed", c_uint64),
+        ("number", c_uint64),
+        ("q", c_void_p),
+        ("drafted", c_void_p),
+        ("count", c_int64),
+    )
+
+
+class CGrowing(Structure):
+    """`sk_growing` of api.h."""
+
+    _fields_ = (
+        ("row_count", c_int64),
+        ("rows", POINTER(CGrowth)),
+        ("read_count", c_int64),
+        ("read", POINTER(CRead)),
+        ("known", c_void_p),
+        ("edges", c_void_p),
+        *((name, c_int32) for name in ("edge_count", "longest", "branches", "stream")),
+        ("least", c_double),
+        ("hope", c_double),
+        ("threads", c_int32),
+        ("steps", c_int32),
     )
 
 

@@ -47,7 +47,7 @@ class LaneScheduler(Scheduler[Submit]):
     def lend(self, row: SequenceState) -> None:
         """None: every lane prefills its own prompt."""
 
-    def read_together(self, rows: Sequence[SequenceState], chunk: int, room: int) -> list[SequenceState]:  # noqa: ARG002
+    def read_together(self, rows: Sequence[SequenceState], *_: object, **__: object) -> list[SequenceState]:
         """The first alone."""
         return [rows[0]]
 

@@ -6,7 +6,7 @@ reserved for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -157,7 +157,7 @@ class GraphRunner:
         return self._buckets.of((rows, width, columns), lambda: self._bucket(rows, width, columns))
 
     @torch.inference_mode()
-    def capture(self, widths: Sequence[int]) -> None:
+    def capture(self, widths: Collection[int]) -> None:
         """Capture all buckets of these widths, the largest first: the others then fit into its memory."""
         for columns in reversed(self._columns):
             for rows in reversed(self.row_counts):

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 from mmap import mmap
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.runner.to_device import to_device
@@ -79,9 +81,13 @@ class KVCache:
         return sum(block.nbytes for block in self._blocks)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` positions of slot `source` to slot `target`."""
+        """Copy the first `length` positions of slot `source` to slot `target`.
+
+        On a CPU by numpy: torch shares even this out among threads, and waits for one that another program keeps busy.
+        """
         for block in self._blocks:
-            block[:, target, :, :length] = block[:, source, :, :length]
+            slots = _as_array(block) if block.device.type == "cpu" else block
+            slots[:, target, :, :length] = slots[:, source, :, :length]
 
     def clear(self, slot: int) -> None:
         """Zero a slot. Needed after a NaN, which a mask does not remove (0 x NaN is NaN)."""
@@ -111,9 +117,13 @@ class KVCache:
         """
         end = target + len(sources)
         for block in self._blocks:
-            # numpy knows no bfloat16: what is moved is two bytes to it.
-            columns = (block.view(torch.int16) if block.dtype is torch.bfloat16 else block).numpy()[:, slot]
+            columns = _as_array(block)[:, slot]
             columns[:, :, target:end] = columns[:, :, list(sources)]
+
+
+def _as_array(block: Tensor) -> NDArray[Any]:
+    """Memory of a tensor on the CPU; numpy knows no bfloat16, of which a value is two bytes to it."""
+    return (block.view(torch.int16) if block.dtype is torch.bfloat16 else block).numpy()
 
 
 def pages(stored: Tensor) -> Tensor:

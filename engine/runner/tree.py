@@ -108,6 +108,12 @@ def chain(length: int) -> Tree:
     return Tree(tuple(range(length)))
 
 
+@lru_cache(maxsize=1024)
+def tree_from(parents: tuple[int, ...]) -> Tree:
+    """Tree with these parents; trees come again, and what is worked out about one is kept."""
+    return Tree(parents)
+
+
 @lru_cache
 def tree_of(gamma: int) -> Tree:
     """Tree for a draft of `gamma` ≤ `LONGEST` positions; it has at most `MAX_GAMMA` tokens, as the longest chain."""

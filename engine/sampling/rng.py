@@ -25,6 +25,7 @@ class Stream(IntEnum):
     DRAFT = 1
     ACCEPT = 2
     LAST = 3
+    ORDER = 4
 
 
 def fresh_seed() -> int:

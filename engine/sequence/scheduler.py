@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from specchat.engine.sequence.sequence import SequenceState
 
 Waiting = TypeVar("Waiting")
+_WORTH_A_PASS = 4
+"""What is lent is worth another pass if it spares this part of a chunk."""
+_PADDING = 4
+"""Chunks of memory for what a ragged pass of one chunk says of its tokens, padding included."""
 
 
 @dataclass(slots=True)
@@ -21,6 +25,13 @@ class Slot:
     row: SequenceState | None = None
     used: int = 0
     """Order of last use; larger is more recent."""
+    borrowed: bool = False
+    """Whether work beside the requests has it."""
+
+    @property
+    def free(self) -> bool:
+        """Whether a sequence may have it."""
+        return self.row is None and not self.borrowed
 
     @property
     def content(self) -> list[int]:
@@ -55,7 +66,19 @@ class Scheduler(Generic[Waiting]):
     @property
     def has_room(self) -> bool:
         """Whether a slot is free."""
-        return any(slot.row is None for slot in self._slots)
+        return any(slot.free for slot in self._slots)
+
+    def borrow(self) -> int | None:
+        """Take the free slot that is worth least out of use until `give_back`; None where none is free."""
+        if not self.has_room:
+            return None
+        slot = self._least_useful()
+        self._slots[slot].tokens, self._slots[slot].borrowed = [], True
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """Let sequences have a slot again; what it holds is of no use to them."""
+        self._slots[slot].borrowed = False
 
     def place(self, prompt: list[int]) -> Placement:
         """Choose a free slot for a prompt, and the slot with the longest cached prefix of it.
@@ -67,11 +90,14 @@ class Scheduler(Generic[Waiting]):
         source = max(range(len(self._slots)), key=shared.__getitem__)
         length = shared[source]
         holder = self._slots[source]
-        if holder.row is None and 2 * length >= len(holder.tokens):
+        if holder.free and 2 * length >= len(holder.tokens):
             return Placement(source, source, length)
-        free = [i for i, slot in enumerate(self._slots) if slot.row is None]
-        slot = min(free, key=lambda i: (bool(self._slots[i].tokens), self._slots[i].used))
-        return Placement(slot, source, length)
+        return Placement(self._least_useful(), source, length)
+
+    def _least_useful(self) -> int:
+        """Of the free slots an empty one, else the one that was used least recently."""
+        free = [i for i, slot in enumerate(self._slots) if slot.free]
+        return min(free, key=lambda i: (bool(self._slots[i].tokens), self._slots[i].used))
 
     def lend(self, row: SequenceState) -> Placement | None:
         """Slot that holds more of a sequence's prompt than its own, or None: prompts are prefilled once."""
@@ -79,24 +105,50 @@ class Scheduler(Generic[Waiting]):
         source = max(range(len(self._slots)), key=shared.__getitem__)
         return Placement(row.slot, source, shared[source]) if shared[source] > row.cached else None
 
-    def read_together(self, rows: Sequence[SequenceState], chunk: int, room: int) -> list[SequenceState]:
-        """Rows whose prompts one pass of `chunk` tokens, padding included, is to read: the first, and whole others.
+    def read_together(
+        self,
+        rows: Sequence[SequenceState],
+        chunk: int,
+        room: int,
+        borrow: Callable[[SequenceState], None],
+        *,
+        ragged: bool,
+    ) -> list[SequenceState]:
+        """Rows whose prompts one pass of `chunk` tokens is to read: the first, and all that is left of others.
 
-        What shares more with one of them than it has read waits, as that will be lent to it (`lend`).
+        Rows whose prompts begin as one of these does wait, as what it reads will be lent to them (`lend`), unless that
+        spares so little that another pass would cost more.
 
         Args:
             rows: with something left to read, the one that came first at the head.
-            chunk: tokens of a pass.
+            chunk: tokens of a pass, padding included.
             room: tokens that a slot holds.
+            borrow: called with a row that is about to be read, to take what other slots have of its prompt.
+            ragged: whether a pass costs what its tokens do, without padding.
         """
-        together = [rows[0]]
-        width = min(chunk, _left(rows[0]))
-        for row in rows[1:]:
-            wide = max(width, _left(row))
-            fits = wide * (len(together) + 1) <= chunk and max(r.cached for r in (*together, row)) + wide <= room
-            if fits and all(common_prefix(row.tokens, other.tokens) <= row.cached for other in together):
+        borrow(rows[0])
+        together, later, spared = [rows[0]], [], 0
+
+        def add(row: SequenceState) -> None:
+            borrow(row)
+            reading = [each for each in (*together, row) if _left(each)]
+            lefts = [_left(each) if each is not rows[0] else min(chunk, _left(each)) for each in reading]
+            width = max(lefts, default=0)
+            padded = width * len(lefts)
+            fits = sum(lefts) <= chunk and padded <= _PADDING * chunk if ragged else padded <= chunk
+            if not _left(row) or (fits and max(each.cached for each in reading) + width <= room):
                 together.append(row)
-                width = wide
+
+        for row in rows[1:]:
+            ahead = max(_to_be_lent(other, row) for other in together)
+            if ahead:
+                later.append(row)
+                spared += ahead
+            else:
+                add(row)
+        if _WORTH_A_PASS * spared < chunk:
+            for row in later:
+                add(row)
         return together
 
     def admit(self, row: SequenceState) -> None:
@@ -115,6 +167,14 @@ class Scheduler(Generic[Waiting]):
 def _left(row: SequenceState) -> int:
     """Tokens of a prompt still to be read: all but the last, which a round feeds."""
     return len(row.tokens) - 1 - row.cached
+
+
+def _to_be_lent(lender: SequenceState, row: SequenceState) -> int:
+    """Tokens of a row's prompt that another is still to read as well, so that it could be lent them afterwards."""
+    read = max(row.cached, lender.cached)
+    if lender.tokens[read : read + 1] != row.tokens[read : read + 1]:  # most: nothing else has to be compared
+        return 0
+    return max(0, common_prefix(lender.tokens, row.tokens) - read)
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:

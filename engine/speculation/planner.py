@@ -69,7 +69,7 @@ class Planner:
             EngineError: there is none of that name.
         """
         if name != AUTO and name not in self.drafters:
-            raise EngineError(unknown_drafter(name, self.drafters))
+            raise EngineError(unknown_drafter(name, (AUTO, *self.drafters)))
         if gamma == 0:
             return NoDrafter.name
         return next(iter(self.drafters)) if name == AUTO else name
@@ -90,6 +90,7 @@ class Planner:
                 drafter.offers(row),
                 drafter.expected,
                 growing=drafter.grows(row),
+                sampled=not row.request.sampling.greedy,
             )
 
     def release(self, row: SequenceState) -> None:
@@ -181,6 +182,11 @@ class Planner:
     def _choose(self, rows: Sequence[SequenceState], adaptive: Sequence[int], gammas: list[int]) -> list[Budget | None]:
         """Put the controller's choice into `gammas`; what growing drafts may cost, per row."""
         budgets: list[Budget | None] = [None] * len(rows)
+        # Who has a draft already needs no step, and nothing has to be tried for it.
+        sure = [i for i in adaptive if self.drafters[rows[i].drafter].is_sure(rows[i])]
+        for i in sure:
+            gammas[i] = 0
+        adaptive = [i for i in adaptive if i not in sure]
         if not adaptive:
             return budgets
         acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
@@ -250,6 +256,10 @@ class Planner:
             for buckets, i in zip(plan.buckets, plan.adaptive, strict=True)
         ]
         self._controller.observe(acceptances, judged)
+
+    def learn_plain(self, rows: int, seconds: float) -> None:
+        """What a plain pass took that was run beside the rounds of so many rows."""
+        self._latency.observe_pass(rows, self._latency.plain_width(rows), seconds)
 
     def learn_rest(self, rows: int, plan: RoundPlan, seconds: float) -> None:
         """What the round of so many rows took beside drafting and verification."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree, chain
 from specchat.engine.sampling.sampler import one_hot
+from specchat.engine.speculation.trials import Trials
 
 Offers = Callable[[int], tuple[Sequence[int], Tree]]
 """For a γ, the confidence bucket of each token and the tree that a drafter will draft, if known before drafting."""
@@ -48,12 +49,16 @@ class Draft:
     buckets: list[list[int]] | None = None
     """Confidence bucket of each token, one of `Drafter.buckets`; None if the drafter has none."""
     trees: Sequence[Tree | None] | None = None
-    """Tree per row, None for a chain; None if all are chains. Without `support`, all of their tokens are certain."""
+    """Tree per row, None for a chain; None if all are chains. Without `support` and `trials`, all of their tokens are
+    certain."""
     tree_q: Tensor | None = None
-    """[B, I, V'], float32: draft distribution behind each of the first I nodes of trees; 0 for greedy rows, None if all
-    are greedy."""
+    """[B, I, V'], float32: draft distribution behind each of the first I nodes of trees, or the sources of `trials`; 0
+    for greedy rows, None if all are greedy."""
     support: Support | None = None
     """The V' tokens that trees are drawn from."""
+    trials: Sequence[Trials | None] | None = None
+    """Of trees that were merged, whose distributions are over all V; None for other rows, and if there are none. Such
+    a tree may not be cut: its shape tells of draws."""
     steps: int | None = None
     """Draft steps taken; None for as many as the longest draft asked for."""
 
@@ -101,6 +106,8 @@ class Proposal:
     """The V' tokens that trees are drawn from."""
     certain: frozenset[int] = frozenset()
     """Rows (by index) whose trees were not drawn: the q of each of their tokens is one-hot."""
+    trials: list[Trials | None] | None = None
+    """Of trees that were merged; None for other rows, and if there are none."""
 
     def only(self, mine: Sequence[int]) -> Proposal:
         """The proposal restricted to some rows."""
@@ -116,6 +123,7 @@ class Proposal:
             None if self.tree_q is None else self.tree_q[index],
             self.support,
             certain,
+            None if self.trials is None else [self.trials[i] for i in mine],
         )
 
     @property
@@ -138,11 +146,13 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
         draft = drafts[0][1]
         tokens = _tensor(draft, device)
         q = None if draft.q is None else draft.q[:, : tokens.shape[1]]
-        return Proposal(tokens, draft.lengths, q, _trees(drafts, rows), draft.tree_q, draft.support, _certain(drafts))
+        trees, trials = _trees(drafts, rows), _trials(drafts, rows)
+        return Proposal(tokens, draft.lengths, q, trees, draft.tree_q, draft.support, _certain(drafts), trials)
     lengths = [0] * rows
     tokens = torch.zeros(rows, max((max(d.lengths) for _, d in drafts), default=0), dtype=torch.long, device=device)
     q = _room([draft.q for _, draft in drafts], rows, tokens.shape[1], device)
-    tree_q = _room([draft.tree_q for _, draft in drafts], rows, tokens.shape[1] + 1, device)
+    nodes = max((draft.tree_q.shape[1] for _, draft in drafts if draft.tree_q is not None), default=0)
+    tree_q = _room([draft.tree_q for _, draft in drafts], rows, nodes, device)
     for mine, draft in drafts:
         part = _tensor(draft, device)
         index = to_device(mine, device)
@@ -150,12 +160,12 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
         if q is not None:
             q[index, : part.shape[1]] = one_hot(part, q.shape[-1]) if draft.q is None else draft.q[:, : part.shape[1]]
         if tree_q is not None and draft.tree_q is not None:
-            width = min(draft.tree_q.shape[1], tree_q.shape[1])
-            tree_q[index, :width] = draft.tree_q[:, :width]
+            tree_q[index, : draft.tree_q.shape[1]] = draft.tree_q
         for i, length in zip(mine, draft.lengths, strict=True):
             lengths[i] = length
     support = next((draft.support for _, draft in drafts if draft.support), None)
-    return Proposal(tokens, lengths, q, _trees(drafts, rows), tree_q, support, _certain(drafts))
+    trees, trials = _trees(drafts, rows), _trials(drafts, rows)
+    return Proposal(tokens, lengths, q, trees, tree_q, support, _certain(drafts), trials)
 
 
 def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.device) -> Draft:
@@ -165,7 +175,7 @@ def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.dev
     for mine, draft in drafts:
         for i, each in zip(mine, draft.buckets or (), strict=True):
             buckets[i] = each
-    return Draft(whole.tokens, whole.lengths, whole.q, buckets, whole.trees, whole.tree_q, whole.support)
+    return Draft(whole.tokens, whole.lengths, whole.q, buckets, whole.trees, whole.tree_q, whole.support, whole.trials)
 
 
 def _certain(drafts: Sequence[tuple[list[int], Draft]]) -> frozenset[int]:
@@ -174,8 +184,8 @@ def _certain(drafts: Sequence[tuple[list[int], Draft]]) -> frozenset[int]:
         i
         for mine, draft in drafts
         if draft.support is None
-        for i, tree in zip(mine, draft.trees or (), strict=False)
-        if tree
+        for i, tree, trials in zip(mine, draft.trees or (), draft.trials or [None] * len(mine), strict=False)
+        if tree and trials is None
     )
 
 
@@ -186,6 +196,15 @@ def _trees(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> list[Tree | 
         for i, tree in zip(mine, draft.trees or (), strict=False):
             trees[i] = tree if tree else None
     return trees if any(trees) else None
+
+
+def _trials(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> list[Trials | None] | None:
+    """The trials of each row whose tree was merged."""
+    trials: list[Trials | None] = [None] * rows
+    for mine, draft in drafts:
+        for i, each in zip(mine, draft.trials or (), strict=False):
+            trials[i] = each
+    return trials if any(trials) else None
 
 
 def _room(parts: Sequence[Tensor | None], rows: int, width: int, device: torch.device) -> Tensor | None:

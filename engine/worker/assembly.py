@@ -17,7 +17,6 @@ from specchat.engine.errors import EngineError
 from specchat.engine.models.load import pick_device
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.store import ModelStore
-from specchat.engine.models.vocabulary import check_vocabularies
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
@@ -32,6 +31,7 @@ from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
 from specchat.engine.speculation.drafters.look_ahead.drafter import LookAheadDrafter
 from specchat.engine.speculation.drafters.look_ahead.folder import LookAhead, is_look_ahead, load_look_ahead
+from specchat.engine.speculation.drafters.merged import MergedDrafter
 from specchat.engine.speculation.drafters.model_fixed_tree import FixedTreeDrafter
 from specchat.engine.speculation.drafters.ngram import NGramDrafter
 from specchat.engine.speculation.drafters.none import NoDrafter
@@ -44,7 +44,8 @@ from specchat.engine.speculation.drafters.tables.drafter import table_drafters
 from specchat.engine.speculation.drafters.tables.folder import LoadedTables, is_tables, load_tables
 from specchat.engine.speculation.verify.verifier import Verifier
 from specchat.engine.worker.model_drafters import drafters_of
-from specchat.engine.worker.obtain import Model, make_runner, obtain_model
+from specchat.engine.worker.obtain import Model, Obtained, make_runner, obtain_model
+from specchat.engine.worker.obtain_drafts import obtain_drafts
 
 _OVERHANG = MAX_GAMMA + 1
 """Columns kept spare beyond the context, for the padding of short drafts beside long ones."""
@@ -56,9 +57,10 @@ class Assembly:
 
     model: Model
     target: Runner
-    draft_runner: Runner | None
-    """The draft model's passes."""
-    draft: Model | None
+    draft_runners: tuple[Runner, ...]
+    """The passes of each draft model."""
+    drafts: tuple[Model, ...]
+    """Draft models, none or one, or several that are merged."""
     head: LoadedHead | None
     tables: LoadedTables | None
     drafters: dict[str, Drafter]
@@ -78,7 +80,7 @@ class Assembly:
     @property
     def graph_bytes(self) -> int:
         """Memory that CUDA graphs read and write beside the caches: logits, distributions."""
-        runners = (self.target.graph_runner, self.draft_runner and self.draft_runner.graph_runner)
+        runners = (each.graph_runner for each in (self.target, *self.draft_runners))
         drafters = sum(drafter.graph_bytes for drafter in self.drafters.values())
         return self.verifier.bytes + drafters + sum(runner.bytes for runner in runners if runner)
 
@@ -111,6 +113,8 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
         EngineError: a model cannot be had, loaded or run, or the draft does not fit the target.
     """
     target = obtain_model(config.target, config, pick_device(config.device), progress)
+    if len(config.drafts) > 1:
+        return _with_models(config, target, progress)
     folder = Path(config.draft or "").expanduser()
     if config.draft and is_look_ahead(folder):
         look_ahead = load_look_ahead(folder, target.model)
@@ -121,9 +125,14 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     head = _head(config, target.model, progress)
     if head is not None or config.draft is None:
         return put_together(config, target.model, head=head, notices=target.notices)
-    draft = obtain_model(config.draft, config, target.model.device, progress, stage="draft")
-    check_vocabularies(target.model.tokenizer, draft.model.tokenizer, target.model.eos_ids, draft.model.eos_ids)
-    return put_together(config, target.model, draft.model, notices=(*target.notices, *draft.notices))
+    return _with_models(config, target, progress)
+
+
+def _with_models(config: EngineConfig, target: Obtained, progress: Progress) -> Assembly:
+    """With draft models."""
+    draft, *more = obtain_drafts(config, target.model, progress)
+    notices = [notice for each in (target, draft, *more) for notice in each.notices]
+    return put_together(config, target.model, draft.model, notices=notices, more=[each.model for each in more])
 
 
 def _tables(config: EngineConfig, model: Model) -> LoadedTables | None:
@@ -154,13 +163,25 @@ def put_together(
     tables: LoadedTables | None = None,
     notices: Sequence[str] = (),
     look_ahead: LookAhead | None = None,
+    more: Sequence[Model] = (),
 ) -> Assembly:
     """Caches and drafters for models that are loaded; fewer slots, then less context, where memory is short.
+
+    Args:
+        config: slots, context and chunks.
+        model: the target.
+        draft: a draft model.
+        head: a draft head.
+        tables: counted tables.
+        notices: what the user should know.
+        look_ahead: trained embeddings.
+        more: draft models to be merged with `draft`.
 
     Raises:
         EngineError: not even one slot of a small context fits.
     """
-    parts = _Parts(config, model, draft, head, tables, look_ahead, tuple(notices))
+    drafts = (draft, *more) if draft else ()
+    parts = _Parts(config, model, drafts, head, tables, look_ahead, tuple(notices))
     return _first_that_fits(parts, list(_sizes(config.slots, parts.context)))
 
 
@@ -170,7 +191,7 @@ class _Parts:
 
     config: EngineConfig
     model: Model
-    draft: Model | None
+    drafts: tuple[Model, ...]
     head: LoadedHead | None
     tables: LoadedTables | None
     look_ahead: LookAhead | None
@@ -179,7 +200,7 @@ class _Parts:
     @property
     def context(self) -> int:
         """Tokens per slot that are wanted."""
-        return min(self.config.context, self.model.context, self.draft.context if self.draft else self.model.context)
+        return min(self.config.context, *(each.context for each in (self.model, *self.drafts)))
 
     def reduced(self, slots: int, context: int) -> bool:
         """Whether this is less than was asked for."""
@@ -200,9 +221,9 @@ def _first_that_fits(parts: _Parts, sizes: Sequence[tuple[int, int]]) -> Assembl
 
 
 def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Assembly] | None) -> Assembly:
-    config, model, draft, head, notices = parts.config, parts.model, parts.draft, parts.head, parts.notices
+    config, model, drafts, head, notices = parts.config, parts.model, parts.drafts, parts.head, parts.notices
     target = make_runner(model, slots, context, _OVERHANG, head.head.taps if head else (), exact=config.exact)
-    cached = make_runner(draft, slots, context, _OVERHANG) if draft else None
+    cached = tuple(make_runner(draft, slots, context, _OVERHANG) for draft in drafts)
     exact = check_batch_invariance(target) if config.exact else None
     penalties = Penalties(target.cache.slots, context, target.device)
     never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
@@ -211,7 +232,7 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     recycling = RecyclingDrafter(model.eos_ids, branches=target.branches)
     at_random = RandomDrafter(model.vocab_size, target.device)
     drafters = [*of_text, recycling, *_early_exit(model, target, penalties), at_random, NoDrafter()]
-    cache_bytes = target.cache.bytes + (cached.cache.bytes if cached else 0)
+    cache_bytes = sum(runner.cache.bytes for runner in (target, *cached))
     score_bytes = table_bytes = 0
     if head is not None:
         drafter = HeadDrafter(head.head, head.vocabulary, target, penalties, branches=target.branches)
@@ -225,26 +246,30 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         bigram, unigram = table_drafters(parts.tables.counts, penalties, model.vocab_size, target, model.eos_ids)
         drafters = [bigram, *drafters[:-1], unigram, NoDrafter()]
         table_bytes = bigram.bytes + unigram.bytes
-    if cached is not None:
+    if cached:
         drafters = [*drafters_of(cached, target, penalties, suffix, config.prefill_chunk), *drafters]
     return Assembly(
         model=model,
         target=target,
-        draft_runner=cached,
-        draft=draft,
+        draft_runners=cached,
+        drafts=drafts,
         head=head,
         tables=parts.tables,
         drafters={drafter.name: drafter for drafter in drafters},
         verifier=Verifier(target, penalties),
-        weight_bytes=model.weight_bytes + sum(part.weight_bytes for part in (draft, head) if part) + table_bytes,
+        weight_bytes=sum(part.weight_bytes for part in (model, *drafts, head) if part) + table_bytes,
         cache_bytes=cache_bytes,
         score_bytes=score_bytes,
         smaller=smaller,
         notices=(
             *notices,
-            *_notices(model, draft, parts.reduced(slots, context) and (slots, context)),
+            *_notices(model, drafts, parts.reduced(slots, context) and (slots, context)),
             *_long_factors(model.name, target),
-            *(_long_factors(draft.name, cached) if draft and cached else ()),
+            *(
+                notice
+                for draft, runner in zip(drafts, cached, strict=True)
+                for notice in _long_factors(draft.name, runner)
+            ),
             *([INEXACT] if exact and not exact.equal else []),
         ),
         exact=exact,
@@ -301,7 +326,7 @@ def warm_up(made: Assembly) -> None:
     Raises:
         torch.OutOfMemoryError: there is not the memory for it.
     """
-    for passes in filter(None, (made.target, made.draft_runner)):
+    for passes in (made.target, *made.draft_runners):
         # One row and several, one token and several: what is compiled for these serves for all.
         for rows in {1, passes.cache.slots if passes.device.type == "cuda" else 1}:
             for length in (5,) if isinstance(passes, QuantizedRunner) else (1, 5):
@@ -321,7 +346,7 @@ def _capture(made: Assembly) -> None:
     support = next(supports, None) if made.target.branches else None
     token = torch.zeros(1, 1, dtype=torch.long, device=made.target.device)
     logits = made.target.forward(token, [0], [0])
-    made.verifier.capture(logits, support)
+    made.verifier.capture(logits, support, merged=MergedDrafter.name in made.drafters)
 
 
 def free_memory() -> None:
@@ -333,11 +358,10 @@ def free_memory() -> None:
 
 def hindrances(made: Assembly) -> list[str]:
     """What has kept the models from being as fast as they could be here, a sentence each."""
-    pairs = ((made.model.name, made.target), (made.draft and made.draft.name, made.draft_runner))
+    models, runners = (made.model, *made.drafts), (made.target, *made.draft_runners)
     return [
-        f"{name}: {hindrance}: it runs slower than it could"
-        for name, passes in pairs
-        if passes is not None
+        f"{model.name}: {hindrance}: it runs slower than it could"
+        for model, passes in zip(models, runners, strict=True)
         for hindrance in passes.hindrances
     ]
 
@@ -351,15 +375,16 @@ def _long_factors(name: str, runner: Runner) -> list[str]:
     ]
 
 
-def _notices(model: Model, draft: Model | None, reduced: tuple[int, int] | Literal[False]) -> list[str]:
+def _notices(model: Model, drafts: Sequence[Model], reduced: tuple[int, int] | Literal[False]) -> list[str]:
     notices = []
     if reduced:
         notices.append(f"memory is short: there is room for {reduced[0]} replies at once of {reduced[1]} tokens each")
     if not model.has_chat_template:
         notices.append(f"{model.name} has no chat template: using a plain one")
-    if draft is not None and draft.weight_bytes >= model.weight_bytes:
-        notices.append(
-            f"the draft {draft.name} ({draft.weight_bytes / 1e9:.2f} GB) is not smaller than the target {model.name} "
-            f"({model.weight_bytes / 1e9:.2f} GB): drafting with it cannot pay"
-        )
+    notices += [
+        f"the draft {draft.name} ({draft.weight_bytes / 1e9:.2f} GB) is not smaller than the target {model.name} "
+        f"({model.weight_bytes / 1e9:.2f} GB): drafting with it cannot pay"
+        for draft in drafts
+        if draft.weight_bytes >= model.weight_bytes
+    ]
     return notices

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from specchat.engine.runner.runner import Runner
@@ -10,6 +12,7 @@ from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.draft_cache import LEAD, DraftCache
 from specchat.engine.speculation.drafters.draft_model import ModelDrafter
 from specchat.engine.speculation.drafters.hierarchical import HierarchicalDrafter
+from specchat.engine.speculation.drafters.merged import Member, MergedDrafter
 from specchat.engine.speculation.drafters.model_fixed_tree import FixedTreeDrafter
 from specchat.engine.speculation.drafters.model_steps import ModelSteps
 from specchat.engine.speculation.drafters.model_tree import ModelTreeDrafter
@@ -19,22 +22,30 @@ from specchat.engine.speculation.proposal import Support
 
 
 def drafters_of(
-    draft: Runner, target: Runner, penalties: Penalties, suffix: SuffixDrafter, chunk: int
+    drafts: Sequence[Runner], target: Runner, penalties: Penalties, suffix: SuffixDrafter, chunk: int
 ) -> list[Drafter]:
-    """The drafters of one draft model, best first; they share its cache.
+    """The drafters of draft models, best first: what all of them draft together, then those of the first one alone.
+
+    They share what the caches hold.
 
     Args:
-        draft: passes of the draft model.
+        drafts: passes of the draft models, at least one.
         target: passes of the target.
         penalties: of the target's rows.
-        suffix: drafts for the draft model too.
-        chunk: prompt tokens that the draft model reads in one pass.
+        suffix: drafts for the first draft model too.
+        chunk: prompt tokens that a draft model reads in one pass.
     """
-    cache, steps = DraftCache(draft, chunk), ModelSteps(draft, penalties, target.vocabulary, LEAD)
+    members = [
+        Member(DraftCache(draft, chunk), ModelSteps(draft, penalties, target.vocabulary, LEAD), draft)
+        for draft in drafts
+    ]
+    draft, cache, steps = drafts[0], members[0].cache, members[0].steps
     chains, branches = ModelDrafter(draft, cache, steps), target.branches
     support = Support.of(torch.arange(target.vocabulary, device=target.device), target.vocabulary)
+    merged = [MergedDrafter(members, chains, draft.device, branches=branches)] if len(members) > 1 else []
+    trees: Drafter = ModelTreeDrafter(draft, cache, steps, chains, support, branches=branches)
     if draft.graph_runner is not None:
         levels = StaticTrees(draft.graph_runner, steps.fit, target.vocabulary)
-        return [chains, FixedTreeDrafter(cache, levels, chains, support, draft.device, branches=branches)]
-    trees = ModelTreeDrafter(draft, cache, steps, chains, support, branches=branches)
-    return [chains, trees, HierarchicalDrafter(draft, cache, steps, penalties, suffix)]
+        trees = FixedTreeDrafter(cache, levels, chains, support, draft.device, branches=branches)
+    sped_up = HierarchicalDrafter(draft, cache, steps, penalties, suffix, target.vocabulary)
+    return [*merged, chains, trees, sped_up]

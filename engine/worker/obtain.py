@@ -10,7 +10,7 @@ import torch
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.library import KernelError, missing
+from specchat.engine.kernels.library import KernelError, library, missing
 from specchat.engine.models.decoder_description import OtherFamilyError
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import LoadedModel, pick_dtype
@@ -56,7 +56,8 @@ def obtain_model(
             try:
                 folder = packed_folder(spec, config.quantize, store, progress)
                 if folder is not None:
-                    return Obtained(load_packed(folder, progress, stage), ())
+                    notice = library().notice
+                    return Obtained(load_packed(folder, progress, stage), (notice,) if notice else ())
             except (OtherFamilyError, KernelError) as error:
                 hindrance = str(error)
                 with suppress(EngineError):

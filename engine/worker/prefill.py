@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from specchat.engine.commands import Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.events import Prefilled
+from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sequence.scheduler import Scheduler
@@ -42,6 +43,7 @@ class Prefill:
         self._target = target
         self._faults = faults
         self._clock = clock
+        self._ragged = isinstance(target, QuantizedRunner)
 
     def is_ready(self, row: SequenceState) -> bool:
         """Whether target and drafter have read what they need for the row's next round."""
@@ -74,23 +76,26 @@ class Prefill:
             self._planner.read(rows)
             return
         started, limit, room = self._clock(), self._config.prefill_chunk, self._target.context
-        rows = self._scheduler.read_together(rows, limit, room)
-        for row in rows:  # what another slot has read meanwhile
-            lent = self._scheduler.lend(row)
-            if lent is not None and (length := self._planner.lend(row, lent.source, lent.length)) > row.cached:
-                self._target.cache.copy(lent.source, lent.slot, length)
-                row.cached = length
-        rows = self._scheduler.read_together(rows, limit, room)  # what was lent leaves less to read
-        chunks = [row.tokens[row.cached : min(row.cached + limit, len(row.tokens) - 1)] for row in rows]
+        rows = self._scheduler.read_together(rows, limit, room, self._borrow, ragged=self._ragged)
+        reading = [row for row in rows if not row.prefilled]  # others were lent all that was left
+        chunks = [row.tokens[row.cached : min(row.cached + limit, len(row.tokens) - 1)] for row in reading]
         lengths = [len(chunk) for chunk in chunks]
-        if any(lengths):
+        if reading:
             padded = to_device([chunk + [0] * (max(lengths) - len(chunk)) for chunk in chunks], self._target.device)
-            slots, starts = [row.slot for row in rows], [row.cached for row in rows]
+            slots, starts = [row.slot for row in reading], [row.cached for row in reading]
             tapped = self._target.prefill(padded, slots, starts, lengths)
-            self._planner.absorb(rows, tapped, lengths)
+            self._planner.absorb(reading, tapped, lengths)
+            for row, length in zip(reading, lengths, strict=True):
+                row.cached += length
         now = self._clock()
-        for row, length in zip(rows, lengths, strict=True):
-            row.cached += length
+        for row in rows:
             if not row.rounds:  # else a drafter that was changed to had to see it
                 size = row.prompt_length
                 row.outbox.put(Prefilled(row.request.request_id, row.cached, size, now - started, now))
+
+    def _borrow(self, row: SequenceState) -> None:
+        """Copy what another slot has read of the row's prompt meanwhile."""
+        lent = self._scheduler.lend(row)
+        if lent is not None and (length := self._planner.lend(row, lent.source, lent.length)) > row.cached:
+            self._target.cache.copy(lent.source, lent.slot, length)
+            row.cached = length

@@ -57,6 +57,8 @@ class Rounds:
         plain_s = self._plain_passes.measure(rows) if self._plain_passes else 0.0
         plan, outcomes, timing = run_round(self._made.target, rows, self._planner, self._made.verifier)
         self._planner.learn(rows, plan, outcomes, timing.draft, timing.verify)
+        if plain_s:
+            self._planner.learn_plain(len(rows), plain_s)
         if self._plain_passes:
             plain = not any(plan.proposal.lengths)
             self._plain_passes.learn(len(rows), plain, timing.verify, timing.draft + timing.verify + _rest(timing))

@@ -12,7 +12,19 @@ from typing import ClassVar
 
 import torch
 
-from specchat.engine.commands import Adjust, Cancel, Close, Command, Count, Pause, Resume, SetDetail, Step, Submit
+from specchat.engine.commands import (
+    Adjust,
+    Borrow,
+    Cancel,
+    Close,
+    Command,
+    Count,
+    Pause,
+    Resume,
+    SetDetail,
+    Step,
+    Submit,
+)
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Counted, FinishReason, Loading, Notice, Ready
@@ -32,6 +44,7 @@ from specchat.engine.worker.open_requests import OpenRequests
 from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes, time_wider_passes
 from specchat.engine.worker.prefill import Prefill
 from specchat.engine.worker.rounds import Rounds
+from specchat.engine.worker.side_work import SideWork
 
 
 class Worker:
@@ -85,6 +98,7 @@ class Worker:
                 self._round()
             except torch.OutOfMemoryError:
                 self._make_room()
+            self._side_work.step()
         self._requests.end_all(FinishReason.CANCELLED, "")
 
     def fail(self, message: str) -> None:
@@ -108,7 +122,7 @@ class Worker:
         self._on_ready(
             Ready(
                 target=made.model.name,
-                draft=next((part.name for part in (made.draft, made.head, made.tables) if part), None),
+                draft=", ".join(part.name for part in (*made.drafts, made.head, made.tables) if part) or None,
                 drafters=tuple(made.drafters),
                 device=device.type,
                 device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
@@ -144,6 +158,7 @@ class Worker:
         self._prefill = Prefill(self._config, self._scheduler, self._planner, made.target, faults, clock)
         plain_passes = PlainPasses(made.target, made.verifier) if self.times_plain_passes else None
         self._rounds = Rounds(made, self._planner, plain_passes, self._requests, faults, self._notices, clock)
+        self._side_work = SideWork(made, self._scheduler)
         self._loaded = True
 
     def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
@@ -166,7 +181,7 @@ class Worker:
 
     def _take_commands(self) -> None:
         """Everything that was asked meanwhile; waits where there is nothing else to do."""
-        idle = not self._scheduler.rows and not self._scheduler.waiting
+        idle = not self._scheduler.rows and not self._scheduler.waiting and not self._side_work.pending
         while True:
             held = self._paused and not self._steps and not self._closed
             try:
@@ -194,6 +209,8 @@ class Worker:
                 self._requests.set_detail(command.request_id, command.detail)
             case Count():
                 self._count(command)
+            case Borrow():
+                self._side_work.enqueue(command)
             case Close():
                 self._closed = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -84,11 +84,12 @@ def tiny_engine(
     queue: int = 1024,
     assemble: Assemble | None = None,
     look_ahead: LookAhead | None = None,
+    more: Sequence[LoadedModel] = (),
 ) -> Iterator[Engine]:
     """A running engine on tiny models, or on what `assemble` puts together."""
 
     def of_models(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        return put_together(config, target or tiny_model(), draft, head, look_ahead=look_ahead)
+        return put_together(config, target or tiny_model(), draft, head, look_ahead=look_ahead, more=more)
 
     config = EngineConfig("tiny", Path(), slots=slots, context=256, queue=queue, prefill_chunk=chunk)
     engine = Engine(config, assemble or of_models)

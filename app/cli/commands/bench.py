@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specchat.app.cli.commands.options import Context, Device, Dtype, Quantize, Slots, Target
+from specchat.app.cli.commands.options import Context, Device, Dtype, Quantize, Slots, Target, joined
 from specchat.app.cli.status_line import StatusLine
 from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
@@ -23,7 +23,10 @@ from specchat.engine.models import DEFAULT_PRESET
 if TYPE_CHECKING:
     from specchat.engine.tools.bench import BenchOptions
 
-Draft = Annotated[str | None, typer.Option("--draft", metavar="MODEL", help="A draft model, named as the target is.")]
+Draft = Annotated[
+    list[str] | None,
+    typer.Option("--draft", metavar="MODEL", help="A draft model, named as the target is; may be repeated."),
+]
 Drafters = Annotated[
     list[str] | None, typer.Option("--drafter", metavar="NAME", help="May be repeated; all if left out.")
 ]
@@ -116,7 +119,7 @@ def bench(
 
     given = {
         "target": target,
-        "draft": draft,
+        "draft": joined(draft),
         "drafters": drafter,
         "gammas": gamma,
         "batches": batch,

@@ -82,7 +82,7 @@ def compare(
     """
     given = {
         "target": target,
-        "draft": draft,
+        "draft": options.joined(draft),
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specchat.app.cli.commands.bench import chosen
-from specchat.app.cli.commands.options import Context, Device, Draft, Dtype, Quantize, Target
+from specchat.app.cli.commands.options import Context, Device, Draft, Dtype, Quantize, Target, joined
 from specchat.app.cli.status_line import StatusLine
 from specchat.app.errors import UsageError
 from specchat.engine import models_folder
@@ -69,6 +69,7 @@ def evaluate(
 ) -> None:
     """Acceptance by position, τ, α, c and predicted speedup of any drafters, on text that is there already.
 
+    Below the tables: tokens that one drafter has and another has not, which alt+v in the chat shows on a reply.
     With --against, where two targets, or two formats of one, part on it.
     """
     if as_json and as_csv:
@@ -86,7 +87,7 @@ def evaluate(
         models=models_folder(),
         target=target or DEFAULT_PRESET,
         files=tuple(files),
-        draft=draft,
+        draft=joined(draft),
         drafters=tuple(drafters or ()),
         gammas=tuple(gammas or (4,)),
         temperature=temperature,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Annotated, Any
 
@@ -16,14 +16,19 @@ Target = Annotated[
     str | None, typer.Option("--target", metavar="MODEL", help="A preset, a hub id, a folder or a GGUF file.")
 ]
 Draft = Annotated[
-    str | None,
-    typer.Option("--draft", metavar="MODEL", help="A smaller model that drafts, a draft head, or counted tables."),
+    list[str] | None,
+    typer.Option(
+        "--draft",
+        metavar="MODEL",
+        help="A smaller model that drafts (may be repeated), a draft head, or counted tables.",
+        show_default=False,
+    ),
 ]
 Drafter = Annotated[
     str | None,
     typer.Option(
         "--drafter",
-        metavar="auto|none|suffix|ngram|copy|recycling|early-exit|random|bigram|unigram|head|combined|model|model-tree|hierarchical|pass",
+        metavar="auto|none|suffix|ngram|copy|recycling|early-exit|random|bigram|unigram|head|combined|model|model-tree|merged|hierarchical|pass",
         help="What proposes tokens.",
         show_default=False,
     ),
@@ -107,6 +112,11 @@ def switched(on: bool | None) -> str | None:
     return None if on is None else "on" if on else "off"
 
 
+def joined(drafts: Sequence[str] | None) -> str | None:
+    """Drafts in the words of the settings; None where none was given."""
+    return None if drafts is None else ",".join(drafts)
+
+
 def argument(name: str, value: object) -> str:
     """An option of `SETTINGS` as it is written on a command line."""
     if name == "thinking":
@@ -155,7 +165,8 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(**values: Any) -> None:
         given = {name: values.pop(name) for name in SETTINGS}
-        command(**values, given={**given, "thinking": switched(given["thinking"])})
+        read = {"thinking": switched(given["thinking"]), "draft": joined(given["draft"])}
+        command(**values, given={**given, **read})
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from specchat.app.cli.commands.bench import Draft, Drafters, Json, Limit, MaxTokens, Prompts, chosen, typed
-from specchat.app.cli.commands.options import Context, Device, Dtype, Quantize, Seed, Slots, Target
+from specchat.app.cli.commands.options import Context, Device, Dtype, Quantize, Seed, Slots, Target, joined
 from specchat.app.cli.status_line import StatusLine
 from specchat.engine import models_folder
 
@@ -52,7 +52,7 @@ def verify(
 
     given = {
         "target": target,
-        "draft": draft,
+        "draft": joined(draft),
         "drafters": drafter,
         "gamma": gamma,
         "prompts": prompts,

@@ -13,6 +13,7 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.session import Session
 from specchat.app.settings.preferences import Preferences
+from specchat.app.ui.actions.alignment import AlignmentActions
 from specchat.app.ui.actions.attachments import AttachmentActions
 from specchat.app.ui.actions.candidates import CandidateActions
 from specchat.app.ui.actions.chats import ChatActions
@@ -75,6 +76,7 @@ class Actions:
         self.models = ModelActions(scope, self.settings, make_source)
         self.attachments = AttachmentActions(scope, self.settings)
         self.editor = EditorActions(scope)
+        self.alignment = AlignmentActions(scope)
         self.side = SideBySide(scope, make_duet, self._return)
         self.views = Views(
             scope,
@@ -91,6 +93,7 @@ class Actions:
                 "save_picture": self.export.screen,
                 "links": partial(self.reading.open_link, ""),
                 "models": self.models.show,
+                "drafts": self.alignment.show,
             },
             replaying=replaying,
         )
@@ -117,6 +120,7 @@ class Actions:
                     for action in MessageAction
                     if action is not MessageAction.GO
                 },
+                "drafts": self.alignment.command,
                 "model": self.models.command,
                 "draft": self.models.command_draft,
                 "unload": understood(self.models.unload),
@@ -146,6 +150,7 @@ class Actions:
         screen.writing.complete_with(
             {
                 **self.commands.words,
+                "drafts": lambda: self.alignment.pairs,
                 "system": lambda: [OFF, *(self.texts.systems.names() if self.texts.systems else ())],
                 "template": lambda: self.texts.templates.names() if self.texts.templates else [],
             }

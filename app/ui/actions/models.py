@@ -57,6 +57,12 @@ class ModelActions:
         return (settings.target, settings.draft) if settings is not None else ("", "")
 
     @property
+    def drafts(self) -> tuple[str, ...]:
+        """The drafts that the settings name, one by one."""
+        settings = self._scope.requests.settings
+        return settings.engine_config(models_folder()).drafts if settings is not None else ()
+
+    @property
     def loaded_bytes(self) -> int:
         """Memory that loading another model frees."""
         return 0 if self._unloaded else self._scope.offer.weight_bytes
@@ -86,7 +92,7 @@ class ModelActions:
 
     async def known(self) -> list[KnownModel]:
         """The models there are."""
-        used = [*self.chosen]
+        used = [self.chosen[0], *self.drafts]
         if self._scope.archive is not None:
             answered = await asyncio.wrap_future(self._scope.archive.models())
             used += answered or []

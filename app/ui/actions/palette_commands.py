@@ -97,6 +97,7 @@ class PaletteCommands:
         yield SystemCommand("Step", "The next part of a round", screen.action_step)
         yield self._view("Figures", "What each figure means", "definitions")
         yield self._view("Theory", "What the paper predicts for this reply, drawn", "theory")
+        yield self._view("Compare drafts", "Which tokens of a reply drafter A has and B has not", "drafts")
         yield self._view("Tour", "Draft, verify, accept, reject, correct, bonus: a screen each", "tour")
         yield SystemCommand("Markdown", "Replies as Markdown, also while written, or tokens", screen.action_markdown)
         yield SystemCommand("Thoughts", "Show the thinking of replies, or fold it", screen.action_thoughts)

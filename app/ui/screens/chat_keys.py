@@ -16,6 +16,8 @@ CHAT_KEYS = (
     Binding("ctrl+f", "by_round", "Figure 1", show=False, priority=True),
     Binding("f", "by_round", "Figure 1", show=False),
     Binding("f12,d", "app.open('definitions')", "figures", key_display="f12", show=False),
+    Binding("alt+v", "app.open('drafts')", "compare drafts", show=False, priority=True),
+    Binding("v", "app.open('drafts')", "compare drafts", show=False),
     Binding("left", "replay('scrub', -1)", "replay back", show=False),
     Binding("right", "replay('scrub')", "replay forward", show=False),
     Binding("comma", "replay('step_back')", "round back", show=False),

@@ -69,6 +69,7 @@ LOOKING_KEYS: tuple[Row, ...] = (
     (KeyOf("chat.pause"), "pause between rounds, and go on"),
     (KeyOf("chat.step"), "the next part of a round: drafted, judged, complete"),
     (KeyOf("chat.figure-1"), "one round per line, as in Figure 1 of the paper"),
+    (KeyOf("chat.compare-drafts"), "which tokens of a finished reply drafter A has and B has not; /drafts A B"),
     (KeyOf("chat.figures"), "what each figure means, as a click on the panel does"),
 )
 KEYS: tuple[Row, ...] = (

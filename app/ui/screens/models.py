@@ -40,6 +40,10 @@ class Models(Protocol):
         """Downloads, by model."""
 
     @property
+    def drafts(self) -> tuple[str, ...]:
+        """Those that draft, one by one."""
+
+    @property
     def chosen(self) -> tuple[str, str]:
         """Target and draft."""
 
@@ -140,10 +144,10 @@ class ModelsScreen(ModalScreen[None]):
     def action_draft(self) -> None:
         """Let the highlighted model draft, or no longer."""
         if (model := self._highlighted) is not None:
-            target, draft = self._models.chosen
+            target = self._models.chosen[0]
             if self._misfit.get(model.spec):
                 self.notify(self._misfit[model.spec], severity="error", markup=False)
-            elif self._models.load(target, "none" if draft == model.spec else model.spec):
+            elif self._models.load(target, "none" if model.spec in self._models.drafts else model.spec):
                 self.dismiss()
 
     def action_pull(self) -> None:
@@ -213,8 +217,8 @@ class ModelsScreen(ModalScreen[None]):
 
     def _line(self, model: KnownModel) -> Text:
         """Sign, name, sizes, and one word about it."""
-        target, draft = self._models.chosen
-        sign = "▸ " if model.spec == target else "◂ " if model.spec == draft else "  "
+        drafts = model.spec in self._models.drafts
+        sign = "▸ " if model.spec == self._models.chosen[0] else "◂ " if drafts else "  "
         name = Text(escape_controls(model.spec), self._style("chosen") if sign.strip() else "", no_wrap=True)
         if len(name) > self._name_width:  # the end of a path says more
             name = Text("…", name.style) + name[-self._name_width + 1 :]
@@ -239,7 +243,7 @@ class ModelsScreen(ModalScreen[None]):
             return "too large", True
         if pull is not None and pull.state is PullState.FAILED:
             return "not fetched", True
-        if model.spec == self._models.chosen[1]:
+        if model.spec in self._models.drafts:
             return "drafts", False
         if model.disk_bytes is None:
             return "to be fetched", False

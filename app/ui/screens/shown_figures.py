@@ -49,7 +49,7 @@ class ShownFigures:
         """Draw what has changed; `taken` says whether figures have just been taken."""
         reply = self._inspection.reply
         held = self._screen.has_class("-paused")
-        state = (reply, reply.stage, reply.figures, held)
+        state = (reply, reply.running, reply.stage, reply.figures, held)
         if state != self._state:
             if self._state is None or state[:2] != self._state[:2]:
                 self._screen.refresh_bindings()

@@ -12,6 +12,7 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply, Stage
 from specchat.app.ui.keys import named
 from specchat.app.ui.pace import Pace
+from specchat.app.ui.widgets.border_titles import show_titles
 from specchat.app.ui.widgets.figures import percent
 from specchat.app.ui.widgets.transcript import Transcript
 
@@ -55,7 +56,7 @@ class CandidateFrame(Vertical):
     def update(self) -> None:
         """Draw what has changed in the reply."""
         self._updates += 1
-        if self._updates >= self._pace.figures_every // self._pace.turns:  # with its title all of the frame is drawn
+        if self._updates >= self._pace.figures_every // self._pace.turns:
             self._updates = 0
             if self.reply is not None:
                 self.reply.take_figures()
@@ -67,7 +68,7 @@ class CandidateFrame(Vertical):
         shown = self._title()
         if shown != self._shown:
             self._shown = shown
-            self.border_title, self.border_subtitle = shown
+            show_titles(self, *shown)
 
     def _title(self) -> tuple[str, str]:
         reply, number = self.reply, self.place + 1

@@ -137,9 +137,19 @@ class ChatList(KeyList):
         lines = [self._line(chat) for chat in self.chats[: self._listed]]
         if not self.chats:
             lines.append(Text("no chats yet", style=self._style("age")))
-        if lines != self._drawn or self.option_count != len(lines):
-            self._drawn = lines
+        before, self._drawn = self._drawn, lines
+        if not self.option_count == len(before) == len(lines) or (lines != before and self.options[0].disabled):
             self.set_options([Option(line, disabled=not self.chats) for line in lines])
+            return
+        for number, (line, drawn) in enumerate(zip(lines, before, strict=True)):
+            if line != drawn:
+                self._replace(number, line)
+
+    def _replace(self, number: int, line: Text) -> None:
+        """Show another line in the place of one; Textual's own way draws the whole list again."""
+        self.options[number]._set_prompt(line)
+        self._option_render_cache.clear()
+        self.refresh_lines(number)
 
     def _line(self, chat: Chat) -> Text:
         age = age_of(self._now - chat.updated_at)

@@ -26,7 +26,9 @@ class EndFollower:
         self._moving = True
         if (view.virtual_size.height > room) is (size.height > room):
             view.set_reactive(Widget.virtual_size, size)
-            view._scroll_update(size)
+            if view.show_vertical_scrollbar:
+                view.vertical_scrollbar.window_virtual_size, view.vertical_scrollbar.window_size = size.height, room
+            view.scroll_y = view.validate_scroll_y(view.scroll_y)
         else:
             view.virtual_size = size
         self._moving = False

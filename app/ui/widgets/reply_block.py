@@ -111,7 +111,8 @@ class ReplyBlock(Block):
         self._figures = figures
         if changed is not None:
             dirty = min(dirty, self._token_height + changed)
-        self._notes = note_lines(reply, self.width - INDENT - len(COPY) - 2)
+        if not same_notes:
+            self._notes = note_lines(reply, self.width - INDENT - len(COPY) - 2)
         self.height = self._body_height + len(self._notes) + 1
         dirty = max(dirty, 0)
         self.forget(dirty)

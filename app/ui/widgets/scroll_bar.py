@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import ceil
+from typing import Any
 
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region
+from textual.reactive import Reactive
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 
@@ -14,11 +17,47 @@ from textual.strip import Strip
 class VerticalBar(ScrollBar):
     """Looks and works like its base.
 
-    Beside a growing reply it moves up to ten times a second. Its lines are few different ones, and each is made once.
+    Beside a growing reply it moves up to ten times a second, mostly by less than can be seen. Its lines are few
+    different ones, and each is made once.
     """
+
+    window_virtual_size: Reactive[int] = Reactive(100, repaint=False)
+    window_size: Reactive[int] = Reactive(0, repaint=False)
+    position: Reactive[float] = Reactive(0.0, repaint=False)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._drawn: tuple[int, int] | None = None
+        """`_thumb` as it was drawn last."""
+
+    def watch_window_virtual_size(self) -> None:
+        """There is more to scroll through, or less."""
+        self._move()
+
+    def watch_window_size(self) -> None:
+        """More of it is in sight, or less."""
+        self._move()
+
+    def watch_position(self) -> None:
+        """Something else is in sight."""
+        self._move()
+
+    def _move(self) -> None:
+        if self._thumb != self._drawn:
+            self.refresh()
+
+    @property
+    def _thumb(self) -> tuple[int, int]:
+        """Where it begins, and its length, in eighths of a cell, of which Textual draws it."""
+        room, size, window = self.size.height, self.window_virtual_size, self.window_size
+        if not 0 < window < size:
+            return 0, 0
+        length = max(1.0, window * room / size)
+        return int((room - length) * self.position / (size - window) * 8), ceil(length * 8)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The lines of the bar, from top to bottom."""
+        self._drawn = self._thumb
         bar = self.render()
         assert isinstance(bar, ScrollBarRender)
         assert isinstance(bar.style, Style)

@@ -21,7 +21,9 @@ from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
 from specchat.app.ui.timeline_layout import SCALES_MS, TimelineLayout, TimelineSlot
+from specchat.app.ui.widgets.border_titles import show_titles
 from specchat.app.ui.widgets.figures import FATES, duration
+from specchat.app.ui.widgets.timeline_styles import PARTS, timeline_styles
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
 from specchat.engine import Fate, Round
 
@@ -53,13 +55,12 @@ LEGENDS = (
     " ".join(f"{SIGNS[fate]} {SHORT.get(fate, fate.value)}" for fate in FATES),
 )
 """What the signs mean, the longest first."""
-_PARTS = ("draft", "verify", "rest", "lane", "picked", "empty")
 
 
 class Timeline(ScrollView, can_focus=True):
     """Timeline: lanes of rounds. Follows the newest round until the user picks one or scrolls away."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in _PARTS}
+    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in PARTS}
     BINDINGS: ClassVar[list[BindingType]] = named(
         "timeline",
         Binding("left", "pick(-1)", "round before", show=False),
@@ -88,6 +89,7 @@ class Timeline(ScrollView, can_focus=True):
         """Lane and index."""
         self._following = True
         self._styles: dict[str, Style] = {}
+        self._titles = ("", "")
         self.border_title = "rounds"
 
     def show(self, replies: Sequence[Reply], names: Sequence[str] = (), own: int | None = None) -> None:
@@ -108,7 +110,7 @@ class Timeline(ScrollView, can_focus=True):
             changed = self._lanes.update()
         if changed:
             self._resize()
-            self.refresh()
+            self.refresh(self.size.region)
             self._describe()
 
     def pick(self, reply: Reply | None, index: int = 0) -> None:
@@ -133,7 +135,7 @@ class Timeline(ScrollView, can_focus=True):
         """One line of a lane: its number, then the columns in sight."""
         lane, line = divmod(y + self.scroll_offset.y, LINES)
         width = self.scrollable_content_region.width
-        base = self.rich_style
+        base = self._style("base")
         if lane >= len(self._lanes.replies):
             return Strip([Segment(" " * width, base)])
         left = self.scroll_offset.x
@@ -157,7 +159,7 @@ class Timeline(ScrollView, can_focus=True):
     def notify_style_update(self) -> None:
         """Another theme."""
         super().notify_style_update()
-        self._styles.clear()
+        self._styles = {}
 
     def on_resize(self) -> None:
         """Keep the newest in sight."""
@@ -229,6 +231,12 @@ class Timeline(ScrollView, can_focus=True):
         if index is not None:
             self.post_message(self.Picked(self._lanes.replies[lane], index))
 
+    def _refresh_scrollbars(self) -> None:
+        """Say which ways it can be scrolled. Textual's own lays the screen out for bars, which have no room here."""
+        room, size = self.container_size, self.virtual_size
+        self.set_reactive(Widget.show_horizontal_scrollbar, size.width > room.width)
+        self.set_reactive(Widget.show_vertical_scrollbar, size.height > room.height)
+
     @property
     def _margin(self) -> int:
         """Cells for the name of the lane, where there are several."""
@@ -247,11 +255,11 @@ class Timeline(ScrollView, can_focus=True):
     def _gap(self, cells: int, *, late: bool) -> Iterator[Segment]:
         """What lies between two rounds: nothing, or a mark where time was left out."""
         if late and cells >= 2:
-            yield Segment(" " * (cells - 2), self.rich_style)
+            yield Segment(" " * (cells - 2), self._style("base"))
             yield Segment(PAUSED, self._style("lane"))
-            yield Segment(" ", self.rich_style)
+            yield Segment(" ", self._style("base"))
         else:
-            yield Segment(" " * cells, self.rich_style)
+            yield Segment(" " * cells, self._style("base"))
 
     def _tokens(self, record: Round, slot: TimelineSlot) -> Iterator[Segment]:
         """A sign for each token; counts where there is no room for signs."""
@@ -265,10 +273,8 @@ class Timeline(ScrollView, can_focus=True):
             yield Segment(text[:width].ljust(width), self._style(f"token--{Fate.ACCEPTED.value}"))
             return
         for token in tokens:
-            # The sign says what the lines through and under it would; with them it could not be read.
-            style = self._style(f"token--{token.fate.value}") + Style(strike=False, underline=False)
-            yield Segment(SIGNS[token.fate], style)
-        yield Segment(" " * (width - len(tokens)), self.rich_style)
+            yield Segment(SIGNS[token.fate], self._style(f"sign--{token.fate.value}"))
+        yield Segment(" " * (width - len(tokens)), self._style("base"))
 
     def _times(self, record: Round, slot: TimelineSlot) -> Iterator[Segment]:
         """The bar, split by time. A part that is there but too short for a cell is a thin line."""
@@ -278,7 +284,7 @@ class Timeline(ScrollView, can_focus=True):
         rest = width if record.observed else min(round(record.rest_s * share), width - draft)
         verify = width - draft - rest
         if draft == 0 and record.drafted and verify:
-            yield Segment("▏", Style(color=self._style("draft").color, bgcolor=self._style("verify").color))
+            yield Segment("▏", self._style("thin"))
             verify -= 1
         if draft:
             yield Segment(DRAFT * draft, self._style("draft"))
@@ -292,37 +298,35 @@ class Timeline(ScrollView, can_focus=True):
                 yield Segment(sign * cells, self._style(part))
 
     def _resize(self) -> None:
-        size, room = Size(self._lanes.width + self._margin, LINES * len(self._lanes.replies)), self.container_size
-        before = self.virtual_size
-        if size.height == before.height and (before.width > room.width) is (size.width > room.width):
-            # Setting it would lay the whole screen out anew; here nothing comes or goes by it.
-            self.set_reactive(Widget.virtual_size, size)
-            self._scroll_update(size)
-        else:
-            self.virtual_size = size
+        size = Size(self._lanes.width + self._margin, LINES * len(self._lanes.replies))
+        self.set_reactive(Widget.virtual_size, size)  # setting it would lay the whole screen out anew
+        self._scroll_update(size)
         if self._following:
             self.scroll_to(x=self.max_scroll_x, animate=False, immediate=True, force=True)
 
     def _describe(self) -> None:
         """The frame says what the signs are, and what is picked or what the parts of a bar are."""
         room = self.outer_size.width - 6
-        self.border_title = next((legend for legend in LEGENDS if cell_len(legend) <= room), "rounds")
+        titles = next((legend for legend in LEGENDS if cell_len(legend) <= room), "rounds"), self._subtitle()
+        if titles != self._titles:
+            self._titles = titles
+            show_titles(self, *titles)
+
+    def _subtitle(self) -> str:
         if self._picked is None:
             legend = [f"{DRAFT} draft", f"{VERIFY} verify", f"{REST} rest"]
             legend += [f"cell {self._lanes.ms:g} ms"] if self._lanes.slots else []
             legend += [f"{PAUSED} pause"] if self._lanes.has_pauses else []
             legend += [f"{CUT} longer"] if self._lanes.has_cuts else []
-            self.border_subtitle = "  ".join(legend)
-            return
+            return "  ".join(legend)
         lane, index = self._picked
         record = self._lanes.replies[lane].rounds[index]
-        self.border_subtitle = (
+        return (
             f"round {record.number + 1}: {record.accepted} accepted, {record.wasted} wasted · "
             f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"
         )
 
     def _style(self, part: str) -> Style:
-        if part not in self._styles:
-            name = part if part.startswith("token--") else f"timeline--{part}"
-            self._styles[part] = self.get_component_rich_style(name)
+        if not self._styles:
+            self._styles = timeline_styles(self)
         return self._styles[part]

@@ -65,9 +65,11 @@ int32_t sk_abi(void) { return SK_ABI; }
 const char* sk_error(void) { return last_error.c_str(); }
 int32_t sk_variants(void) { return sk::available_variants(); }
 const char* sk_variant(void) { return sk::kernels().name; }
+const char* sk_notice(void) { return sk::variants_notice(); }
 
 int32_t sk_use(int32_t variant) {
-    return sk::use_variant(variant) ? 1 : refuse("this processor cannot run that variant of the kernels");
+    const char* hindrance = sk::use_variant(variant);
+    return hindrance ? refuse(hindrance) : 1;
 }
 
 int64_t sk_packed_bytes(int32_t format, int64_t rows, int64_t columns) {
@@ -181,11 +183,10 @@ int32_t sk_head_attach(sk_head* head, int32_t slots, int32_t columns, float* sta
     });
 }
 
-int32_t sk_head_absorb(sk_head* head, int64_t count, const int32_t* slots, const int32_t* columns,
-                       const float* tapped, int32_t threads) {
+int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* read, int32_t threads) {
     return guarded([&]() -> std::string {
-        std::string fault = head->head.fault(count, slots, columns);
-        if (fault.empty()) head->head.absorb(count, slots, columns, tapped, threads);
+        std::string fault = head->head.fault(count, read);
+        if (fault.empty()) head->head.absorb(count, read, threads);
         return fault;
     });
 }
@@ -195,6 +196,13 @@ int32_t sk_head_run(sk_head* head, const sk_head_step* step) {
         std::string fault = head->head.fault(*step);
         if (fault.empty()) head->head.run(*step);
         return fault;
+    });
+}
+
+int32_t sk_head_grow(sk_head* head, sk_growing* growing) {
+    return guarded([&]() -> std::string {
+        std::string fault = head->head.fault(growing->read_count, growing->read);
+        return fault.empty() ? head->head.grow(*growing) : fault;
     });
 }
 

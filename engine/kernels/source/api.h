@@ -5,7 +5,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 4
+#define SK_ABI 5
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
 #else
@@ -25,7 +25,7 @@ enum sk_format : int32_t {
     SK_F32 = 8,
 };
 
-enum sk_variant_id : int32_t { SK_SCALAR = 1, SK_AVX2 = 2, SK_AVX512 = 4, SK_NEON = 8 };
+enum sk_variant_id : int32_t { SK_SCALAR = 1, SK_AVX2 = 2, SK_AVX512 = 4, SK_NEON = 8, SK_AMX = 16 };
 enum sk_activation : int32_t { SK_SILU = 0, SK_GELU_TANH = 1 };
 
 // W [rows, columns] of y = x Wᵀ, packed.
@@ -106,6 +106,13 @@ struct sk_head_step {
                              // that the slot has in the token's column
 };
 
+// What the target has read of a slot.
+struct sk_read {
+    int32_t slot, first;  // and the column of the first token
+    int64_t count;
+    const float* tapped;  // [count, tap_count, hidden], the target's hidden states there
+};
+
 // From logits to a distribution: temperature, then top-k, top-p and min-p, as `engine.sampling.sampler` has them.
 struct sk_sampling {
     double temperature;  // above 0
@@ -123,6 +130,40 @@ struct sk_draw {
     const double* u;  // [count], uniform in [0, 1)
     float* q;         // [size], gets the distribution; 0 where a logit is not a number
     int32_t* places;  // [count], gets the tokens; -1 where none was left
+};
+
+// A row's draft by a head, a tree that grows step by step as `engine.speculation.drafters.growing` says. Node 0 is the
+// row's last token, node i the i-th drafted one.
+struct sk_growth {
+    int32_t slot, begin, end;     // the head reads the places from `begin` to `end` - 1, one of them at least
+    int32_t depth;                // positions that it may have
+    int32_t line;                 // positions that are drafted for whatever they cost
+    int32_t repeatable;           // whether it goes on regardless of other rows
+    const int64_t* ids;           // [end - begin], the tokens of those places
+    const double* passes;         // [longest + 1], the price of verifying 0, 1, ... tokens
+    const double* rates;          // [edge_count + 1], the chance that a token of a grade is accepted
+    double step;                  // the price of a draft step
+    const sk_sampling* sampling;  // of a row whose tokens are drawn; null where they are the likeliest
+    uint64_t seed, number;        // of its random numbers
+    float* q;                     // [longest, V'], gets by node what the tokens behind it were drawn from
+    int64_t* drafted;             // [3, longest], gets the tokens, the node that each follows, and their grades
+    int64_t count;                // gets how many there are
+};
+
+struct sk_growing {
+    int64_t row_count;
+    sk_growth* rows;
+    int64_t read_count;
+    const sk_read* read;   // what the target has read since the last time
+    const int64_t* known;  // [V'], the tokens that can be drafted
+    const double* edges;   // [edge_count], shares at which grades begin
+    int32_t edge_count;
+    int32_t longest;       // most tokens of a tree
+    int32_t branches;      // most tokens behind one node
+    int32_t stream;        // of the random numbers
+    double least, hope;    // least price of a token; chance of the likeliest one behind one that was accepted
+    int32_t threads;
+    int32_t steps;         // gets how many were made
 };
 
 // A row that is sampled, and its draft: a tree over K tokens, node 0 being the row's last token. Tokens behind one node
@@ -165,6 +206,7 @@ SK_EXPORT const char* sk_error(void);
 SK_EXPORT int32_t sk_variants(void);            // mask of sk_variant_id that this processor can run
 SK_EXPORT int32_t sk_use(int32_t variant);      // for the whole process; -1 for the fastest
 SK_EXPORT const char* sk_variant(void);         // name of the one in use
+SK_EXPORT const char* sk_notice(void);          // instructions that are there but not used, and why; empty if none
 SK_EXPORT int64_t sk_packed_bytes(int32_t format, int64_t rows, int64_t columns);  // -1: cannot be packed
 SK_EXPORT int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes, const uint16_t* scale,
                           const uint16_t* minimum, const void* sub_scale, const uint8_t* sub_minimum, void* packed);
@@ -187,9 +229,9 @@ SK_EXPORT void sk_head_free(sk_head* head);
 // float32 [slots, columns, hidden] of states, float16 [slots, key_heads, columns, head_size]; owned by the caller
 SK_EXPORT int32_t sk_head_attach(sk_head* head, int32_t slots, int32_t columns, float* states, uint16_t* keys,
                                  uint16_t* values);
-// Writes the states of tokens from the target's hidden states [count, tap_count, hidden].
-SK_EXPORT int32_t sk_head_absorb(sk_head* head, int64_t count, const int32_t* slots, const int32_t* columns,
-                                 const float* tapped, int32_t threads);
+// Writes the states of what the target has read.
+SK_EXPORT int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* read, int32_t threads);
 SK_EXPORT int32_t sk_head_run(sk_head* head, const sk_head_step* step);
+SK_EXPORT int32_t sk_head_grow(sk_head* head, sk_growing* growing);
 SK_EXPORT int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads);
 SK_EXPORT int32_t sk_judge(sk_rows* rows);

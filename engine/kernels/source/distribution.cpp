@@ -117,6 +117,22 @@ void Distribution::normalise() {
     sum_again();
 }
 
+bool Distribution::standardise_into(const Kernels& kernels, const float* logits, int64_t size, const sk_sampling& sampling,
+                                    float* out) {
+    const bool sound = standardise(kernels, logits, size, sampling);
+    if (sound) normalise();
+    std::copy(weights(), weights() + size, out);
+    return sound;
+}
+
+int64_t Distribution::take(double u) {
+    if (!(total_ > 0)) return -1;
+    const int64_t token = draw(u);
+    weights()[token] = 0;
+    sum_again(token);
+    return token;
+}
+
 void Distribution::assign(const Kernels& kernels, const float* weights, int64_t size) {
     kernels_ = &kernels;
     size_ = size;

@@ -30,11 +30,12 @@ void Head::attach(int32_t slots, int32_t columns, float* states, uint16_t* keys,
     layer_.attach(slots, columns, &keys, &values);
 }
 
-std::string Head::fault(int64_t count, const int32_t* slots, const int32_t* columns) const {
+std::string Head::fault(int64_t count, const sk_read* read) const {
     if (!states_) return "there is no cache: attach one first";
     for (int64_t i = 0; i < count; i++)
-        if (slots[i] < 0 || slots[i] >= slots_ || columns[i] < 0 || columns[i] >= columns_)
-            return "the place of token " + std::to_string(i) + " is not in the cache";
+        if (read[i].slot < 0 || read[i].slot >= slots_ || read[i].first < 0 || read[i].count < 0 ||
+            read[i].first + read[i].count > columns_)
+            return "the place of a token in slot " + std::to_string(read[i].slot) + " is not in the cache";
     return "";
 }
 
@@ -51,29 +52,52 @@ void Head::norm_plainly(const float* x, float* y) const {
     kernels_->norm(x, ones_.data(), layer_.model().epsilon, layer_.model().hidden, y);
 }
 
-void Head::absorb(int64_t count, const int32_t* slots, const int32_t* columns, const float* tapped, int32_t threads) {
-    std::lock_guard<std::mutex> lock(pool_.mutex);
+void Head::start(int32_t threads) {
     pool_.start(threads);
     kernels_ = &kernels();
-    const int64_t hidden = layer_.model().hidden, width = tap_count_ * hidden;
-    for (int64_t first = 0; first < count; first += kAbsorbed) {
-        const int64_t some = std::min(kAbsorbed, count - first);
-        tapped_.reserve(some, width);
-        fused_.reserve(some * hidden);
-        each_token(pool_, some, [&](int64_t t) {
-            const float* from = tapped + (first + t) * width;
-            for (int64_t i = 0; i < tap_count_; i++) norm_plainly(from + i * hidden, tapped_.token(t) + i * hidden);
-            if (is_quantized(fuse_.format)) tapped_.quantize(*kernels_, t);
-        });
-        const Inputs inputs = tapped_.inputs();
-        each_panels(pool_, panels(hidden), [&](int64_t from, int64_t to, int) {
-            kernels_->linear(fuse_, inputs, from, to, 0, some, nullptr, false, fused_.get() + from * kPanel, hidden);
-        });
-        for (int64_t t = 0; t < some; t++) {
-            const float* from = fused_.get() + t * hidden;
-            std::copy(from, from + hidden, state(slots[first + t], columns[first + t]));
+}
+
+void Head::absorb(int64_t count, const sk_read* read, int32_t threads) {
+    std::lock_guard<std::mutex> lock(pool_.mutex);
+    start(threads);
+    take_in(count, read);
+}
+
+// Tokens of several slots together, so that the weights are read once for all of them.
+void Head::take_in(int64_t count, const sk_read* read) {
+    const int64_t width = tap_count_ * layer_.model().hidden;
+    std::vector<const float*> from;
+    std::vector<float*> to;
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t t = 0; t < read[i].count; t++) {
+            from.push_back(read[i].tapped + t * width);
+            to.push_back(state(read[i].slot, read[i].first + int32_t(t)));
+            if (int64_t(to.size()) == kAbsorbed) fuse(from, to);
         }
+    fuse(from, to);
+}
+
+// States from the target's hidden states of some tokens; the lists are empty afterwards.
+void Head::fuse(std::vector<const float*>& from, std::vector<float*>& to) {
+    const int64_t hidden = layer_.model().hidden, some = int64_t(to.size());
+    if (!some) return;
+    tapped_.reserve(some, tap_count_ * hidden);
+    fused_.reserve(some * hidden);
+    each_token(pool_, some, [&](int64_t t) {
+        for (int64_t i = 0; i < tap_count_; i++)
+            norm_plainly(from[size_t(t)] + i * hidden, tapped_.token(t) + i * hidden);
+        if (is_quantized(fuse_.format)) tapped_.quantize(*kernels_, t);
+    });
+    const Inputs inputs = tapped_.inputs();
+    each_panels(pool_, panels(hidden), [&](int64_t first, int64_t last, int) {
+        kernels_->linear(fuse_, inputs, first, last, 0, some, nullptr, false, fused_.get() + first * kPanel, hidden);
+    });
+    for (int64_t t = 0; t < some; t++) {
+        const float* fused = fused_.get() + t * hidden;
+        std::copy(fused, fused + hidden, to[size_t(t)]);
     }
+    from.clear();
+    to.clear();
 }
 
 // What the layer reads: a state of the target's or of the head's own making, and the token's embedding.
@@ -109,8 +133,11 @@ void Head::enter(const sk_head_step& step) {
 
 void Head::run(const sk_head_step& step) {
     std::lock_guard<std::mutex> lock(pool_.mutex);
-    pool_.start(step.batch.threads);
-    kernels_ = &kernels();
+    start(step.batch.threads);
+    this->step(step);
+}
+
+void Head::step(const sk_head_step& step) {
     enter(step);
     sk_batch batch = step.batch;
     batch.entered = entered_.get();

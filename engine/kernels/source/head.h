@@ -8,6 +8,8 @@
 #include "activations.h"
 #include "api.h"
 #include "decoder.h"
+#include "growth.h"
+#include "sampling.h"
 
 namespace sk {
 
@@ -18,16 +20,24 @@ class Head {
 
     void attach(int32_t slots, int32_t columns, float* states, uint16_t* keys, uint16_t* values);
 
-    // What is wrong with the tokens to be absorbed, or nothing.
-    std::string fault(int64_t count, const int32_t* slots, const int32_t* columns) const;
+    // What is wrong with tokens to be absorbed, or nothing.
+    std::string fault(int64_t count, const sk_read* read) const;
 
     // What is wrong with the step, or nothing.
     std::string fault(const sk_head_step& step) const;
 
-    void absorb(int64_t count, const int32_t* slots, const int32_t* columns, const float* tapped, int32_t threads);
+    void absorb(int64_t count, const sk_read* read, int32_t threads);
     void run(const sk_head_step& step);
 
+    // Drafts trees, step by step, for all rows; what is wrong, or nothing.
+    std::string grow(sk_growing& growing);
+
    private:
+    void start(int32_t threads);
+    void take_in(int64_t count, const sk_read* read);
+    void fuse(std::vector<const float*>& from, std::vector<float*>& to);
+    void step(const sk_head_step& step);
+    void draw(std::vector<Growth>& growths, const sk_growing& growing);
     float* state(int32_t slot, int32_t column) const {
         return states_ + (int64_t(slot) * columns_ + column) * layer_.model().hidden;
     }
@@ -46,6 +56,9 @@ class Head {
     int64_t outcomes_ = 0;     // judged tokens of the last step
     Buffer<float> entered_, fused_;
     Activations tapped_, embedded_, before_;
+    Buffer<float> logits_, shares_;
+    Buffer<int32_t> best_;
+    std::vector<Distribution> drawn_from_;
 };
 
 }  // namespace sk

@@ -94,5 +94,6 @@ const Kernels& scalar_kernels();
 const Kernels* avx2_kernels();    // null where this build has none
 const Kernels* avx512_kernels();
 const Kernels* neon_kernels();
+const Kernels* amx_kernels();
 
 }  // namespace sk

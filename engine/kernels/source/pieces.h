@@ -11,7 +11,7 @@ namespace sk {
 // Pieces per thread and job: enough that nobody waits long for the last one, few enough that taking them costs nothing.
 constexpr int64_t kPiecesPerThread = 6;
 // Up to this many tokens what is done to each of them apart is done by the caller alone: waking up costs more.
-constexpr int64_t kFewTokens = 2;
+constexpr int64_t kFewTokens = 8;
 
 inline int64_t panels_per_piece(const ThreadPool& pool, int64_t panels) {
     return std::max<int64_t>(1, panels / (pool.threads() * kPiecesPerThread));

@@ -33,17 +33,8 @@ void each_with_scratch(int64_t count, int32_t threads, Body body) {
 }
 
 void draw_different(const Kernels& kernels, const sk_draw& work, int64_t size, Scratch& scratch) {
-    Distribution& q = scratch.q;
-    std::fill(work.places, work.places + work.count, -1);
-    const bool sound = q.standardise(kernels, work.logits, size, *work.sampling);
-    if (sound) q.normalise();
-    std::copy(q.weights(), q.weights() + size, work.q);
-    for (int64_t k = 0; sound && k < work.count && q.total() > 0; k++) {
-        const int64_t token = q.draw(work.u[k]);
-        work.places[k] = int32_t(token);
-        q.weights()[token] = 0;
-        q.sum_again(token);
-    }
+    scratch.q.standardise_into(kernels, work.logits, size, *work.sampling, work.q);
+    for (int64_t k = 0; k < work.count; k++) work.places[k] = int32_t(scratch.q.take(work.u[k]));
 }
 
 // Judges one row: the residual p and the remaining q of a position, while the tokens offered for it are judged.

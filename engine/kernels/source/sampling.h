@@ -19,6 +19,12 @@ class Distribution {
     // Scales the weights to probabilities.
     void normalise();
 
+    // `standardise`, as probabilities, which `out` [size] gets too.
+    bool standardise_into(const Kernels& kernels, const float* logits, int64_t size, const sk_sampling& sampling, float* out);
+
+    // Draws a token and takes its weight away; -1 where nothing has any.
+    int64_t take(double u);
+
     // Weights that are known; they are copied.
     void assign(const Kernels& kernels, const float* weights, int64_t size);
 

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <initializer_list>
 
+#include "amx.h"
+
 #if defined(__linux__) && defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
@@ -10,6 +12,8 @@
 namespace sk {
 
 namespace {
+
+const Amx& amx();
 
 #if defined(__aarch64__)
 bool has_neon_dot_products() {
@@ -36,6 +40,7 @@ const Kernels* variant(int32_t id) {
                            __builtin_cpu_supports("avx512vnni")
                        ? avx512_kernels()
                        : nullptr;
+        case SK_AMX: return amx().kernels;
 #elif defined(__aarch64__)
         case SK_NEON: return has_neon_dot_products() ? neon_kernels() : nullptr;
 #endif
@@ -43,8 +48,13 @@ const Kernels* variant(int32_t id) {
     }
 }
 
+const Amx& amx() {
+    static const Amx found = find_amx(variant(SK_AVX512));
+    return found;
+}
+
 const Kernels* fastest() {
-    for (int32_t id : {SK_AVX512, SK_AVX2, SK_NEON})
+    for (int32_t id : {SK_AMX, SK_AVX512, SK_AVX2, SK_NEON})
         if (const Kernels* found = variant(id)) return found;
     return &scalar_kernels();
 }
@@ -58,16 +68,18 @@ std::atomic<const Kernels*>& in_use() {
 
 int32_t available_variants() {
     int32_t mask = 0;
-    for (int32_t id : {SK_SCALAR, SK_AVX2, SK_AVX512, SK_NEON})
+    for (int32_t id : {SK_SCALAR, SK_AVX2, SK_AVX512, SK_NEON, SK_AMX})
         if (variant(id)) mask |= id;
     return mask;
 }
 
-bool use_variant(int32_t id) {
+const char* use_variant(int32_t id) {
     const Kernels* wanted = id == -1 ? fastest() : variant(id);
     if (wanted) in_use().store(wanted);
-    return wanted != nullptr;
+    return wanted ? nullptr : id == SK_AMX ? amx().hindrance : "this processor cannot run that variant of the kernels";
 }
+
+const char* variants_notice() { return amx().wrong ? amx().hindrance : ""; }
 
 const Kernels& kernels() { return *in_use().load(); }
 

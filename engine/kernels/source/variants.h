@@ -4,8 +4,9 @@
 
 namespace sk {
 
-int32_t available_variants();       // mask of sk_variant_id
-bool use_variant(int32_t variant);  // -1 for the fastest; false where it cannot run here
+int32_t available_variants();              // mask of sk_variant_id
+const char* use_variant(int32_t variant);  // -1 for the fastest; why it cannot run here, null where it can
+const char* variants_notice();             // which instructions are there but not used, and why; empty if none
 const Kernels& kernels();
 
 }  // namespace sk

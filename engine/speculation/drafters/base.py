@@ -98,6 +98,13 @@ class Drafter:
         """Whether it decides itself, while it drafts, how much a row's draft may cost."""
         return False
 
+    def is_sure(self, row: SequenceState) -> bool:  # noqa: ARG002
+        """Of a drafter that is always asked: whether what it has without a draft step is nearly always right.
+
+        Then no γ is chosen, and nothing is tried out.
+        """
+        return False
+
     def propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:

@@ -42,7 +42,8 @@ class CombinedDrafter(Drafter):
         self.buckets = (*SuffixDrafter.buckets, *(_HEAD + bucket for bucket in head.buckets))
         """Those of the suffix drafter, then those of the head."""
         self.later = tuple(_HEAD + bucket for bucket in head.later)
-        self.expected = {_HEAD + bucket: rate for bucket, rate in head.expected.items()}
+        of_head = {_HEAD + bucket: rate for bucket, rate in head.expected.items()}
+        self.expected = {**SuffixDrafter.expected, **of_head}
         self._device = device
 
     def time_step(self) -> float | None:
@@ -88,6 +89,10 @@ class CombinedDrafter(Drafter):
 
         return offers
 
+    def is_sure(self, row: SequenceState) -> bool:
+        """Where the text repeats for long: the head takes no step then."""
+        return self._suffix.has_long_match(row)
+
     def propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:
@@ -97,10 +102,10 @@ class CombinedDrafter(Drafter):
         assert repeated.buckets is not None
         found = repeated.buckets
         heads = [i for i, gamma in enumerate(gammas) if gamma and not (found[i] and found[i][0] >= SURE)]
-        texts = [i for i in range(len(rows)) if i not in heads]
-        parts: list[tuple[list[int], Draft]] = []
         if not heads:
             return replace(repeated, steps=0)
+        texts = [i for i in range(len(rows)) if i not in heads]
+        parts: list[tuple[list[int], Draft]] = []
         if texts:
             lengths = [repeated.lengths[i] for i in texts]
             parts.append((texts, Draft([repeated.tokens[i] for i in texts], lengths, None, [found[i] for i in texts])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specchat.engine.runner.padding import CAPTURED
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.sequence.scheduler import common_prefix
@@ -78,6 +79,9 @@ class DraftCache:
         starts = [max(0, end - length) for end in ends]
         tokens = [r.tokens[s : s + length] for s, r in zip(starts, rows, strict=True)]
         fed = to_device([t + [0] * (length - len(t)) for t in tokens], self._model.device)
-        self._model.prefill(fed, [row.slot for row in rows], starts)
+        feed = self._model.prefill
+        if self._model.graph_runner is not None and length <= CAPTURED[-1]:
+            feed = self._model.forward  # one launch
+        feed(fed, [row.slot for row in rows], starts)
         for row, end in zip(rows, ends, strict=True):
             self._cached[row.request.request_id] = end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specchat.engine.runner.padding import captured_width
 from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
@@ -42,7 +43,7 @@ class ModelDrafter(Drafter):
         """The steps in all shapes, and plain passes, which rows with penalties take."""
         self._steps.capture()
         if self._model.graph_runner is not None:
-            self._model.graph_runner.capture(range(1, LEAD + 1))
+            self._model.graph_runner.capture({captured_width(length) for length in range(1, LEAD + 1)})
 
     def admit(self, row: SequenceState) -> None:
         """Note how much of the prompt the slot still holds from an earlier turn."""

@@ -21,6 +21,8 @@ SURE = 3
 """First bucket of matches that are nearly always right: of three tokens and more."""
 _LIKELY = 2
 """First bucket of matches that are more often right than not: of two tokens and more."""
+_EXPECTED = {0: 0.15, 1: 0.25, 2: 0.4, 3: 0.55, 4: 0.7, 5: 0.85}
+"""Acceptance rates per bucket in chats with the default model."""
 _CONTESTED = 0.5
 """Share at which the most frequent continuation is no surer than all others."""
 
@@ -37,6 +39,7 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
     buckets = tuple(range(len(_LENGTHS) + 2))
     """0 where other continuations are as frequent; else by the length of the match."""
 
+    expected = _EXPECTED
     at_once = 4096
     """Some 15 ms."""
 
@@ -55,6 +58,14 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
         drafts = [self._continuation(self.text(row), gamma) for row, gamma in zip(rows, gammas, strict=True)]
         tokens = [tokens for tokens, _ in drafts]
         return Draft(tokens, [len(each) for each in tokens], buckets=[buckets for _, buckets in drafts])
+
+    def has_long_match(self, row: SequenceState) -> bool:
+        """Whether its draft starts with a match that is nearly always right."""
+        text = self.text(row)
+        if text.matched[1] < _LENGTHS[SURE - 2]:
+            return False
+        buckets = self._continuation(text, 1)[1]
+        return bool(buckets) and buckets[0] >= SURE
 
     def continue_behind(self, row: SequenceState, tokens: Sequence[int], count: int) -> list[int]:
         """Up to `count` tokens that are likely behind the row's text and these tokens, which need not come to stay."""

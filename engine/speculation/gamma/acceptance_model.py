@@ -36,6 +36,10 @@ _OPEN_MIND = 0.15
 """Share of every prior that no experience takes away, so that a better text is recognised when it comes."""
 _LEARN = 1 / 400
 """Weight of one round in the prior for later requests; the first rounds weigh more."""
+_TRUST = 2.0
+"""Accepted tokens that it takes to say as much about all grades as their rates do."""
+_RECALL = 1 / 24
+"""Weight of one draft in that."""
 _NEVER = 0.01
 """Chance below which no further token is considered."""
 
@@ -86,6 +90,24 @@ class Prior:
         self.weights = [(1 - _OPEN_MIND) * a + _OPEN_MIND * b for a, b in zip(self._learnt, self._base, strict=True)]
 
 
+class Calibration:
+    """By how much the rates that a drafter's grades are expected to have are too high: what was accepted over them.
+
+    A grade is tested rarely, so each by itself learns slowly that drafts are worse than was thought at first.
+    """
+
+    def __init__(self) -> None:
+        self._accepted = self._expected = _TRUST
+        self.factor = 1.0
+        """What every rate is to be multiplied by; 1 at most."""
+
+    def learn(self, accepted: float, expected: float) -> None:
+        """Take in a draft: how many of its tested tokens were accepted, and how many were expected to be."""
+        self._accepted += accepted - _RECALL * (self._accepted - _TRUST)
+        self._expected += expected - _RECALL * (self._expected - _TRUST)
+        self.factor = min(1.0, self._accepted / self._expected)
+
+
 class AcceptanceModel:
     """Acceptance model of one request: for each bucket of tokens a belief over their acceptance rate."""
 
@@ -93,12 +115,16 @@ class AcceptanceModel:
         self,
         drafter: str,
         priors: dict[int, Prior],
+        calibration: Calibration | None,
         by_position: bool,
         offers: Offers | None = None,
         *,
         growing: bool = False,
+        sampled: bool = False,
     ) -> None:
         self.drafter = drafter
+        self.kind = (drafter, sampled)
+        """Whose experience is shared."""
         self.offers = offers
         self.growing = growing
         """Whether the drafter decides while it drafts, by these rates and by prices."""
@@ -109,6 +135,7 @@ class AcceptanceModel:
         self.by_position = by_position
         """The drafter gives no buckets; a token's bucket is its place in the draft."""
         self._priors = priors
+        self._calibration = calibration
         self._beliefs = {bucket: prior.weights for bucket, prior in priors.items()}
         self._means: dict[int, list[float]] = {}
         self._offered: dict[int, list[float]] = {}
@@ -119,7 +146,7 @@ class AcceptanceModel:
 
     def rate(self, bucket: int) -> float:
         """The chance that a token of this bucket is accepted where the one before it was."""
-        return self._mean_power(bucket, 1)
+        return self._mean_power(bucket, 1) * self._factor
 
     def survival(self, buckets: Sequence[int], tree: Tree | None = None) -> list[float]:
         """For each of these tokens the probability that it is accepted: so are all that it follows.
@@ -131,14 +158,25 @@ class AcceptanceModel:
             buckets: of the tokens.
             tree: what follows what; None for a chain.
         """
-        chances, counts = [1.0], [dict[int, int]()]
-        for i, bucket in enumerate(self.keys(buckets)):
-            parent = i if tree is None else tree.parents[i]
-            n = counts[parent].get(bucket, 0)
-            chance = chances[parent] * self._mean_power(bucket, n + 1) / self._mean_power(bucket, n)
-            if chance < _NEVER and tree is None:
+        keys = self.keys(buckets)
+        return self._chain_survival(keys) if tree is None else self._tree_survival(keys, tree)
+
+    def _chain_survival(self, keys: Sequence[int]) -> list[float]:
+        chance, counts, chances, factor = 1.0, dict[int, int](), list[float](), self._factor
+        for bucket in keys:
+            n = counts.get(bucket, 0)
+            chance *= factor * self._mean_power(bucket, n + 1) / self._mean_power(bucket, n)
+            if chance < _NEVER:
                 break
             chances.append(chance)
+            counts[bucket] = n + 1
+        return chances
+
+    def _tree_survival(self, keys: Sequence[int], tree: Tree) -> list[float]:
+        chances, counts, factor = [1.0], [dict[int, int]()], self._factor
+        for bucket, parent in zip(keys, tree.parents, strict=True):
+            n = counts[parent].get(bucket, 0)
+            chances.append(chances[parent] * factor * self._mean_power(bucket, n + 1) / self._mean_power(bucket, n))
             counts.append(counts[parent] | {bucket: n + 1})
         return chances[1:]
 
@@ -162,6 +200,10 @@ class AcceptanceModel:
             known = self._offered[gamma] = self.survival(*self.offers(gamma)) if gamma else []
         return known
 
+    @property
+    def _factor(self) -> float:
+        return self._calibration.factor if self._calibration else 1.0
+
     def skip(self) -> None:
         """A round without a draft has passed."""
         self._round += 1
@@ -173,6 +215,8 @@ class AcceptanceModel:
             return
         self._offered.clear()
         hits, misses = judged.tested(self.keys(judged.buckets))
+        if self._calibration:
+            self._calibration.learn(len(hits), sum(self._mean_power(bucket, 1) for bucket in (*hits, *misses)))
         share = _SHARE if self.by_position else 0.0
         for bucket in self._beliefs if self.by_position else dict.fromkeys((*hits, *misses)):
             hit, miss = (sum(1.0 if key == bucket else share for key in keys) for keys in (hits, misses))
@@ -205,7 +249,9 @@ class AcceptanceModel:
         """E[αⁿ] under the belief, worked out when that has changed."""
         if self._round - self._touched[bucket] >= _STALE:
             self._refresh(bucket)
-        means = self._means.setdefault(bucket, [1.0])
+        means = self._means.get(bucket)
+        if means is None:
+            means = self._means[bucket] = [1.0]
         while len(means) <= n:
             means.append(sum(map(mul, self._beliefs[bucket], _POWERS[len(means)])))
         return means[n]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from specchat.engine.request import MAX_GAMMA
 
@@ -24,9 +25,10 @@ class Budget:
     """Whether the draft may depend on nothing but the row."""
 
 
+@lru_cache
 def repeatable(rate: Callable[[int], float], line: int = 0) -> Budget:
     """A budget of fixed prices, about those of quantised weights on a CPU, for rows that may not learn them."""
-    return Budget([_TOKEN * n for n in range(MAX_GAMMA + 2)], _STEP, rate, line, repeatable=True)
+    return Budget([_TOKEN * n for n in range(MAX_GAMMA + 1)], _STEP, rate, line, repeatable=True)
 
 
 _TOKEN, _STEP = 0.15, 0.1

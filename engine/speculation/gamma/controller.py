@@ -25,6 +25,7 @@ from specchat.engine.speculation.gamma.acceptance_model import (
     LOW,
     POSITIONS,
     AcceptanceModel,
+    Calibration,
     Prior,
     VerifiedDraft,
     around,
@@ -65,7 +66,9 @@ class GammaController:
     def __init__(self, latency: LatencyModel, limit: int = LIMIT) -> None:
         self._latency = latency
         self._limit = min(limit, LIMIT)
-        self._priors: dict[str, dict[int, Prior]] = {}
+        self._priors: dict[tuple[str, bool], dict[int, Prior]] = {}
+        """By drafter, and whether rows are sampled: the same draft is accepted more often where they are not."""
+        self._calibrations: dict[tuple[str, bool], Calibration | None] = {}
         self._worths = Worths()
         self._speedup = 1.0
         """λ: tokens per row and plain round of time, of late."""
@@ -95,6 +98,7 @@ class GammaController:
         expected: Mapping[int, float] = MappingProxyType({}),
         *,
         growing: bool = False,
+        sampled: bool = False,
     ) -> AcceptanceModel:
         """Start a row.
 
@@ -105,18 +109,29 @@ class GammaController:
             offers: what it will offer this row, if it knows.
             expected: the acceptance rate that tokens of a bucket are first thought to have.
             growing: whether it decides while it drafts, by a `budget`.
+            sampled: whether the row is not greedy.
         """
-        if drafter not in self._priors:
+        kind = (drafter, sampled)
+        if kind not in self._priors:
             keys = buckets or range(POSITIONS)
             bases = dict.fromkeys(later, LOW) | {key: around(rate) for key, rate in expected.items()}
-            self._priors[drafter] = {key: Prior(bases.get(key, EVEN)) for key in keys}
-        return AcceptanceModel(drafter, self._priors[drafter], not buckets, offers, growing=growing)
+            self._priors[kind] = {key: Prior(bases.get(key, EVEN)) for key in keys}
+            self._calibrations[kind] = Calibration() if expected else None
+        return AcceptanceModel(
+            drafter,
+            self._priors[kind],
+            self._calibrations[kind],
+            not buckets,
+            offers,
+            growing=growing,
+            sampled=sampled,
+        )
 
     def budget(self, acceptance: AcceptanceModel, rows: int, growing: int = 1) -> Budget:
         """What a row's growing draft may cost, of so many that grow. In plain rounds of time a token is worth 1 / λ."""
         costs, several = self._costs(rows), growing if self._latency.ragged else rows
         price, size = max(1.0, self._speedup) * rows / several, growing if self._latency.ragged else 1
-        passes = [price * costs.verifying(size * count) for count in range(MAX_GAMMA + 1)]
+        passes = [price * each for each in costs.verifying_each(size)]
         return Budget(passes, price * costs.further_step(acceptance.drafter), acceptance.rate)
 
     def choose(self, acceptances: Sequence[AcceptanceModel], rooms: Sequence[int], rows: int) -> list[int]:

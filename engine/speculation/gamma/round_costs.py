@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log
 
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.speculation.gamma.latency_model import LatencyModel
 
 _MOST = 64
@@ -27,6 +28,8 @@ class RoundCosts:
         self._latency = latency
         self._doubts: dict[int, float] = {}
         """By size, the standard deviation of the logarithm of its pass against a plain one, when last looked at."""
+        self._each: dict[int, list[float]] = {}
+        """`verifying_each` as far as it was asked for."""
         plain, most = latency.plain_width(rows), max(limit, min(limit * rows, _MOST)) if self.ragged else limit
         seconds = latency.verify_up_to(rows, plain + most)[plain - 1 :]
         rest = latency.rest(rows)
@@ -41,6 +44,12 @@ class RoundCosts:
         if beyond <= 0:
             return self.passes[size] - 1.0
         return self.passes[-1] - 1.0 + beyond * (self.passes[-1] - self.passes[-2])
+
+    def verifying_each(self, tokens: int) -> list[float]:
+        """What verifying 0, 1, … `MAX_GAMMA` times as many tokens adds to a round."""
+        if tokens not in self._each:
+            self._each[tokens] = [self.verifying(tokens * count) for count in range(MAX_GAMMA + 1)]
+        return self._each[tokens]
 
     def size(self, lengths: Sequence[int]) -> int:
         """Of drafts of these lengths."""

@@ -1,4 +1,4 @@
-"""What growing drafts have been worth: tokens gained beyond their price, by drafter and batch size, and by row."""
+"""What growing drafts have been worth beyond their price, by drafter, kind of sampling and batch size, and by row."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _FORGET = 1 / 12
 """Weight of one draft in what a row's drafts have been worth."""
 _MEMORY = 1 / 64
 """Weight of one draft in what those of all rows have been worth; the first ones weigh more."""
-_FIRST = 4
+_FIRST = 2
 """How many drafts' worth of experience the first guess stands for."""
-_CURIOSITY = 0.1
+_CURIOSITY = 0.03
 """What a new row's drafts are thought to be worth beyond those of others, while little is known."""
-_TYPICAL = 0.5
+_TYPICAL = 0.35
 """Tokens that a draft of one step gains, before anything is known."""
 
 
@@ -28,7 +28,7 @@ class Worths:
     """The experience of one engine."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], _Known] = {}
+        self._known: dict[tuple[tuple[str, bool], int], _Known] = {}
 
     def of(self, row: AcceptanceModel, rows: int, price: float) -> float:
         """What a row's draft may be thought to be worth.
@@ -39,8 +39,8 @@ class Worths:
             price: of one draft step and one token, in tokens.
         """
         if row.worth_at != rows:
-            known = self._known.setdefault((row.drafter, rows), _Known(_TYPICAL - price))
-            before = self._known.get((row.drafter, row.worth_at))
+            known = self._known.setdefault((row.kind, rows), _Known(_TYPICAL - price))
+            before = self._known.get((row.kind, row.worth_at))
             own = row.worth - before.worth if before else _CURIOSITY / (1 + known.drafts / _FIRST)
             row.worth, row.worth_at = known.worth + own, rows
         return row.worth
@@ -52,6 +52,6 @@ class Worths:
         # What one round that was held up seems to cost must not outweigh all others.
         gained, row.price = max(accepted - row.price, -1.0), None
         row.worth += _FORGET * (gained - row.worth)
-        if known := self._known.get((row.drafter, row.worth_at)):
+        if known := self._known.get((row.kind, row.worth_at)):
             known.drafts += 1
             known.worth += max(_MEMORY, 1 / (_FIRST + known.drafts)) * (gained - known.worth)

@@ -1,7 +1,7 @@
 """Verification of rows of a target on the quantised kernels: on the host, by the kernels where rows are sampled.
 
-Which way a row goes depends on its own settings, not on what rides along. Rows with penalties, a bias, lenience or
-details go the way of `engine.speculation.verify.verifier`.
+Which way a row goes depends on itself, not on what rides along. Rows with penalties, a bias, lenience or details, and
+sampled ones with merged drafts, go the way of `engine.speculation.verify.verifier`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def verify_on_host(
         last = torch.tensor([[row.tokens[-1]] for row in rows])
         embedded = target.embedding_rows(torch.cat([last, proposal.tokens], dim=1))
         entered = torch.cat(riders.entered(embedded, proposal.lengths))
-    plain = [_is_plain(row) for row in rows]
+    trials = proposal.trials or [None] * len(rows)
+    plain = [_is_plain(row) and trial is None for row, trial in zip(rows, trials, strict=True)]
     greedy = [own and row.request.sampling.greedy for row, own in zip(rows, plain, strict=True)]
     whole = target.score(fed, slots, starts, shapes, likeliest=max(successors, int(any(greedy))), entered=entered)
     seen = whole.first(list(map(len, fed)))

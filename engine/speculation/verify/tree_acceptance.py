@@ -4,7 +4,8 @@ Multi-step speculative sampling (Miao et al. 2024, "SpecInfer"), with tokens dra
 2024, "Sequoia"). For one position x₁, x₂, … are drawn from q, each without those before it. x₁ is accepted with
 probability min(1, p(x₁) / q(x₁)), as in Leviathan et al. 2023. If it is rejected the next is tested in the same way,
 with p replaced by norm(max(0, p − q)) and q by what x₂ was drawn from, norm(q without x₁). If all are rejected, a token
-is drawn from the last residual. Every step preserves the distribution, by Appendix A.1.
+is drawn from the last residual. Every step preserves the distribution, by Appendix A.1. So it does where each token was
+drawn from a distribution of its own, with replacement: p is replaced in the same way, and the next q is that of x₂.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def accept_tree(
     u_last: Tensor,
     q: Tensor | None,
     support: Support | None,
+    sources: Tensor | None = None,
 ) -> TreeVerdict:
     """Accept or reject the drafted tokens of a batch of trees, position by position.
 
@@ -60,9 +62,11 @@ def accept_tree(
         greedy: [B], bool: rows whose p and q are one-hot.
         u: uniform draws [B, γ, `BRANCHES`], float64, one per token offered for a position.
         u_last: uniform draws [B], float64, for each row's last token.
-        q: [B, I, V'], float32: draft distribution behind each of the first I nodes; 0 for greedy rows; None where no
-            token was drawn.
-        support: the V' tokens; None where no token was drawn.
+        q: [B, I, V'], float32: draft distribution behind each of the first I nodes, or the I that `sources` are of; 0
+            for greedy rows; None where no token was drawn.
+        support: the V' tokens; None where no token was drawn, or where there are `sources`.
+        sources: [B, K+1, n], int64: by node and trial, which of the I its token was drawn from; the mask's children are
+            those of the trials then, and no row is greedy. None where what follows a node is drawn without replacement.
     """
     rows = torch.arange(len(drafted), device=drafted.device)
     end, going = torch.zeros_like(rows), torch.ones_like(greedy)
@@ -71,8 +75,10 @@ def accept_tree(
     for depth, width in enumerate(tree_mask.widths):
         children = tree_mask.children[rows, end, :width]
         tokens = drafted.gather(1, (children - 1).clamp(min=0))
-        position: _Position | _CertainPosition
-        if q is None or support is None:
+        position: _Position | _CertainPosition | _MergedPosition
+        if q is not None and sources is not None:
+            position = _MergedPosition(whole, q, sources[rows, end])
+        elif q is None or support is None:
             position = _CertainPosition(whole)
         else:
             tokens = support.places[tokens]
@@ -144,6 +150,45 @@ class _CertainPosition:
         # Where rounding leaves a residual of 0, p stays unchanged.
         self._p = torch.where(offered[:, None] & (mass > 0), rest / mass, self._p)
         return offered & (u < p_x.double())
+
+    def left(self) -> Tensor:
+        """Residual p [B, V] after the rejections so far."""
+        return self._p
+
+
+class _MergedPosition:
+    """Residual p of one position while tokens are tested that were each drawn from a distribution of its own.
+
+    q₁, q₂, … of iterative speculative sampling, the draws independent of each other: a token that two drafts brought is
+    tested twice. No row is greedy.
+
+    Args:
+        p: [B, V].
+        q: [B, I, V].
+        sources: [B, n], int64: by trial, which of the I its token was drawn from.
+    """
+
+    def __init__(self, p: Tensor, q: Tensor, sources: Tensor) -> None:
+        self._p, self._q, self._sources = p, q, sources
+        self._rows = torch.arange(len(p), device=p.device)
+        self._rank = 0
+        self.p = p.new_zeros(len(p), BRANCHES)
+        self.q = p.new_zeros(len(p), BRANCHES)
+        self.missed = p.new_ones(len(p))
+        """[B]: probability that none so far is accepted."""
+
+    def judge(self, token: Tensor, u: Tensor, offered: Tensor) -> Tensor:
+        """Test a token [B]; returns which rows [B] accept it."""
+        q, column = self._q[self._rows, self._sources[:, self._rank]], token[:, None]
+        p_x, q_x = self._p.gather(1, column).squeeze(1), q.gather(1, column).squeeze(1)
+        self.p[:, self._rank], self.q[:, self._rank] = p_x, q_x
+        self._rank += 1
+        self.missed = torch.where(offered, self.missed * (1 - (p_x / q_x).clamp(max=1)), self.missed)
+        rest = (self._p - q).clamp_(min=0)
+        mass = rest.sum(-1, keepdim=True)
+        # Where rounding leaves a residual of 0, p stays unchanged.
+        self._p = torch.where(offered[:, None] & (mass > 0), rest / mass, self._p)
+        return offered & (u * q_x.double() < p_x.double())
 
     def left(self) -> Tensor:
         """Residual p [B, V] after the rejections so far."""

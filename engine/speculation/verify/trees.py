@@ -3,79 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import zip_longest
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from specchat.engine.runner.kv_cache import KVCache
-from specchat.engine.runner.padding import CAPTURED
 from specchat.engine.runner.region import Numbers, Region, Regions
 from specchat.engine.runner.to_device import to_device
-from specchat.engine.runner.tree import BRANCHES, LONGEST, tree_of
+from specchat.engine.runner.tree import BRANCHES
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import broken, most_likely, standardise
-from specchat.engine.sampling.sampling_rows import ANY, NUMBERS, SamplingFlags, SamplingRows, setting_numbers
+from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.proposal import Proposal, Support
+from specchat.engine.speculation.trials import trial_mask
 from specchat.engine.speculation.verify import top_logprobs as detail
 from specchat.engine.speculation.verify.outcome import Outcome, Verified, packed
 from specchat.engine.speculation.verify.tree_acceptance import TreeVerdict, accept_tree, accept_tree_greedy
+from specchat.engine.speculation.verify.tree_shape import WIDTH, TreeShape, covering
 
 _Offer = tuple[int, float, float, float]
 """A drafted token with its p, q and u."""
-
-
-_WIDTH = CAPTURED[-1]
-"""Tokens of trees on a GPU, padded: as many as there ever are, so that there are few shapes."""
-_DEPTHS = (2, 4, 8)
-"""Depths of trees on a GPU, padded."""
-
-
-@dataclass(frozen=True, slots=True)
-class TreeShape:
-    """What a graph of trees' verdicts is made for."""
-
-    rows: int
-    vocabulary: int
-    flags: SamplingFlags
-    widths: tuple[int, ...]
-    """Per depth, room for so many children of a node (`covering`)."""
-    details: int
-    """Entries per list; 0 for none."""
-
-    @classmethod
-    def of(
-        cls, rows: int, logits: Tensor, flags: SamplingFlags, widths: tuple[int, ...], *, details: int = 0
-    ) -> TreeShape:
-        """The shape that serves for logits [B, T, V], with `rows` rows (`Regions.count`)."""
-        if details:  # rare, so of few shapes
-            return cls(rows, logits.shape[2], ANY, _deepest(widths), detail.MOST)
-        return cls(rows, logits.shape[2], flags.coarse(rows), widths, 0)
-
-
-def covering(widths: tuple[int, ...]) -> tuple[int, ...]:
-    """Room for trees of these widths (`TreeMask.widths`) and for all that are drafted: so that there are few shapes."""
-    depth = next((each for each in _DEPTHS if each >= len(widths)), len(widths))
-    usual = (*_usual_widths(), *[0] * depth)[:depth]
-    return tuple(max(pair) for pair in zip_longest(widths, usual, fillvalue=0))
-
-
-def _deepest(widths: tuple[int, ...]) -> tuple[int, ...]:
-    """As `covering`, as deep as trees ever are."""
-    return covering((*widths, *[0] * (_DEPTHS[-1] - len(widths))))
-
-
-@lru_cache
-def _usual_widths() -> tuple[int, ...]:
-    """Per depth, the most children of any node of any tree that is drafted."""
-    trees = [tree_of(gamma) for gamma in range(1, LONGEST + 1)]
-    widths = ([max(len(tree.children[token]) for token in level) for level in tree.levels] for tree in trees)
-    return tuple(map(max, zip_longest(*widths, fillvalue=0)))
 
 
 class VerifiedTrees(Verified):
@@ -113,11 +63,18 @@ class VerifiedTrees(Verified):
         k, flags = max(row.request.detail for row in rows), SamplingFlags.of(sampling)
         if k > detail.MOST:
             regions = None
-        width = drafted.shape[1] + 1 if regions is None else _WIDTH
-        tree_mask = TreeMask.of(trees, width, device)
+        width = drafted.shape[1] + 1 if regions is None else WIDTH
+        tree_mask, sources = TreeMask.of(trees, width, device), None
+        self._tested = [tree.children for tree in trees]
+        """By row and node, what is tested behind it, in order; a child is there once for each of its trials."""
+        if proposal.trials:
+            merged = [trials for trials in proposal.trials if trials]
+            tree_mask, sources = trial_mask(tree_mask, merged)
+            self._tested = [trials.children for trials in merged]
         shape = None
         if regions is not None:
-            shape = TreeShape.of(regions.count(len(rows)), logits, flags, covering(tree_mask.widths), details=k)
+            count, room = regions.count(len(rows)), covering(tree_mask.widths)
+            shape = TreeShape.of(count, logits, flags, room, details=k, merged=sources is not None)
         widths = shape.widths if shape else tree_mask.widths
         seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
         self._u = uniforms(seeds, numbers, Stream.ACCEPT, len(widths) * BRANCHES).reshape(-1, len(widths), BRANCHES)
@@ -129,7 +86,7 @@ class VerifiedTrees(Verified):
             settings = SamplingRows.of(sampling, device)
             draws = None if u_last is None else (to_device(self._u, device), to_device(u_last, device))
             on_device = to_device([proposal.lengths, slots, starts], device).unbind()
-            whole, self.path = _verdict(logits, proposal, tree_mask, settings, draws, k, cache, on_device)
+            whole, self.path = _verdict(logits, proposal, tree_mask, sources, settings, draws, k, cache, on_device)
         else:
             spare = [cache.columns - 1] * (shape.rows - len(rows))
             on_host: dict[str, ArrayLike] = {"lengths": proposal.lengths, "slots": slots, "starts": [*starts, *spare]}
@@ -141,6 +98,8 @@ class VerifiedTrees(Verified):
                 inputs["q"] = proposal.tree_q
             elif "q" in region.inputs:
                 region.inputs["q"].zero_()  # greedy rows, in a verdict for any
+            if sources is not None:
+                inputs["sources"] = sources
             whole, self.path = (part[: len(rows)] for part in region(on_host, inputs))
         super().__init__(mine, whole)
         self._drafted = width - 1
@@ -160,22 +119,23 @@ class VerifiedTrees(Verified):
         self, b: int, integers: list[int], chances: list[list[list[float]]], beta: list[float], details: list[int]
     ) -> Outcome:
         tree, (end, last, is_broken, *tokens) = self._trees[b], integers
-        path = tree.path(end)
+        path, tested = tree.path(end), self._tested[b]
         decided: list[_Offer] = []
         refused: list[list[_Offer]] = []
         for place, parent in enumerate((0, *path)):
             offered = [
                 (tokens[child - 1], chances[0][place][rank], chances[1][place][rank], float(self._u[b, place, rank]))
-                for rank, child in enumerate(tree.children[parent])
+                for rank, child in enumerate(tested[parent])
             ]
             if not offered:
                 break
-            kept = tree.children[parent].index(path[place]) if place < len(path) else None
+            # Of the trials of one token only the first can accept it: it leaves nothing of p there.
+            kept = tested[parent].index(path[place]) if place < len(path) else None
             decided.append(offered[kept or 0])
             # q = 0 marks a place for which the drafter had no token left.
             others = offered[1:] if kept is None else offered[:kept]
             refused.append([other for other in others if other[2] > 0])
-        line = tree.line(tree.children[end][0]) if len(decided) > len(path) else []
+        line = tree.line(tested[end][0]) if len(decided) > len(path) else []
         width = len(details) // (self._u.shape[1] + 1)
         return Outcome(
             gamma=self._gammas[b],
@@ -198,6 +158,7 @@ def _verdict(
     logits: Tensor,
     proposal: Proposal,
     tree_mask: TreeMask,
+    sources: Tensor | None,
     settings: SamplingRows,
     draws: tuple[Tensor, Tensor] | None,
     k: int,
@@ -209,7 +170,8 @@ def _verdict(
     Args:
         logits: [b, K+1, V].
         proposal: of b rows.
-        tree_mask: of its trees.
+        tree_mask: of its trees, or of their trials.
+        sources: of the trials (`trial_mask`); None where there are none.
         settings: of b rows.
         draws: uniforms [b, γ, `BRANCHES`] and [b]; None if all rows are greedy.
         k: entries per list of details; 0 for none.
@@ -229,41 +191,39 @@ def _verdict(
             *draws,
             proposal.tree_q,
             proposal.support,
+            sources,
         )
     cache.keep(slots, starts, verdict.path)
-    details = _details(logits, verdict, proposal, tree_mask, settings, k) if k else None
+    details = _details(logits, verdict, proposal, tree_mask, sources, settings, k) if k else None
     integers = (verdict.end, verdict.last, broken(logits, lengths), proposal.tokens)
     return packed(integers, (verdict.p, verdict.q, verdict.beta), details), verdict.path
 
 
-def drafted_widths() -> set[tuple[int, ...]]:
-    """All that `covering` gives for trees that are drafted."""
-    return {covering(_usual_widths()[:depth]) for depth in range(1, LONGEST + 1)}
-
-
 def tree_region(regions: Regions, shape: TreeShape, support: Support | None, cache: KVCache) -> Region:
-    """`_verdict` of a fixed shape, for trees that are drawn from `support`; None where they are not drawn."""
+    """`_verdict` of a fixed shape, for trees that are drawn from `support`; None where they are not, or were merged."""
     return regions.of((shape, id(support)), lambda: _region(regions, shape, support, cache))
 
 
 def _region(regions: Regions, shape: TreeShape, support: Support | None, cache: KVCache) -> Region:
     device, rows, vocabulary = regions.pool.device, shape.rows, shape.vocabulary
-    widths, most = shape.widths, regions.rows * _WIDTH
+    widths, most = shape.widths, regions.rows * WIDTH
     numbers = Numbers(
         device,
         dict.fromkeys(("lengths", "slots", "starts"), (rows,)),
         {"u": (rows, len(widths), BRANCHES), "u_last": (rows,), "settings": (rows, NUMBERS)},
     )
     numbers.send({"starts": [cache.columns - 1] * rows})
-    logits_shape = rows, _WIDTH, vocabulary
+    logits_shape = rows, WIDTH, vocabulary
     inputs = {
         "logits": regions.shared("logits", logits_shape, most * vocabulary, torch.float32),
-        "drafted": torch.zeros(rows, _WIDTH - 1, dtype=torch.long, device=device),
-        "children": torch.zeros(rows, _WIDTH, BRANCHES, dtype=torch.long, device=device),
+        "drafted": torch.zeros(rows, WIDTH - 1, dtype=torch.long, device=device),
+        "children": torch.zeros(rows, WIDTH, BRANCHES, dtype=torch.long, device=device),
     }
-    if not shape.flags.all_greedy and support is not None:
-        size = len(support.tokens)
-        inputs["q"] = regions.shared("tree q", (rows, _WIDTH, size), most * size, torch.float32)
+    if shape.merged:
+        inputs["sources"] = torch.zeros(rows, WIDTH, BRANCHES, dtype=torch.long, device=device)
+    if not shape.flags.all_greedy and (support is not None or shape.merged):
+        size = vocabulary if support is None else len(support.tokens)
+        inputs["q"] = regions.shared("tree q", (rows, WIDTH, size), most * size, torch.float32)
 
     def run() -> tuple[Tensor, Tensor]:
         settings = SamplingRows.from_numbers(numbers["settings"], shape.flags)
@@ -272,13 +232,20 @@ def _region(regions: Regions, shape: TreeShape, support: Support | None, cache: 
         tree_mask = TreeMask(children, children, children, widths, ())  # what a verdict asks of it
         whole = Proposal(inputs["drafted"], [], None, None, inputs.get("q"), support)
         on_device = [numbers[name] for name in ("lengths", "slots", "starts")]
-        return _verdict(inputs["logits"], whole, tree_mask, settings, draws, shape.details, cache, on_device)
+        sources = inputs.get("sources")
+        return _verdict(inputs["logits"], whole, tree_mask, sources, settings, draws, shape.details, cache, on_device)
 
     return regions.region(numbers, inputs, run)
 
 
 def _details(
-    logits: Tensor, verdict: TreeVerdict, proposal: Proposal, tree_mask: TreeMask, settings: SamplingRows, k: int
+    logits: Tensor,
+    verdict: TreeVerdict,
+    proposal: Proposal,
+    tree_mask: TreeMask,
+    sources: Tensor | None,
+    settings: SamplingRows,
+    k: int,
 ) -> Tensor:
     """Top-logprobs [b, γ+1, n] of the accepted positions and the one behind them."""
     index = torch.arange(len(logits), device=logits.device)[:, None]
@@ -289,7 +256,10 @@ def _details(
     drafted = proposal.tokens.gather(1, (shown - 1).clamp(min=0))
     p = None if verdict.left is None else standardise(judged, settings)
     q = None
-    if p is not None and proposal.tree_q is not None and proposal.support is not None:
+    if p is not None and proposal.tree_q is not None and sources is not None:
+        rank = (tree_mask.children[index, places[:, :-1]] == shown[..., None]).int().argmax(-1, keepdim=True)
+        q = proposal.tree_q[index, sources[index, places[:, :-1]].gather(-1, rank)[..., 0]]
+    elif p is not None and proposal.tree_q is not None and proposal.support is not None:
         q = p.new_zeros(*drafted.shape, logits.shape[-1])
         q[..., proposal.support.tokens] = proposal.tree_q[index, places[:, :-1].clamp(max=proposal.tree_q.shape[1] - 1)]
     return detail.pack(judged, p, settings.greedy, q, drafted, verdict.last, k, verdict.left)

@@ -19,9 +19,10 @@ from specchat.engine.speculation.proposal import Proposal, Support
 from specchat.engine.speculation.verify.chains import DETAILED, ChainShape, VerifiedChains, chain_region
 from specchat.engine.speculation.verify.outcome import Verified
 from specchat.engine.speculation.verify.top_logprobs import MOST
-from specchat.engine.speculation.verify.trees import TreeShape, VerifiedTrees, drafted_widths, tree_region
+from specchat.engine.speculation.verify.tree_shape import TreeShape, drafted_widths
+from specchat.engine.speculation.verify.trees import VerifiedTrees, tree_region
 
-_CHAIN, _DRAWN, _CERTAIN = range(3)
+_CHAIN, _DRAWN, _CERTAIN, _MERGED = range(4)
 """What is verified together."""
 _MOST = 1024
 """Shapes of verdicts that are kept as graphs."""
@@ -48,12 +49,13 @@ class Verifier:
         return self._regions.bytes if self._regions else 0
 
     @torch.inference_mode()
-    def capture(self, logits: Tensor, support: Support | None) -> None:
+    def capture(self, logits: Tensor, support: Support | None, *, merged: bool = False) -> None:
         """Capture the verdicts that the set-up can meet, so that no reply waits for one.
 
         Args:
             logits: [B, T, V], some of the target's.
             support: what drafters of this set-up draw trees from; None if none does.
+            merged: whether one of them merges trees.
         """
         if self._regions is None:
             return
@@ -69,11 +71,16 @@ class Verifier:
                 for each in drafted_widths():
                     shape = TreeShape.of(rows, logits, flags, each, details=k)
                     tree_region(self._regions, shape, support, self._cache)
+                    sampled, greedy = not flags.all_greedy, flags.all_greedy or k > 0
+                    # Where drafts are merged, what greedy rows offer is certain.
+                    for by_trials in ([True] * sampled + [False] * greedy) * merged:
+                        shape = TreeShape.of(rows, logits, flags, each, details=k, merged=by_trials)
+                        tree_region(self._regions, shape, None, self._cache)
 
     def judge(
         self, rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal, gammas: Sequence[int]
     ) -> list[Verified]:
-        """Verify all chains of the batch together, all trees that were drawn, and all that were not.
+        """Verify all chains of the batch together, and all trees that were drawn, were not, or were merged.
 
         Args:
             rows: B.
@@ -86,6 +93,8 @@ class Verifier:
             logits = adjustment.apply(logits, proposal.tokens)
         trees = proposal.trees or [None] * len(rows)
         of_trees = [_CERTAIN if i in proposal.certain else _DRAWN for i in range(len(rows))]
+        if proposal.trials:
+            of_trees = [kind if each is None else _MERGED for kind, each in zip(of_trees, proposal.trials, strict=True)]
         kinds = [_CHAIN if tree is None else kind for tree, kind in zip(trees, of_trees, strict=True)]
         judged: list[Verified] = []
         for kind in dict.fromkeys(kinds):
@@ -96,6 +105,8 @@ class Verifier:
             own, asked = [rows[i] for i in mine], [gammas[i] for i in mine]
             if kind == _CERTAIN:
                 part = replace(part, tree_q=None, support=None)
+            if part.trials and kind != _MERGED:
+                part = replace(part, trials=None)
             if kind == _CHAIN:
                 judged.append(VerifiedChains(mine, own, seen, part, asked, self._regions))
             else:

@@ -93,6 +93,8 @@ def find_beams(config: EngineConfig, request: Request, beams: int, progress: Pro
 
 def _draft_model(config: EngineConfig, target: Model, progress: Progress) -> Obtained:
     assert config.draft is not None
+    if len(config.drafts) > 1:
+        raise EngineError("beams take one draft model: name one with --draft")
     if is_head(Path(config.draft).expanduser()) or find_published(config.draft, ModelStore(config.models), progress):
         raise EngineError(f"{config.draft} is a draft head, which cannot draft for each beam: name a draft model")
     draft = obtain_model(config.draft, config, target.device, progress, stage="draft")

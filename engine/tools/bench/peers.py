@@ -81,8 +81,8 @@ class PeerMaker:
         target = self._again(self.config.target, self.made.model)
         peers: list[Peer] = [TransformersPeer(target)]
         peers += [TransformersPeer(target, gamma) for gamma in self.gammas]
-        if self.config.draft is not None and self.made.draft is not None:
-            draft = self._again(self.config.draft, self.made.draft)
+        if self.made.drafts:  # it takes one
+            draft = self._again(self.config.drafts[0], self.made.drafts[0])
             peers += [TransformersPeer(target, gamma, draft) for gamma in self.gammas]
         return peers
 

@@ -34,7 +34,7 @@ class Traffic:
     cache: int
     """Bytes of the target's KV cache per token."""
     draft_weights: int
-    """Bytes of weights read by one step of the draft model or head; 0 without either."""
+    """Bytes of weights read by one step of the draft model (the first one) or head; 0 without either."""
     draft_cache: int
 
     @classmethod
@@ -42,16 +42,17 @@ class Traffic:
         """Traffic of loaded models."""
         cache = assembly.target.cache
         room = cache.slots * cache.columns
+        others = sum(each.cache.bytes for each in assembly.draft_runners[1:])
         return cls(
             weights=weights_read(assembly.model),
             cache=cache.bytes // room,
             draft_weights=_draft_weights(assembly),
-            draft_cache=(assembly.cache_bytes - cache.bytes) // room,
+            draft_cache=(assembly.cache_bytes - cache.bytes - others) // room,
         )
 
     def per_token(self, counted: Tally, drafter: str) -> float | None:
-        """Bytes read per token emitted; None if none was, or where the draft model takes fewer passes than steps."""
-        if not counted.tokens or drafter == "hierarchical":
+        """Bytes read per token emitted; None if none was, or where steps do not tell what draft models read."""
+        if not counted.tokens or drafter in ("hierarchical", "merged"):
             return None
         read = counted.rounds * self.weights + counted.positions * self.cache
         if drafter in ("model", "model-tree", "head", "combined"):
@@ -62,7 +63,7 @@ class Traffic:
 def _draft_weights(assembly: Assembly) -> int:
     if assembly.head is not None:
         return assembly.head.weight_bytes + assembly.score_bytes
-    return weights_read(assembly.draft) if assembly.draft else 0
+    return weights_read(assembly.drafts[0]) if assembly.drafts else 0
 
 
 def weights_read(loaded: Model) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from specchat.engine.outbox import Outbox
@@ -10,6 +12,7 @@ from specchat.engine.request import Request
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.planner import Planner
+from specchat.engine.tools.evaluate.place import Place, places_of
 from specchat.engine.tools.evaluate.text_round import run_text_round
 from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner
 
@@ -33,12 +36,17 @@ class Course:
     """Draft steps in that time."""
     pass_s: float = 0.0
     """Time of a plain pass of the target."""
-    drafted: list[bool] = field(default_factory=list)
-    """For each token of the reply, whether it came out of a draft; of sampled texts, whether that is likely."""
+    places: list[Place] = field(default_factory=list)
+    """What the drafter had for each token of the reply."""
+
+    @property
+    def drafted(self) -> list[bool]:
+        """For each token of the reply, whether it came out of a draft; of sampled texts, whether that is likely."""
+        return [place.had for place in self.places]
 
 
-def follow(runner: TextRunner, reading: Reading, planner: Planner, request: Request) -> Course:
-    """Draft along a text: the greedy rounds of a reply that comes out as the text.
+def follow(runner: TextRunner, reading: Reading, planner: Planner, request: Request) -> Generator[None, None, Course]:
+    """Draft along a text, a round a step: the greedy rounds of a reply that comes out as the text.
 
     Args:
         runner: that the planner plans for.
@@ -46,37 +54,40 @@ def follow(runner: TextRunner, reading: Reading, planner: Planner, request: Requ
         planner: with the drafter that the request names.
         request: its prompt and its length are the text's, its γ is fixed.
     """
-    text, row = reading.text, start(runner, reading, planner, request)
+    text = reading.text
     course = Course(text.category, pass_s=reading.pass_s)
-    while row.emitted < len(text.reply):
-        plan, outcome, draft_s = run_text_round(runner, reading, row, planner)
-        left = len(text.reply) - row.emitted
-        emitted = text.reply[row.emitted : row.emitted + outcome.accepted + 1]
-        row.cached += min(1 + outcome.accepted, left)
-        row.tokens += emitted
-        planner.observe(row, emitted)
-        course.rounds += 1
-        course.emitted += len(emitted)
-        course.tested.update(range(len(outcome.p)))
-        for place in range(outcome.accepted):
-            course.accepted[place] = course.accepted.get(place, 0) + 1
-        course.lengths[plan.steps] += 1
-        course.drafted += [place < outcome.accepted for place in range(len(emitted))]
-        if row.rounds:
-            course.draft_s += draft_s
-            course.timed_steps += plan.steps
-        row.rounds += 1
-    planner.release(row)
+    with begun(runner, reading, planner, request) as row:
+        yield from read_prompt(row, reading, planner)
+        while row.emitted < len(text.reply):
+            plan, outcome, draft_s = run_text_round(runner, reading, row, planner)
+            left = len(text.reply) - row.emitted
+            emitted = text.reply[row.emitted : row.emitted + outcome.accepted + 1]
+            row.cached += min(1 + outcome.accepted, left)
+            row.tokens += emitted
+            planner.observe(row, emitted)
+            course.rounds += 1
+            course.emitted += len(emitted)
+            course.tested.update(range(len(outcome.p)))
+            for depth in range(outcome.accepted):
+                course.accepted[depth] = course.accepted.get(depth, 0) + 1
+            course.lengths[plan.steps] += 1
+            course.places += places_of(outcome, emitted)
+            if row.rounds:
+                course.draft_s += draft_s
+                course.timed_steps += plan.steps
+            row.rounds += 1
+            yield
     return course
 
 
-def start(runner: TextRunner, reading: Reading, planner: Planner, request: Request) -> SequenceState:
-    """A row at the beginning of its reply: the target and the drafter have read the prompt."""
+@contextmanager
+def begun(runner: TextRunner, reading: Reading, planner: Planner, request: Request) -> Iterator[SequenceState]:
+    """A row whose reply is to begin, as long as it is drafted for."""
     runner.reading = reading
     row = SequenceState(
         request=request,
         outbox=Outbox(),
-        slot=0,
+        slot=reading.slot,
         tokens=list(reading.text.prompt),
         prompt_length=len(reading.text.prompt),
         cached=0,
@@ -85,15 +96,18 @@ def start(runner: TextRunner, reading: Reading, planner: Planner, request: Reque
         drafter=request.drafter,
     )
     planner.admit(row)
-    _read_prompt(row, reading, planner)
-    return row
+    try:
+        yield row
+    finally:
+        planner.release(row)
 
 
-def _read_prompt(row: SequenceState, reading: Reading, planner: Planner) -> None:
-    """What the target has read of the prompt reaches the drafter, and the drafter reads it too."""
+def read_prompt(row: SequenceState, reading: Reading, planner: Planner) -> Generator[None, None, None]:
+    """What the target has read of the prompt reaches the drafter, and the drafter reads it too, a chunk a step."""
     last = len(row.tokens) - 1
     if reading.states is not None:
         planner.absorb([row], reading.states[None, row.cached : last])
     row.cached = last
     while planner.unread(row):
         planner.read([row])
+        yield

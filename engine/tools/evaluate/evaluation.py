@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
 from specchat.engine.config import EngineConfig
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.progress import ignore_progress
-from specchat.engine.request import Request, Sampling
-from specchat.engine.runner.quantized_runner import QuantizedRunner
-from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.request import Sampling
 from specchat.engine.speculation.drafters.none import NoDrafter
-from specchat.engine.speculation.planner import Planner
-from specchat.engine.speculation.verify.verifier import Verifier
-from specchat.engine.tools.evaluate.course import Course, follow
-from specchat.engine.tools.evaluate.expectation import expect
+from specchat.engine.tools.evaluate.course import Course
+from specchat.engine.tools.evaluate.drafting import Drafting
 from specchat.engine.tools.evaluate.options import EvaluateOptions
 from specchat.engine.tools.evaluate.report import Evaluation, Way
 from specchat.engine.tools.evaluate.selection import select
-from specchat.engine.tools.evaluate.text_runner import TextRunner, read
+from specchat.engine.tools.evaluate.steps import finish
+from specchat.engine.tools.evaluate.text_runner import read
 from specchat.engine.worker.assembly import Assembly, assemble, warm_up
-from specchat.engine.worker.plain_passes import time_wider_passes
 
 
 def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation:
@@ -50,34 +44,19 @@ def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation
     ways = _ways(options, made)
     texts, problems = select(options, made.model.tokenizer, made.target.context)
     warm_up(made)
-    runner = TextRunner(made.target)
-    planner = Planner(made.drafters, runner, _fail)
-    if isinstance(made.target, QuantizedRunner):  # what rides in a pass is judged by what passes cost
-        planner.learn_costs(time_wider_passes(made.target))
-    verifier = Verifier(runner, Penalties(made.target.cache.slots, made.target.context, made.target.device))
+    drafting = Drafting(made)
+    drafting.learn_costs()
     courses: dict[Way, list[Course]] = {way: [] for way in ways}
-    sampled, agreed = options.temperature > 0, 0
+    sampling, agreed = Sampling(temperature=options.temperature), 0
     reading_s = drafting_s = 0.0
     for number, text in enumerate(texts, 1):
         say(f"text {number} of {len(texts)}: {text.name}")
-        reading = read(made.target, text, config.prefill_chunk, sampled=sampled)
+        reading = finish(read(made.target, text, config.prefill_chunk, sampled=not sampling.greedy))
         agreed += reading.agreed
         reading_s += reading.seconds
         started = time.perf_counter()
         for way in ways:
-            request = Request(
-                text.name,
-                prompt_ids=text.prompt,
-                drafter=way.drafter,
-                gamma=1 if sampled else way.gamma,
-                max_tokens=len(text.reply) + sampled,  # the last place is drafted for too
-                sampling=Sampling(temperature=options.temperature),
-            )
-            if sampled:
-                course = expect(runner, reading, planner, verifier, request, way.gamma)
-            else:
-                course = follow(runner, reading, planner, request)
-            courses[way].append(course)
+            courses[way].append(finish(drafting.along(reading, way, sampling)))
         drafting_s += time.perf_counter() - started
     return Evaluation(
         target=made.model.name,
@@ -96,10 +75,6 @@ def _ways(options: EvaluateOptions, made: Assembly) -> list[Way]:
     known = [name for name in made.drafters if name != NoDrafter.name]
     for name in options.drafters:
         if name not in known:
-            raise EngineError(f"drafter {name!r} is not there: choose one of {', '.join(known)}")
+            raise EngineError(unknown_drafter(name, known))
     names = options.drafters or known
     return [Way(name, gamma) for name in dict.fromkeys(names) for gamma in dict.fromkeys(options.gammas)]
-
-
-def _fail(row: SequenceState, error: Exception) -> NoReturn:
-    raise EngineError(f"the {row.drafter} drafter failed on {row.request.request_id}: {error}") from error

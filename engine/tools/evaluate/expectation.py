@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from specchat.engine.request import Request
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.speculation.round import run_round
 from specchat.engine.speculation.verify.verifier import Verifier
-from specchat.engine.tools.evaluate.course import Course, start
+from specchat.engine.tools.evaluate.course import Course, begun, read_prompt
+from specchat.engine.tools.evaluate.place import places_of
 from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner
 
 
 def expect(
     runner: TextRunner, reading: Reading, planner: Planner, verifier: Verifier, request: Request, gamma: int
-) -> Course:
+) -> Generator[None, None, Course]:
     """Draft for every place of a text, one position each, and judge the drafts by the target's own distributions.
 
-    β of a place is Σ min(p, q), of several tokens offered the chance that one of them is accepted; no draw decides. A
-    round is taken to go on with chance β from place to place, up to γ of them (Leviathan et al. 2023, section 3.1,
-    with each place's own β): what a drafter says behind its own drafts is taken to be what it says behind the text.
+    A step is a place. β of one is Σ min(p, q), of several tokens offered the chance that one of them is accepted; no
+    draw decides. A round is taken to go on with chance β from place to place, up to γ of them (Leviathan et al. 2023,
+    section 3.1, with each place's own β): what a drafter says behind its own drafts is taken to be what it says behind
+    the text.
 
     Args:
         runner: answers with what was read.
@@ -30,24 +32,25 @@ def expect(
         request: its prompt, its length and its temperature are the text's, its γ is 1.
         gamma: γ of the rounds that are expected.
     """
-    text, row = reading.text, start(runner, reading, planner, request)
+    text = reading.text
     course = Course(text.category, pass_s=reading.pass_s, emitted=len(text.reply))
-    betas: list[float] = []
-    for token in text.reply:
-        plan, (outcome,), timing = run_round(runner, [row], planner, verifier)
-        row.cached += 1
-        row.tokens.append(token)
-        planner.observe(row, [token])
-        if outcome.beta:
-            course.tested[0] += 1
-        betas.append(outcome.beta[0] if outcome.beta else 0.0)
-        if row.rounds:
-            course.draft_s += timing.draft
-            course.timed_steps += plan.steps
-        row.rounds += 1
-    planner.release(row)
+    with begun(runner, reading, planner, request) as row:
+        yield from read_prompt(row, reading, planner)
+        for token in text.reply:
+            plan, (outcome,), timing = run_round(runner, [row], planner, verifier)
+            row.cached += 1
+            row.tokens.append(token)
+            planner.observe(row, [token])
+            if outcome.beta:
+                course.tested[0] += 1
+            course.places += places_of(outcome, [token])
+            if row.rounds:
+                course.draft_s += timing.draft
+                course.timed_steps += plan.steps
+            row.rounds += 1
+            yield
+    betas = [place.beta for place in course.places]
     course.accepted[0] = sum(betas)
-    course.drafted = [beta >= 0.5 for beta in betas]
     course.rounds = _rounds(betas, gamma)
     course.lengths = Counter({gamma: round(course.rounds)})
     return course

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -19,7 +19,6 @@ from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.runner.tree_part import TreePlace
 from specchat.engine.tools.evaluate.texts import Text
 
-_SLOT = 0
 _PASSES = 5
 """Plain passes timed for each text."""
 
@@ -41,6 +40,8 @@ class Reading:
     """Time of the reading."""
     pass_s: float
     """Time of a plain pass at the end of the text."""
+    slot: int = 0
+    """Of the target's cache, that it was read in."""
 
     @property
     def agreed(self) -> int:
@@ -48,7 +49,7 @@ class Reading:
         return sum(ranks[0] == token for ranks, token in zip(self.likeliest, self.text.reply, strict=True))
 
 
-def passes(target: Runner, text: Text, chunk: int) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+def passes(target: Runner, text: Text, chunk: int, slot: int = 0) -> Iterator[tuple[Tensor | None, Tensor | None]]:
     """Read a text in chunks of so many tokens: first its prompt, for its keys and values, then its reply to be judged.
 
     Yields:
@@ -61,28 +62,31 @@ def passes(target: Runner, text: Text, chunk: int) -> Iterator[tuple[Tensor | No
         end = min(place + chunk, first if place < first else len(tokens) - 1)
         fed = to_device([tokens[place:end]], target.device)
         if place < first:
-            yield None, target.prefill(fed, [_SLOT], [place])
+            yield None, target.prefill(fed, [slot], [place])
         else:
-            logits, tapped = target.forward_tapped(fed, [_SLOT], [place])
+            logits, tapped = target.forward_tapped(fed, [slot], [place])
             yield logits[0], tapped
         place = end
 
 
 @torch.inference_mode()
-def read(target: Runner, text: Text, chunk: int, *, sampled: bool = False) -> Reading:
-    """Read a text with the target, in chunks of so many tokens; its logits are kept where the text was sampled."""
+def read(
+    target: Runner, text: Text, chunk: int, *, sampled: bool = False, slot: int = 0
+) -> Generator[None, None, Reading]:
+    """Read a text with the target, a chunk of so many tokens a step; its logits are kept where the text was sampled."""
     tokens = [*text.prompt, *text.reply]
     started = time.perf_counter()
     states: list[Tensor] = []
     likeliest: list[Tensor] = []
     kept: list[Tensor] = []
-    for logits, tapped in passes(target, text, chunk):
+    for logits, tapped in passes(target, text, chunk, slot):
         if logits is not None:
             likeliest.append(logits.topk(BRANCHES).indices)
             if sampled:
                 kept.append(logits.float().clone())
         if tapped is not None:
             states.append(tapped[0].clone())
+        yield
     seconds = time.perf_counter() - started
     tapped_states = torch.cat(states) if states else None
     return Reading(
@@ -92,17 +96,18 @@ def read(target: Runner, text: Text, chunk: int, *, sampled: bool = False) -> Re
         torch.cat(likeliest).tolist(),
         torch.cat(kept) if kept else None,
         seconds,
-        _plain_pass(target, tokens),
+        _plain_pass(target, tokens, slot),
+        slot,
     )
 
 
-def _plain_pass(target: Runner, tokens: Sequence[int]) -> float:
+def _plain_pass(target: Runner, tokens: Sequence[int], slot: int) -> float:
     """Median seconds of a pass over the text's last token, its choice on the host included."""
     fed = to_device([[tokens[-1]]], target.device)
     times = []
     for _ in range(_PASSES):
         started = time.perf_counter()
-        target.forward(fed, [_SLOT], [len(tokens) - 1]).argmax(-1).tolist()
+        target.forward(fed, [slot], [len(tokens) - 1]).argmax(-1).tolist()
         times.append(time.perf_counter() - started)
     return median(times)
 

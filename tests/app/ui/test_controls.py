@@ -179,7 +179,7 @@ def test_steps(name: str, value: Value, by: int, expected: Value) -> None:
 def test_every_step_of_every_control_is_a_value_and_reads_back() -> None:
     for control in CONTROLS:
         for value in control.steps:
-            if (control.name, value) != ("drafter", "model"):  # needs a draft model
+            if (control.name, value) not in (("drafter", "model"), ("drafter", "merged")):  # need draft models
                 changed = control.put(Settings(), value)
                 assert control.read(control.text(changed).split(" ")[0]) == value
 

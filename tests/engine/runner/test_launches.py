@@ -87,7 +87,7 @@ def test_a_round_of_a_published_head_launches_little(
 @pytest.mark.parametrize(
     ("drafter", "slots", "most"),
     [
-        ("model", 1, 55),
+        ("model", 1, 60),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in (
@@ -96,7 +96,7 @@ def test_a_round_of_a_published_head_launches_little(
                 ("bigram", 1, 30),
                 ("bigram", 3, 60),
                 ("combined", 1, 90),
-                ("model", 3, 110),
+                ("model", 3, 120),
                 ("combined", 3, 180),
             )
         ),

@@ -120,7 +120,7 @@ def replies(
         events += turn
     if not gives_up:
         assert made.target.hindrances == []
-        assert made.draft_runner is None or made.draft_runner.hindrances == []
+        assert all(runner.hindrances == [] for runner in made.draft_runners)
     ends = [event for event in events if isinstance(event, Finished)]
     assert {end.reason for end in ends} <= {FinishReason.LENGTH, FinishReason.EOS}
     return [ids_of([e for e in events if getattr(e, "request_id", None) == r.request_id]) for r in requests]

@@ -65,3 +65,48 @@ def test_common_prefix() -> None:
     assert common_prefix([], [1]) == 0
     assert common_prefix([1, 2], [1, 2, 3]) == 2
     assert common_prefix([1, 2, 4], [1, 2, 3]) == 2
+
+
+def test_what_another_is_about_to_read_waits_for_it_where_that_spares_a_pass() -> None:
+    begun, alike, other = [*range(20), 50], [*range(20), 51], [*range(30, 50), 52]
+    assert read_together(begun, alike, other) == [0, 2], "the second is lent twenty tokens"
+    assert read_together([1, *begun[2:]], [1, *alike[10:]], other) == [0, 1, 2], "one token alike spares no pass"
+
+
+def test_what_has_been_read_is_lent_to_all_that_one_pass_reads() -> None:
+    shared = list(range(60))
+    rows = [make_row(slot, [*shared, 90 + slot, slot], cached=0) for slot in range(9)]
+    rows[0].cached = len(rows[0].tokens) - 1
+
+    def borrow(row: SequenceState) -> None:
+        row.cached = len(shared)
+
+    assert Scheduler[None](9).read_together(rows[1:], 64, 100, borrow, ragged=False) == rows[1:]
+
+
+def test_a_ragged_pass_counts_tokens_and_a_padded_one_its_padding() -> None:
+    lengths = (40, 3, 3, 3, 3, 3, 3)
+    prompts = [[100 * n + k for k in range(length)] for n, length in enumerate(lengths)]
+    assert read_together(*prompts, ragged=False) == [0]
+    assert read_together(*prompts, ragged=True) == [*range(6)], "240 places at most hold what the pass gives"
+
+
+def read_together(*prompts: list[int], ragged: bool = True) -> list[int]:
+    """Which of these prompts one pass of 64 tokens reads."""
+    rows = [make_row(slot, prompt, 0) for slot, prompt in enumerate(prompts)]
+    scheduler: Scheduler[None] = Scheduler(len(rows))
+    together = scheduler.read_together(rows, 64, 100, lambda row: None, ragged=ragged)  # noqa: ARG005
+    return sorted(row.slot for row in together)
+
+
+def test_a_borrowed_slot_is_nobody_s_and_holds_nothing() -> None:
+    scheduler: Scheduler[None] = Scheduler(2)
+    hold(scheduler, 0, [1, 2, 3])
+    hold(scheduler, 1, [4, 5, 6])
+    assert scheduler.borrow() == 0  # used least recently
+    assert scheduler.place([1, 2, 3, 7]) == Placement(1, 0, 0)
+    scheduler.admit(make_row(1, [1, 2, 3, 7], 0))
+    assert not scheduler.has_room
+    assert scheduler.borrow() is None
+    scheduler.give_back(0)
+    assert scheduler.place([8, 9]).slot == 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from torch import Tensor
 
-from specchat.engine import Engine, EngineConfig, Event, Finished, Outbox, Request, Round
+from specchat.engine import Engine, EngineConfig, Event, Finished, Outbox, Prefilled, Request, Round
 from specchat.engine.progress import Progress
 from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.speculation.drafters import ngram, suffix
@@ -138,6 +139,39 @@ def test_prompts_that_wait_are_read_in_one_pass(drafter: str, monkeypatch: pytes
     for shapes in read.values():
         assert max(rows for rows, _ in shapes) >= 3
         assert all(rows * width <= 64 for rows, width in shapes)
+
+
+@pytest.mark.parametrize("drafter", ["none", "combined"])
+def test_prompts_that_begin_alike_take_as_many_passes_as_what_they_differ_in(
+    drafter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tiny_model()
+    shared = LONG[:40]
+    requests = [
+        Request(f"{n}", prompt_ids=(*shared, 200 + n, n), drafter=drafter, max_tokens=4) for n in (1, 2, 3, 4, 5)
+    ]
+    requests += [replace(requests[0], request_id=f"again {n}") for n in range(3)]
+    with tiny_engine(target, head=tiny_head(target), slots=8, chunk=64) as engine:
+        alone = [ids_of(list(engine.stream(request))) for request in requests]
+    read: list[tuple[int, ...]] = []
+    prefill = ModelRunner.prefill
+
+    def passes(runner: ModelRunner, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
+        read.append(tuple(tokens.shape))
+        return prefill(runner, tokens, *rest)
+
+    monkeypatch.setattr(ModelRunner, "prefill", passes)
+    with tiny_engine(target, head=tiny_head(target), slots=8, chunk=64) as engine:
+        engine.pause()
+        boxes = [Outbox() for _ in requests]
+        for request, box in zip(requests, boxes, strict=True):
+            engine.submit(request, box)
+        engine.resume()
+        together = [collected(box) for box in boxes]
+    assert [ids_of(events) for events in together] == alone
+    assert len(read) == 2, read
+    for events in together:
+        assert [event.done for event in events if isinstance(event, Prefilled)][-1] == len(shared) + 1
 
 
 def collected(box: Outbox) -> list[Event]:

@@ -94,6 +94,13 @@ def test_without_kernels_it_runs_in_bfloat16_and_says_why(default_model: Path, m
 
 
 @needs_kernels
+def test_instructions_that_are_not_used_are_named(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = "the AMX instructions of this processor gave other sums than its AVX-512 ones, so they are not used"
+    monkeypatch.setattr(library.Library, "notice", sentence)
+    assert sentence in assembled("smollm2-135m", default_model.parent).notices
+
+
+@needs_kernels
 def test_a_stated_dtype_or_none_leaves_the_kernels_out(default_model: Path) -> None:
     for about in ({"dtype": "float32"}, {"quantize": "none"}):
         made = assembled("smollm2-135m", default_model.parent, **about)

@@ -31,6 +31,17 @@ class Asked:
     budget: Budget | None
     """What it may cost, where that may be learnt."""
 
+    @property
+    def settled(self) -> Budget:
+        """What it may cost; fixed prices where they may not be learnt."""
+        line = 0 if self.row.request.gamma is None else self.gamma
+        return self.budget or repeatable(nominal_rate, line)
+
+    @property
+    def depth(self) -> int:
+        """Positions of a tree."""
+        return min(self.gamma, LONGEST)
+
 
 def grow(
     asked: Sequence[Asked],
@@ -54,7 +65,7 @@ def grow(
     drawn = [not row.request.sampling.greedy for row in rows]
     q = torch.empty(len(rows), MAX_GAMMA, len(known)) if any(drawn) else None
     drawers = [drawer_of(row, q[i]) if q is not None and drawn[i] else None for i, row in enumerate(rows)]
-    growths = [_growth(each, drawn=drawn[i]) for i, each in enumerate(asked)]
+    growths = [Growth(each.settled, each.depth, drawn=drawn[i]) for i, each in enumerate(asked)]
     steps = 0
     nodes = [[Node(0, 1.0, i)] for i in range(len(rows))]
     while any(nodes):
@@ -95,9 +106,3 @@ def grow(
         steps=steps,
     )
     return draft, growths
-
-
-def _growth(asked: Asked, *, drawn: bool) -> Growth:
-    line = 0 if asked.row.request.gamma is None else asked.gamma
-    budget = asked.budget or repeatable(nominal_rate, line=line)
-    return Growth(budget, min(asked.gamma, LONGEST), drawn=drawn)

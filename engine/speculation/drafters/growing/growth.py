@@ -13,25 +13,26 @@ Greedy tokens are not drawn: the whole tree is known, and its best tokens are ke
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate
-from operator import sub
+from operator import add, sub
 from typing import NamedTuple
 
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.runner.tree import BRANCHES, Tree
+from specchat.engine.runner.tree import BRANCHES, Tree, tree_from
 from specchat.engine.speculation.gamma.budget import Budget
 
-_EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
+EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
 _RATES = (0.01, 0.03, 0.07, 0.14, 0.3, 0.5, 0.6, 0.77, 0.8, 0.95, 0.98)
 """Acceptance rates of the default model's head between these edges, greedy; they depend on neither rank nor depth."""
 GRADES = len(_RATES)
 EXPECTED = {grade + drawn * GRADES: rate for drawn in (0, 1) for grade, rate in enumerate(_RATES)}
 """The rate first thought of, by bucket: grades of greedy tokens, then those of drawn ones."""
-_LEAST = 0.02
+LEAST = 0.02
 """Least price of a token: where passes cost nothing the places in them are what is short."""
-_HOPE = 0.6
+HOPE = 0.6
 """Chance of the likeliest token behind one that was accepted, on average: what going on behind a token may bring."""
 
 
@@ -69,7 +70,7 @@ class Growth:
 
     def __init__(self, budget: Budget, depth: int, *, drawn: bool) -> None:
         self.budget, self._depth, self._drawn = budget, depth, drawn
-        self._floor = max(min(map(sub, budget.passes[1:], budget.passes)), _LEAST)
+        self._floor = max(min(map(sub, budget.passes[1:], budget.passes)), LEAST)
         """No token is cheaper."""
         self._final = drawn or budget.line > 0
         """Whether what is offered stays; else the best of it is kept in the end."""
@@ -122,14 +123,14 @@ class Growth:
         found: list[tuple[float, int, Offered]] = []
         line, self._line = self._line, 0
         for place, each in enumerate(added, first):
-            worth = each.chance * _HOPE - price
+            worth = each.chance * HOPE - price
             on_line = self._level < self.budget.line and each.rank == 0 and each.node.place == line
             if on_line:
                 self._line, worth = place, max(worth, 0.0) + self.budget.step
             if worth > 0:
                 found.append((worth, place, each))
         found = sorted(found, key=lambda one: -one[0])[: MAX_GAMMA - len(self.columns)]
-        gain = sum(worth for worth, _, _ in found)
+        gain = added_up(worth for worth, _, _ in found)
         return sorted(((place, each) for _, place, each in found), key=lambda one: one[0]), gain
 
     def next_column(self, place: int) -> int:
@@ -152,7 +153,7 @@ class Growth:
     def tree(self) -> tuple[list[int], list[int], Tree]:
         """Tokens, buckets and tree; of greedy tokens those that pay best together."""
         if self._final:
-            return self.tokens, self.buckets, Tree(tuple(self.parents))
+            return self.tokens, self.buckets, tree_from(tuple(self.parents))
         order = sorted(range(len(self.tokens)), key=lambda i: (-self._chances[i], i))
         worth = [0.0]
         for count, gained in enumerate(accumulate(self._chances[i] for i in order[:MAX_GAMMA]), 1):
@@ -160,7 +161,7 @@ class Growth:
         kept = sorted(order[: worth.index(max(worth))])
         places = {0: 0, **{i + 1: place for place, i in enumerate(kept, 1)}}
         parents = tuple(places[self.parents[i]] for i in kept)
-        return [self.tokens[i] for i in kept], [self.buckets[i] for i in kept], Tree(parents)
+        return [self.tokens[i] for i in kept], [self.buckets[i] for i in kept], tree_from(parents)
 
     def _ranked(self, node: Node, shares: Sequence[float]) -> list[Offered]:
         """The tokens behind a node, by rank; none is likelier than the one before it."""
@@ -169,7 +170,7 @@ class Growth:
         for rank, share in enumerate(shares[:BRANCHES]):
             if share <= 0:
                 break
-            bucket = bisect_right(_EDGES, share) + (GRADES if self._drawn else 0)
+            bucket = bisect_right(EDGES, share) + (GRADES if self._drawn else 0)
             chance = min(chance, node.chance * self.budget.rate(bucket))
             if rank and chance <= self._floor:  # nor will later ones be offered
                 break
@@ -179,7 +180,7 @@ class Growth:
     def _price(self, more: int) -> float:
         """Of one token beside those there are and `more`."""
         count = min(len(self.tokens) + more, MAX_GAMMA - 1)
-        return max(self.budget.passes[count + 1] - self.budget.passes[count], _LEAST)
+        return max(self.budget.passes[count + 1] - self.budget.passes[count], LEAST)
 
 
 def nominal_rate(bucket: int) -> float:
@@ -187,11 +188,16 @@ def nominal_rate(bucket: int) -> float:
     return EXPECTED[bucket]
 
 
+def added_up(values: Iterable[float]) -> float:
+    """The sum, one value after the other: from Python 3.12 on `sum` rounds otherwise than the kernels do."""
+    return reduce(add, values, 0.0)
+
+
 def going_on(growths: Sequence[Growth], gains: Sequence[float]) -> list[int]:
     """Which rows take one more draft step: those that may learn costs share it, the others know only themselves."""
     alone = [i for i, growth in enumerate(growths) if growth.budget.repeatable]
     together = [i for i, growth in enumerate(growths) if not growth.budget.repeatable]
     going = [i for i in alone if gains[i] and gains[i] >= growths[i].budget.step]
-    if sum(gains[i] for i in together) > sum(growths[i].budget.step for i in together):
+    if added_up(gains[i] for i in together) > added_up(growths[i].budget.step for i in together):
         going += [i for i in together if gains[i]]
     return sorted(going)

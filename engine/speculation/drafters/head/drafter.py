@@ -19,8 +19,9 @@ from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.fixed_trees import BUCKETS, LATER, may_branch, offer
-from specchat.engine.speculation.drafters.growing.grow import Asked, grow
+from specchat.engine.speculation.drafters.growing.grow import Asked
 from specchat.engine.speculation.drafters.growing.growth import EXPECTED, GRADES
+from specchat.engine.speculation.drafters.growing.on_kernels import grow_on_kernels
 from specchat.engine.speculation.drafters.head.layers import Head, layer_of
 from specchat.engine.speculation.drafters.head.medusa import MedusaLayer
 from specchat.engine.speculation.drafters.head.memory import HeadMemory
@@ -77,7 +78,6 @@ class HeadDrafter(Drafter):
         self._memory = HeadMemory(self._layer, target.cache.slots)
         self._static: StaticSteps | None = None
         if isinstance(self._layer, PackedLayer):
-            self._known = vocabulary.tolist()
             self.buckets, self.later, self.expected = range(2 * GRADES), (), EXPECTED
             self.steady = DEFAULT_GAMMA
         elif isinstance(self._layer, TorchLayer | MedusaLayer) and target.graph_runner is not None:
@@ -171,8 +171,7 @@ class HeadDrafter(Drafter):
         layer = self._layer
         assert isinstance(layer, PackedLayer)
         asked = [Asked(*each) for each in zip(rows, gammas, budgets, strict=True)]
-        draft, _ = grow(asked, self._memory.read(rows), layer.go_on, self._known, self.support)
-        return draft
+        return grow_on_kernels(asked, self._memory.take_unread(rows), layer, self.support)
 
     def _tree(self, rows: Sequence[SequenceState], tree: Tree) -> Draft:
         """The same tree for rows that are all greedy, or all not."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from specchat.engine.kernels.chains import Chains, Ints
 from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights, LayerWeights, check_sizes
 from specchat.engine.kernels.draft_head import STATE, HeadWeights, PackedHead
+from specchat.engine.kernels.grown_trees import GrownTree, GrowthRules, ReadTokens, WantedTree
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_linear import QuantizedLinear
@@ -68,8 +69,8 @@ class PackedLayer:
         self._head.attach(self._states, self._keys, self._values)
         self._scored = 1
         """Places per row that the last step scored."""
-        self._read: list[tuple[int, int, Tensor]] = []
-        """What the target has read and no state was made of: slot, first column, hidden states [n, taps x d]."""
+        self._read: list[ReadTokens] = []
+        """What the target has read and no state was made of."""
         self._unfused = 0
 
     @property
@@ -88,9 +89,10 @@ class PackedLayer:
         return min(times)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the states of the first `length` tokens."""
+        """Copy the states of the first `length` tokens, by numpy for the reason that `KVCache.copy` gives."""
         self._fuse()
-        self._states[target, :length] = self._states[source, :length]
+        states = self._states.numpy()
+        states[target, :length] = states[source, :length]
 
     def absorb(
         self,
@@ -102,24 +104,24 @@ class PackedLayer:
         """Keep the states of the tokens that are wanted; they are made when somebody asks for them."""
         counts = [len(part) for part in tapped] if lengths is None else lengths
         for part, slot, start, count in zip(tapped, slots, starts, counts, strict=True):
-            self._read.append((slot, start, part if len(part) == count else part[:count]))
+            self._read.append(ReadTokens(slot, start, (part if len(part) == count else part[:count]).contiguous()))
             self._unfused += count
         if self._unfused >= _MOST_UNFUSED:
             self._fuse()
 
     def _fuse(self) -> None:
         """Make the states of what the target has read since the last time."""
-        if not self._read:
-            return
-        parts = [part for _, _, part in self._read]
-        # Lists first: beside a pass each call into numpy is felt.
-        slots = [slot for slot, _, part in self._read for _ in range(len(part))]
-        columns = [column for _, start, part in self._read for column in range(start, start + len(part))]
-        places = np.array([slots, columns], dtype=np.int32)
-        self._head.absorb(
-            places[0], places[1], parts[0] if len(parts) == 1 else torch.cat(parts), torch.get_num_threads()
-        )
+        if self._read:
+            self._head.absorb(self._read, torch.get_num_threads())
+            self._read, self._unfused = [], 0
+
+    def grow(
+        self, wanted: Sequence[WantedTree], q: Tensor | None, known: Tensor, rules: GrowthRules
+    ) -> tuple[list[GrownTree], int]:
+        """All steps of the trees of B rows in one call (`PackedHead.grow`)."""
+        grown = self._head.grow(self._read, wanted, q, known, rules, torch.get_num_threads())
         self._read, self._unfused = [], 0
+        return grown
 
     def read(self, rows: Sequence[SequenceState], begins: Sequence[int], ends: Sequence[int]) -> Scores:
         """Read places of all rows, of each as many as it has."""

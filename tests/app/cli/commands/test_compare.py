@@ -140,6 +140,8 @@ def test_a_difference_is_located_and_its_gap_is_given(
         (("x", "--right", "ngram:gamma=1,gamma=2"), "has gamma twice"),
         (("x", "--right", "none:gamma=4"), "none drafts nothing"),
         (("x", "--right", "model"), "drafter model needs a draft model"),
+        (("x", "--right", "merged:draft=a"), "drafter merged needs several draft models"),
+        (("x", "--right", "merged:draft=a,target=b,target=c,draft=d"), "has target twice"),
         (("x", "--order", "random"), "--order 'random' is not known"),
         (("x", "--repeat", "0"), "--repeat is 0"),
         (("x", "--file", "y"), "both a prompt and --file are given"),

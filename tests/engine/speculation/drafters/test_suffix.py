@@ -124,3 +124,14 @@ def draft(text: list[int], count: int, drafter: SuffixDrafter | None = None) -> 
     assert isinstance(made.tokens, list)
     assert made.buckets is not None
     return made.tokens[0], made.buckets[0]
+
+
+@given(texts)
+def test_a_long_match_is_known_before_drafting(text: list[int]) -> None:
+    request = Request("r", prompt_ids=(1,))
+    row = SequenceState(request, Outbox(), 0, [1, *text], 1, 0, 0, None, "suffix")  # type: ignore[arg-type]
+    drafter = SuffixDrafter()
+    drafter.admit(row)
+    buckets = drafter.propose([row], [8]).buckets
+    assert buckets is not None
+    assert drafter.has_long_match(row) == (bool(buckets[0]) and buckets[0][0] >= SURE)

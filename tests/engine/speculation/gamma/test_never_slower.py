@@ -27,6 +27,8 @@ _TOKENS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 33, 65)
 _MS = (2.7, 2.75, 3.1, 3.2, 3.45, 3.9, 4.5, 6.5, 8.6, 17, 34)
 REST_S = 0.0003
 REPLY = 48
+SLOWING = 0.155
+"""Rate of acceptance at which the best drafts make replies slower by 5 %."""
 COLD = 60
 """Rounds after which the controller must have found out."""
 
@@ -97,11 +99,11 @@ class Machine:
             self.gamma.observe_plain(models)
 
 
-def chains(machine: Machine, rate: float, replies: int, buckets: Sequence[int] = ()) -> None:
+def chains(machine: Machine, rate: float, replies: int, buckets: Sequence[int] = (), reply: int = REPLY) -> None:
     """Replies of a drafter of chains whose tokens are accepted at this rate."""
     for _ in range(replies):
         models = [machine.gamma.acceptance("drafter", buckets) for _ in range(machine.rows)]
-        left = [REPLY] * machine.rows
+        left = [reply] * machine.rows
         while min(left) > 0:
             rooms = [max(0, min(LIMIT, each - 1)) for each in left]
             asked = machine.gamma.choose(models, rooms, machine.rows)
@@ -123,17 +125,20 @@ def chain_tokens(rate: float, length: int) -> float:
     return 1 + sum(accumulate([rate] * length, mul))
 
 
-def growing(machine: Machine, sure: float, replies: int) -> None:
-    """Replies of a drafter whose trees grow: it is sure of this share of its tokens, of the others not."""
+def growing(machine: Machine, sure: float, replies: int, truth: float = 1.0, reply: int = REPLY) -> None:
+    """Replies of a drafter whose trees grow: it is sure of this share of its tokens, of the others not.
+
+    A token is accepted by `truth` times the chance that it seems to have.
+    """
     for _ in range(replies):
         models = [
             machine.gamma.acceptance("drafter", tuple(EXPECTED), (), None, EXPECTED, growing=True)
             for _ in range(machine.rows)
         ]
-        left = [REPLY] * machine.rows
+        left = [reply] * machine.rows
         while min(left) > 0:
             asked = machine.gamma.choose(models, [LIMIT] * machine.rows, machine.rows)
-            drafts, steps, tokens = _grown(machine, models, asked, sure)
+            drafts, steps, tokens = _grown(machine, models, asked, sure, truth)
             kept = machine.gamma.trim(
                 models,
                 [steps] * machine.rows,
@@ -147,7 +152,7 @@ def growing(machine: Machine, sure: float, replies: int) -> None:
 
 
 def _grown(
-    machine: Machine, models: Sequence[AcceptanceModel], asked: Sequence[int], sure: float
+    machine: Machine, models: Sequence[AcceptanceModel], asked: Sequence[int], sure: float, truth: float
 ) -> tuple[list[VerifiedDraft], int, float]:
     """The drafts of a round with what is accepted of them, draft steps, and the tokens to be expected."""
     mine = [i for i, gamma in enumerate(asked) if gamma]
@@ -163,7 +168,7 @@ def _grown(
             added = growth.offers([replace(node, source=k) for k, node in enumerate(level)], shares)
             for each in added:
                 growth.add(each, 0)
-                chances[len(growth.tokens)] = chances[each.node.place] * shares[each.node.source][each.rank]
+                chances[len(growth.tokens)] = truth * chances[each.node.place] * shares[each.node.source][each.rank]
             promises.append(growth.promising(added))
         nodes = [[] for _ in mine]
         for k in going_on(growths, [gain for _, gain in promises]):
@@ -238,6 +243,25 @@ def test_text_that_cannot_be_drafted_costs_3_percent_at_most(rows: int, step_s: 
     cold, warm = speeds(rows, step_s, lambda machine: chains(machine, 0.05, 5), seeds=2)
     assert cold > plain(rows) / 1.03
     assert warm > plain(rows) / 1.03
+
+
+@pytest.mark.parametrize(
+    "play",
+    [
+        pytest.param(lambda machine: chains(machine, SLOWING, 1, reply=64), id="chains"),
+        pytest.param(lambda machine: growing(machine, 0.3, 1, 0.58, reply=64), id="a head that promises too much"),
+    ],
+)
+def test_a_first_reply_that_drafts_would_slow_down_by_5_percent_loses_3_at_most(
+    play: Callable[[Machine], None],
+) -> None:
+    slowed = chain_tokens(SLOWING, 1) / (head_step(1) + pass_s(1, 1) + REST_S) / plain(1)
+    assert slowed == pytest.approx(0.95, abs=0.003)
+    machines = [Machine(1, head_step, seed) for seed in range(16)]
+    for machine in machines:
+        machine.latency.observe_step("drafter", 1, machine.noisy(head_step(1)))  # as the planner does of a head
+        play(machine)
+    assert mean(machine.all.tokens / machine.all.seconds for machine in machines) > plain(1) / 1.03
 
 
 @pytest.mark.slow

@@ -1,0 +1,150 @@
+// Drafts of a head: all steps of all rows' trees.
+#include <algorithm>
+
+#include "head.h"
+#include "pieces.h"
+#include "rng.h"
+#include "variants.h"
+
+namespace sk {
+
+namespace {
+
+// The places of one step.
+struct Places {
+    std::vector<int64_t> ids;
+    std::vector<int32_t> slots, positions, columns, prefixes, offsets{0}, ancestors, sources, judged;
+
+    void add(int64_t id, int32_t slot, int32_t position, int32_t column, int32_t prefix, int32_t source) {
+        ids.push_back(id);
+        slots.push_back(slot);
+        positions.push_back(position);
+        columns.push_back(column);
+        prefixes.push_back(prefix);
+        offsets.push_back(int32_t(ancestors.size()));
+        sources.push_back(source);
+    }
+
+    // Judges the last one.
+    void judge() { judged.push_back(int32_t(ids.size()) - 1); }
+
+    sk_head_step step(float* logits, int32_t* best, float* shares, int32_t branches, int32_t threads) const {
+        sk_head_step step{};
+        sk_batch& batch = step.batch;
+        batch.tokens = int64_t(ids.size());
+        batch.ids = ids.data();
+        batch.slots = slots.data();
+        batch.positions = positions.data();
+        batch.columns = columns.data();
+        batch.prefixes = prefixes.data();
+        batch.ancestor_offsets = offsets.data();
+        batch.ancestors = ancestors.data();
+        batch.judged_count = int64_t(judged.size());
+        batch.judged = judged.data();
+        batch.logits = logits;
+        batch.best = best;
+        batch.shares = shares;
+        batch.best_count = branches;
+        batch.threads = threads;
+        step.sources = sources.data();
+        return step;
+    }
+};
+
+// What the rows have to read, of each the last place judged.
+Places unread(const sk_growing& all) {
+    Places places;
+    for (int64_t r = 0; r < all.row_count; r++) {
+        const sk_growth& row = all.rows[r];
+        for (int32_t at = row.begin; at < row.end; at++) places.add(row.ids[at - row.begin], row.slot, at, at, at, -1);
+        places.judge();
+    }
+    return places;
+}
+
+// The drafted tokens that rows go on from.
+Places gone_on(std::vector<Growth>& growths) {
+    Places places;
+    for (Growth& growth : growths) {
+        if (growth.over()) continue;
+        const sk_growth& row = growth.row();
+        growth.go_on(int64_t(places.ids.size()));
+        const int32_t before = row.end - 1;
+        for (const Promising& each : growth.promising()) {
+            const std::vector<int32_t> path = growth.columns_before(each.place);
+            for (int32_t column : path) places.ancestors.push_back(before + column);
+            places.add(growth.token(each.place), row.slot, row.end + int32_t(path.size()),
+                       before + growth.column(each.place), row.end, int32_t(each.source));
+            places.judge();
+        }
+    }
+    return places;
+}
+
+}  // namespace
+
+std::string Head::grow(sk_growing& all) {
+    std::lock_guard<std::mutex> lock(pool_.mutex);
+    start(all.threads);
+    take_in(all.read_count, all.read);
+    const int64_t size = layer_.model().vocabulary;
+    std::vector<Growth> growths;
+    for (int64_t r = 0; r < all.row_count; r++) {
+        if (all.rows[r].begin >= all.rows[r].end) return "a row has no place to read";
+        growths.emplace_back(all, all.rows[r], r);
+    }
+    all.steps = 0;
+    for (Places places = unread(all); !places.ids.empty(); places = gone_on(growths)) {
+        const int64_t judged = int64_t(places.judged.size());
+        const sk_head_step next = places.step(logits_.reserve(judged * size), best_.reserve(judged * all.branches),
+                                              shares_.reserve(judged * all.branches), all.branches, all.threads);
+        std::string wrong = fault(next);
+        if (!wrong.empty()) return wrong;
+        step(next);
+        all.steps++;
+        draw(growths, all);
+        for (Growth& growth : growths) growth.find_promising();
+        settle_who_goes_on(growths);
+    }
+    for (Growth& growth : growths) growth.finish();
+    return "";
+}
+
+// Offers tokens behind all nodes that were scored. The distributions that they are drawn from are made together; the
+// draws of a row depend on how many tokens it has by then.
+void Head::draw(std::vector<Growth>& growths, const sk_growing& all) {
+    const int64_t size = layer_.model().vocabulary;
+    std::vector<std::pair<const Growth*, const GrownNode*>> nodes;
+    for (Growth& growth : growths) {
+        int32_t before = -1;
+        for (const Offered& each : growth.offers(shares_.get())) {
+            if (growth.drawn() && each.node.place != before) nodes.emplace_back(&growth, &each.node);
+            before = each.node.place;
+        }
+    }
+    while (drawn_from_.size() < nodes.size()) drawn_from_.emplace_back();
+    auto piece = [&](int64_t i, int) {
+        const sk_growth& row = nodes[size_t(i)].first->row();
+        const GrownNode& node = *nodes[size_t(i)].second;
+        drawn_from_[size_t(i)].standardise_into(*kernels_, logits_.get() + node.source * size, size, *row.sampling,
+                                                row.q + node.place * size);
+    };
+    pool_.each(int64_t(nodes.size()), piece);
+    size_t next = 0;
+    for (Growth& growth : growths) {
+        int32_t before = -1;
+        const sk_growth& row = growth.row();
+        for (const Offered& each : growth.offered()) {
+            int64_t place = best_.get()[each.node.source * all.branches + each.rank];
+            if (growth.drawn()) {
+                if (each.node.place != before) next++;
+                place = drawn_from_[next - 1].take(
+                    uniform(row.seed, row.number, uint64_t(all.stream), uint64_t(growth.count())));
+            }
+            before = each.node.place;
+            if (place >= 0) growth.add(each, all.known[place]);
+        }
+    }
+}
+
+}  // namespace sk

@@ -1,0 +1,93 @@
+"""Two drafters along one reply, token by token, on an engine that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from specchat.engine.engine import Engine
+from specchat.engine.errors import EngineError, unknown_drafter
+from specchat.engine.request import Request
+from specchat.engine.sequence.detokenizer import Detokenizer
+from specchat.engine.sequence.prompt import encode
+from specchat.engine.tools.evaluate.course import Course
+from specchat.engine.tools.evaluate.drafting import Drafting
+from specchat.engine.tools.evaluate.figures import Figures
+from specchat.engine.tools.evaluate.place import Place
+from specchat.engine.tools.evaluate.report import Way
+from specchat.engine.tools.evaluate.text_runner import read
+from specchat.engine.tools.evaluate.texts import Text
+from specchat.engine.worker.assembly import Assembly
+
+OTHER_PROMPT = "it cannot be read: model, template or an earlier message are not those that this reply was made with"
+
+MOST_SAMPLED = 500
+"""Tokens of a sampled reply that are read: the target's logits are kept for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """What each of two drafters had for every token of a reply."""
+
+    temperature: float
+    """That the reply's tokens were drawn at; 0 greedy."""
+    figures: tuple[Figures, Figures]
+    """Of each drafter, over the reply."""
+    places: tuple[Sequence[Place], Sequence[Place]]
+    """Of each drafter, one for each token of the reply."""
+    names: Mapping[int, str]
+    """Text of every token that was proposed."""
+
+
+def align(
+    engine: Engine, request: Request, reply: Sequence[int], prompt_tokens: int, drafters: tuple[str, str], gamma: int
+) -> Future[Alignment]:
+    """Read a reply with the target of a running engine, then let two drafters draft along it, beside its requests.
+
+    Args:
+        engine: whose models are loaded.
+        request: the reply's prompt; its sampling says how the reply's tokens were chosen.
+        reply: token ids.
+        prompt_tokens: how long the prompt was for the reply.
+        drafters: their names.
+        gamma: draft length.
+
+    Returns:
+        What they had; an `EngineError` where the engine has no such drafter, or the prompt is another by now.
+    """
+
+    def work(made: Assembly, slot: int) -> Generator[None, None, Alignment]:
+        for name in drafters:
+            if name not in made.drafters:
+                raise EngineError(unknown_drafter(name, made.drafters))
+        prompt = encode(request, made.model.tokenizer)
+        if len(prompt) != prompt_tokens:
+            raise EngineError(OTHER_PROMPT)
+        sampling = request.sampling
+        room = max(made.target.context - len(prompt) - 1, 0)
+        if not sampling.greedy:
+            room = min(room, MOST_SAMPLED)
+        text = Text("this reply", "", tuple(prompt), tuple(reply[:room]))
+        if not text.reply:
+            raise EngineError("it cannot be read: it has no token")
+        reading = yield from read(
+            made.target, text, engine.config.prefill_chunk, sampled=not sampling.greedy, slot=slot
+        )
+        drafting = Drafting(made)
+        one = yield from drafting.along(reading, Way(drafters[0], gamma), sampling)
+        other = yield from drafting.along(reading, Way(drafters[1], gamma), sampling)
+        named = Detokenizer(made.model.tokenizer, ())
+        return Alignment(
+            temperature=0.0 if sampling.greedy else sampling.temperature,
+            figures=(Figures.of(drafters[0], gamma, "", [one]), Figures.of(drafters[1], gamma, "", [other])),
+            places=(one.places, other.places),
+            names={token: named.name(token) for token in _offered(one, other)},
+        )
+
+    return engine.borrow(work)
+
+
+def _offered(*courses: Course) -> set[int]:
+    """Every token that was proposed in these courses."""
+    return {token for course in courses for place in course.places for token in place.offered}

@@ -1,0 +1,53 @@
+"""Draft models for a target: one, or several that are merged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specchat.engine.config import EngineConfig
+from specchat.engine.errors import EngineError
+from specchat.engine.models.store import ModelStore
+from specchat.engine.models.vocabulary import check_vocabularies
+from specchat.engine.progress import Progress
+from specchat.engine.speculation.drafters.head.folder import is_head
+from specchat.engine.speculation.drafters.look_ahead.folder import is_look_ahead
+from specchat.engine.speculation.drafters.merged import MOST_MODELS
+from specchat.engine.speculation.drafters.published.find import find_published
+from specchat.engine.speculation.drafters.tables.folder import is_tables
+from specchat.engine.worker.obtain import Model, Obtained, obtain_model
+
+
+def obtain_drafts(config: EngineConfig, target: Model, progress: Progress) -> list[Obtained]:
+    """The draft models that are named.
+
+    Raises:
+        EngineError: one cannot be had, loaded or run, or does not fit the target; or they cannot be merged.
+    """
+    several = len(config.drafts) > 1
+    if several:
+        _check_several(config, progress)
+    return [_obtain(spec, config, target, progress, several=several) for spec in config.drafts]
+
+
+def _obtain(spec: str, config: EngineConfig, target: Model, progress: Progress, *, several: bool) -> Obtained:
+    draft = obtain_model(spec, config, target.device, progress, stage="draft")
+    try:
+        check_vocabularies(target.tokenizer, draft.model.tokenizer, target.eos_ids, draft.model.eos_ids)
+    except EngineError as error:
+        if several:
+            raise EngineError(f"{spec} cannot be one of the drafts: {error}") from error
+        raise
+    return draft
+
+
+def _check_several(config: EngineConfig, progress: Progress) -> None:
+    """Refuse drafts that cannot be merged before any is loaded."""
+    if len(config.drafts) > MOST_MODELS:
+        raise EngineError(
+            f"{len(config.drafts)} draft models are named, and at most {MOST_MODELS} can be merged: leave some out"
+        )
+    for spec in config.drafts:
+        folder = Path(spec).expanduser()
+        of_its_own = is_look_ahead(folder) or is_tables(folder) or is_head(folder)
+        if of_its_own or find_published(spec, ModelStore(config.models), progress):
+            raise EngineError(f"{spec} is no draft model, and only those are merged: name it alone or leave it out")

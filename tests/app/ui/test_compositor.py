@@ -1,0 +1,63 @@
+"""What is drawn of a change is what Textual's own compositor would draw there."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from rich.style import Style
+from textual._compositor import ChopsUpdate
+from textual.geometry import Region
+from textual.strip import Strip
+
+from specchat.app.ui.widgets.compositor import NarrowCompositor
+from tests.app.views import NARROW, WIDE, Replay
+
+Cell = tuple[str, Style | None]
+
+
+def cells(strip: Strip) -> list[Cell]:
+    """Character and style of each; nothing in these replays is wider than one."""
+    return [(character, segment.style) for segment in strip for character in segment.text]
+
+
+def drawn(update: ChopsUpdate, y: int, x1: int, x2: int) -> list[Cell]:
+    """What an update writes into these cells."""
+    row: dict[int, Cell] = {}
+    for x, strip in update.chops[y].items():
+        if strip is not None:
+            row |= dict(enumerate(cells(strip), x))
+    return [row[x] for x in range(x1, x2)]
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+async def test_a_part_of_the_screen_looks_as_the_whole_does_there(size: tuple[int, int]) -> None:
+    replay, draws = Replay("code"), random.Random(15)
+    async with replay.app.run_test(size=size) as pilot:
+        await replay.at(pilot, 0.6)
+        compositor = replay.screen._compositor
+        assert isinstance(compositor, NarrowCompositor)
+        whole = [cells(strip) for strip in compositor.render_strips()]
+        width, height = size
+        for _ in range(60):
+            for _ in range(draws.choice((1, 1, 2, 3, 8))):
+                x, y = draws.randrange(width), draws.randrange(height)
+                changed = Region(x, y, draws.randint(1, width - x), draws.randint(1, min(height - y, 6)))
+                compositor._dirty_regions.add(changed)
+            update = compositor.render_partial_update()
+            assert update is not None
+            for line, x1, x2 in update.spans:
+                assert drawn(update, line, x1, x2) == whole[line][x1:x2]
+
+
+async def test_widgets_that_are_not_seen_in_it_are_not_asked() -> None:
+    replay = Replay("code")
+    async with replay.app.run_test(size=WIDE) as pilot:
+        await replay.at(pilot, 0.6)
+        compositor = replay.screen._compositor
+        transcript = replay.screen.query_one("#transcript").region
+        compositor._dirty_regions.clear()
+        compositor._dirty_regions.add(Region(transcript.x, transcript.y + 2, 20, 1))
+        update = compositor.render_partial_update()
+        assert update is not None
+        assert sum(strip is not None for row in update.chops for strip in row.values()) == 1

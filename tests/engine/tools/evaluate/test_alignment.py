@@ -1,0 +1,111 @@
+"""Two drafters along a reply, on an engine that runs: what they had is what they have in generation."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future
+
+import pytest
+
+from specchat.engine import Engine, EngineError, Event, Fate, Outbox, Round, Sampling
+from specchat.engine.tools.evaluate import Alignment, align
+from specchat.engine.worker.assembly import Assembly
+from tests.engine.tiny import ask, ended, ids_of, tiny_engine
+
+GAMMA = 3
+PROMPT = "the dog barks at the fox at the dog"
+LONG = ask("0123 0123 01", "long", max_tokens=60, drafter="ngram", gamma=GAMMA)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with tiny_engine(slots=2) as running:
+        yield running
+
+
+def reply_of(engine: Engine, drafter: str, **options: object) -> list[Event]:
+    return list(engine.stream(ask(PROMPT, drafter=drafter, gamma=GAMMA, max_tokens=30, **options)))
+
+
+def compared(engine: Engine, events: Sequence[Event], *drafters: str, **options: object) -> Future[Alignment]:
+    first = next(event for event in events if isinstance(event, Round))
+    request = ask(PROMPT, "again", **options)
+    return align(engine, request, ids_of(list(events)), first.position, (drafters[0], drafters[1]), GAMMA)
+
+
+def test_a_drafter_has_the_tokens_that_it_had_in_generation(engine: Engine) -> None:
+    replies = [reply_of(engine, drafter) for drafter in ("suffix", "early-exit")]
+    alignment = compared(engine, replies[0], "suffix", "early-exit").result(60)
+    for events, places, figures in zip(replies, alignment.places, alignment.figures, strict=True):
+        rounds = [event for event in events if isinstance(event, Round)]
+        fates = [token.fate for each in rounds for token in each.tokens()]
+        said = [fate for fate in fates if fate not in (Fate.REJECTED, Fate.DISCARDED)]
+        assert [place.had for place in places] == [fate is Fate.ACCEPTED for fate in said]
+        assert figures.tau == len(said) / len(rounds)
+        judged = [event.drafted[: event.tested] for event in rounds]
+        assert [token for place in places for token in place.offered] == [token for each in judged for token in each]
+    assert any(place.had for place in alignment.places[0])
+
+
+def test_it_changes_nothing_for_replies_that_run_beside_it(engine: Engine) -> None:
+    alone, events = ids_of(list(engine.stream(LONG))), reply_of(engine, "suffix")
+    box = Outbox()
+    engine.submit(LONG, box)
+    beside = [compared(engine, events, "suffix", "recycling") for _ in range(2)]
+    assert ids_of(ended(box)) == alone
+    first, other = (result.result(60).places for result in beside)
+    assert other == first
+
+
+def test_a_sampled_reply_is_judged_by_what_is_expected(engine: Engine) -> None:
+    sampling = Sampling(temperature=1.0, seed=5)
+    alignment = compared(engine, reply_of(engine, "suffix", sampling=sampling), "suffix", "random", sampling=sampling)
+    found = alignment.result(60)
+    assert found.temperature == 1.0
+    assert any(0 < place.beta < 1 for place in found.places[0])
+    assert all(place.had == (place.beta >= 0.5) for place in found.places[0])
+
+
+def test_it_waits_for_a_slot_and_gives_it_back() -> None:
+    with tiny_engine(slots=1) as engine:
+        events = reply_of(engine, "suffix")
+        box = Outbox()
+        engine.submit(LONG, box)
+        dropped, kept = (compared(engine, events, "suffix", "copy") for _ in range(2))
+        assert dropped.cancel()
+        assert kept.result(60).figures[0].drafter == "suffix"
+        ended(box)
+        assert ids_of(reply_of(engine, "suffix")) == ids_of(events)
+
+
+def test_a_drafter_that_is_not_there_is_named(engine: Engine) -> None:
+    with pytest.raises(EngineError, match=r"drafter 'model' is not there \(it needs --draft\): choose one of"):
+        compared(engine, reply_of(engine, "suffix"), "suffix", "model").result(60)
+
+
+def test_another_prompt_is_told_of(engine: Engine) -> None:
+    result = align(engine, ask("another prompt"), [1, 2, 3], 5, ("suffix", "copy"), GAMMA)
+    with pytest.raises(EngineError, match="are not those that this reply was made with"):
+        result.result(60)
+
+
+def test_work_that_fails_costs_nothing_else(engine: Engine) -> None:
+    def fails(made: Assembly, slot: int) -> Generator[None, None, None]:  # noqa: ARG001
+        yield
+        raise ValueError("no luck")
+
+    with pytest.raises(EngineError, match=r"internal error \(ValueError: no luck\)"):
+        engine.borrow(fails).result(60)
+    assert compared(engine, reply_of(engine, "suffix"), "suffix", "copy").result(60)
+
+
+def test_an_engine_that_ends_says_so() -> None:
+    def never_ends(made: Assembly, slot: int) -> Generator[None, None, None]:  # noqa: ARG001
+        while True:
+            yield
+
+    with tiny_engine() as engine:
+        under_way = engine.borrow(never_ends)
+    for result in (under_way, engine.borrow(never_ends)):
+        with pytest.raises(EngineError, match="the engine is closed"):
+            result.result(60)
