@@ -1,7 +1,13 @@
-"""Cross-entropy of a draft head's distributions against the target's, computed in chunks of positions."""
+"""Losses of a draft head's distributions against the target's, computed in chunks of positions.
+
+`cross_entropy` is that of the usual distillation. `acceptance_loss` is the negative logarithm of the chance
+α = Σ min(p, q) that a drafted token is accepted (LK losses, likelihood form: Samarin et al. 2026, arXiv 2602.23881):
+where p is all on one token the two are the same, elsewhere a head that cannot follow p is not made to cover all of it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +17,8 @@ from torch.autograd.function import once_differentiable
 
 _CHUNK = 256
 """Positions per chunk: their scores fit into a processor's cache."""
+_LEAST_OVERLAP = 1e-4
+"""Below it the gradient of the logarithm is held, so that no position outweighs all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +53,41 @@ def cross_entropy(drafted: Tensor, vocabulary: Tensor, truth: Truth) -> tuple[Te
             renormalised over them: probability outside adds nothing to the loss.
         truth: of the same positions.
     """
-    loss, overlap, top = _CrossEntropy.apply(drafted, vocabulary, truth)  # type: ignore[no-untyped-call]
+    return _loss(drafted, vocabulary, truth, _cross_entropy)
+
+
+def acceptance_loss(drafted: Tensor, vocabulary: Tensor, truth: Truth) -> tuple[Tensor, Agreement]:
+    """Mean over the counted positions of -log Σ min(p, q); arguments as for `cross_entropy`."""
+    return _loss(drafted, vocabulary, truth, _acceptance_loss)
+
+
+_Losses = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From p and log q, [N, V'] each, the loss [N] of each position, and its gradient [N, V'] by the scores."""
+
+
+def _cross_entropy(p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
+    return -(p * log_q).sum(-1), log_q.exp().mul_(p.sum(-1, keepdim=True)).sub_(p)
+
+
+def _acceptance_loss(p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
+    q = log_q.exp()
+    overlap = torch.minimum(p, q).sum(-1, keepdim=True).clamp_(min=_LEAST_OVERLAP)
+    short = torch.where(q < p, q, 0.0)
+    return -overlap.log()[:, 0], q.mul_(short.sum(-1, keepdim=True)).sub_(short).div_(overlap)
+
+
+def _loss(drafted: Tensor, vocabulary: Tensor, truth: Truth, losses: _Losses) -> tuple[Tensor, Agreement]:
+    loss, overlap, top = _ChunkedLoss.apply(drafted, vocabulary, truth, losses)  # type: ignore[no-untyped-call]
     return loss, Agreement(overlap, top, truth.counted.sum())
 
 
-class _CrossEntropy(torch.autograd.Function):
-    """Cross-entropy whose gradient with respect to the scores, q Σp - p, is computed in the forward pass."""
+class _ChunkedLoss(torch.autograd.Function):
+    """Mean loss whose gradient is computed in the forward pass, while a chunk's scores are there."""
 
     @staticmethod
-    def forward(ctx: Any, drafted: Tensor, vocabulary: Tensor, truth: Truth) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, drafted: Tensor, vocabulary: Tensor, truth: Truth, losses: _Losses
+    ) -> tuple[Tensor, Tensor, Tensor]:
         index = truth.counted.nonzero()[:, 0]
         weight = 1 / max(len(index), 1)
         loss, overlap, top = (torch.zeros((), device=drafted.device) for _ in range(3))
@@ -61,17 +95,16 @@ class _CrossEntropy(torch.autograd.Function):
         for part in torch.split(index, _CHUNK):
             p = (truth.hidden[part] @ vocabulary.T).float().sub_(truth.log_total[part, None]).exp_()
             log_q = (drafted[part] @ vocabulary.T).float().log_softmax(-1)
-            loss -= (p * log_q).sum() * weight
+            one, toward = losses(p, log_q)
+            loss += one.sum() * weight
             top += (log_q.argmax(-1) == p.argmax(-1)).sum()
-            q = log_q.exp_()
-            overlap += torch.minimum(p, q).sum()
-            toward = q.mul_(p.sum(-1, keepdim=True)).sub_(p).mul_(weight)
-            gradient[part] = (toward.to(vocabulary.dtype) @ vocabulary).to(gradient.dtype)
+            overlap += torch.minimum(p, log_q.exp_()).sum()
+            gradient[part] = (toward.mul_(weight).to(vocabulary.dtype) @ vocabulary).to(gradient.dtype)
         ctx.save_for_backward(gradient)
         ctx.mark_non_differentiable(overlap, top)
         return loss, overlap, top
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, loss: Tensor, *_: Any) -> tuple[Tensor, None, None]:
-        return ctx.saved_tensors[0] * loss, None, None
+    def backward(ctx: Any, loss: Tensor, *_: Any) -> tuple[Tensor, None, None, None]:
+        return ctx.saved_tensors[0] * loss, None, None, None

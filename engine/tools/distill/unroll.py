@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from specchat.engine.speculation.drafters.head.network import DraftHead
 from specchat.engine.tools.distill.batch import Batch
-from specchat.engine.tools.distill.objective import Agreement, Truth, cross_entropy
+from specchat.engine.tools.distill.objective import Agreement, Truth, acceptance_loss
 
 _FADE = 0.8
 """Weight of each step's loss relative to the previous step's (as in EAGLE-3)."""
@@ -70,7 +70,7 @@ def unroll(
             batch.log_total[:, anchors + step + 1].flatten(),
             batch.counted[:, anchors + step + 2].flatten(),
         )
-        one, agreement = cross_entropy(drafted.flatten(0, 1), vocabulary, truth)
+        one, agreement = acceptance_loss(drafted.flatten(0, 1), vocabulary, truth)
         loss = loss + _FADE**step * one
         agreements.append(agreement)
         if step == 0 and share < 1:

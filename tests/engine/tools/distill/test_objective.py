@@ -2,30 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
+from torch import Tensor
 
 from specchat.engine.tools.distill import objective
-from specchat.engine.tools.distill.objective import Truth, cross_entropy
+from specchat.engine.tools.distill.objective import Truth, acceptance_loss, cross_entropy
 
 
-def test_loss_gradient_and_agreement_are_those_of_the_definition(monkeypatch: object) -> None:
+def _by_cross_entropy(p: Tensor, q: Tensor) -> Tensor:
+    return -(p * q.log()).sum(-1)
+
+
+def _by_overlap(p: Tensor, q: Tensor) -> Tensor:
+    return -torch.minimum(p, q).sum(-1).log()
+
+
+@pytest.mark.parametrize(("loss_of", "defined"), [(cross_entropy, _by_cross_entropy), (acceptance_loss, _by_overlap)])
+def test_loss_gradient_and_agreement_are_those_of_the_definition(
+    loss_of: Any, defined: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     whole = torch.randn(50, 8)
     vocabulary = whole[:20]
     hidden, drafted = torch.randn(30, 8), torch.randn(30, 8, requires_grad=True)
     counted = torch.rand(30) > 0.3
     truth = Truth(hidden, (hidden @ whole.T).logsumexp(-1), counted)
-    monkeypatch.setattr(objective, "_CHUNK", 7)  # type: ignore[attr-defined]
-    loss, agreement = cross_entropy(drafted, vocabulary, truth)
+    monkeypatch.setattr(objective, "_CHUNK", 7)
+    loss, agreement = loss_of(drafted, vocabulary, truth)
     loss.backward()
 
     again = drafted.detach().clone().requires_grad_()
     p = (hidden @ whole.T).softmax(-1)[:, :20][counted]
     q = (again @ vocabulary.T).softmax(-1)[counted]
-    expected = -(p * q.log()).sum(-1).mean()
+    expected = defined(p, q).mean()
     expected.backward()
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(drafted.grad, again.grad)
     torch.testing.assert_close(agreement.overlap, torch.minimum(p, q).sum())
     assert agreement.top == (p.argmax(-1) == q.argmax(-1)).sum()
     assert agreement.count == counted.sum()
+
+
+def test_where_q_cannot_follow_p_each_loss_reaches_the_least_of_its_own() -> None:
+    # One state for four positions whose distributions are apart, as a small head has it.
+    torch.manual_seed(1)
+    vocabulary = torch.randn(40, 6)
+    hidden = torch.cat([3 * vocabulary[:1], 0.5 * torch.randn(3, 6)])
+    truth = Truth(hidden, (hidden @ vocabulary.T).logsumexp(-1), torch.ones(4, dtype=torch.bool))
+    losses = (cross_entropy, acceptance_loss)
+    table = []
+    for trained in losses:
+        state = torch.zeros(1, 6, requires_grad=True)
+        optimiser = torch.optim.SGD([state], lr=0.05)
+        for _ in range(400):
+            loss = trained(state.expand(4, 6), vocabulary, truth)[0]
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        table.append([float(judged(state.detach().expand(4, 6), vocabulary, truth)[0]) for judged in losses])
+    (by_entropy, other), (another, by_acceptance) = table
+    assert by_entropy < another
+    assert by_acceptance < other

@@ -30,7 +30,7 @@ def test_every_step_scores_what_the_drafter_would(monkeypatch: object) -> None:
         zero = torch.zeros(())
         return drafted.sum() * 0, Agreement(zero, zero, truth.counted.sum())
 
-    monkeypatch.setattr(unrolling, "cross_entropy", keep)  # type: ignore[attr-defined]
+    monkeypatch.setattr(unrolling, "acceptance_loss", keep)  # type: ignore[attr-defined]
     depth = 3
     unroll(
         head, embedding, embedding, Batch(tokens, torch.ones(1, 20, dtype=torch.bool), tapped, tapped[..., 0]), depth
