@@ -19,7 +19,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "markdown": lambda: markdown(pairs=3, seconds=12),
     "keys": lambda: keys(count=200),
     "memory": lambda: memory(pages=100),
-    "throughput": lambda: throughput(pairs=5),
+    "throughput": lambda: throughput(pairs=12),
 }
 
 

@@ -17,13 +17,13 @@ from tests.terminal import Terminal
 
 PROMPT = "Write a long story about a lighthouse keeper and the sea."
 TOKENS = 200
-DRAFTERS = {"none": ("--drafter", "none"), "combined": ("--drafter", "combined", "--gamma", "4")}
+SETUPS: dict[str, tuple[str, ...]] = {"none": ("--drafter", "none"), "the default": ()}
 
 
 def throughput(pairs: int) -> Iterator[Row]:
     """With and without in turns, so that both have the same of whatever else the machine does."""
-    for name, drafter in DRAFTERS.items():
-        options = (*drafter, "--max-tokens", str(TOKENS))
+    for name, setup in SETUPS.items():
+        options = (*setup, "--max-tokens", str(TOKENS))
         rates = [(with_interface(options), headless(options)) for _ in range(pairs)]
         on, off = (median(column) for column in zip(*rates, strict=True))
         change = median(one / other for one, other in rates) - 1
