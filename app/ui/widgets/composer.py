@@ -26,6 +26,15 @@ from specchat.app.ui.keys import keys_of, named
 from specchat.app.ui.notices import say
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
+_IN_TURN = {
+    "backspace": "delete_left",
+    "delete": "delete_right",
+    "left": "cursor_left",
+    "right": "cursor_right",
+    "home": "cursor_line_start",
+    "end": "cursor_line_end",
+}
+"""Actions of a text area by the key that a person types text right behind."""
 ATTACH = "/attach "
 OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 """What tab goes through in the composer of an empty chat."""
@@ -95,7 +104,7 @@ class Composer(TextArea):
         return line
 
     def on_key(self, event: Key) -> None:
-        """Enter, ^j and backspace do what they do in their turn: as bindings they would be overtaken by later keys.
+        """Enter, ^j and what moves the cursor do so in their turn: as bindings they would be overtaken by later keys.
 
         A question mark that begins a prompt asks for help.
         """
@@ -107,10 +116,10 @@ class Composer(TextArea):
                 self.action_send()
             else:
                 self.action_newline()
-        elif event.key == "backspace":
+        elif event.key in _IN_TURN:
             event.prevent_default()
             event.stop()
-            self.action_delete_left()
+            getattr(self, f"action_{_IN_TURN[event.key]}")()
         elif event.key == "tab" and self.path_begun is not None:
             event.prevent_default()
             event.stop()
