@@ -15,6 +15,7 @@ from specchat.app.sources.player import Player
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.pace import Pace
+from specchat.app.ui.screens import gauge
 from specchat.engine import Admitted, EngineError, Finished, Round, to_json
 from tests.app.recorded import Clock, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, run
@@ -158,7 +159,9 @@ def test_small(snap_compare: Compare, stage: Stage, size: tuple[int, int]) -> No
     assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, mid_round))
 
 
-def test_long_prompt(snap_compare: Compare, stage: Stage) -> None:
+def test_long_prompt(snap_compare: Compare, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gauge, "COUNT_S", 3600)  # a slow machine would count its tokens before the picture
+
     async def write(stage: Stage, pilot: Pilot[None]) -> None:
         await stage.ready(pilot)
         composer = stage.app.screen.query_one("#composer")
