@@ -79,6 +79,7 @@ def test_a_token_that_only_b_has(snap_compare: Callable[..., bool], opened: Open
     assert snap_compare(opened.stage.app, terminal_size=size, run_before=run(opened.stage, before))
 
 
+@pytest.mark.slow
 async def test_letters_go_from_one_to_the_next(opened: Opened) -> None:
     async with opened.stage.app.run_test(size=(80, 24)) as pilot:
         await opened.open(pilot)

@@ -217,6 +217,7 @@ def test_help_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> N
     assert snap_compare(stage.app, terminal_size=size, run_before=before)
 
 
+@pytest.mark.slow
 async def test_thinking_is_offered_where_the_model_can_be_told(tmp_path: Path) -> None:
     for able in (False, True):
         stage = kept(tmp_path / str(able))

@@ -116,6 +116,7 @@ def test_light(snap_compare: Compare, tmp_path: Path) -> None:
     assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, finished))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["textual-dark", "nord", "solarized-light"])
 def test_themes_of_textual(snap_compare: Compare, tmp_path: Path, theme: str) -> None:
     stage = Stage(tmp_path, theme=theme)

@@ -25,6 +25,7 @@ from tests.engine.tiny import VOCABULARY, ask, tiny_engine, tiny_model
 
 MOST = 60
 """Launches of a round, whatever drafts; a round of the 8B models takes some 3.4 ms on a fast GPU."""
+OF_EVERY_DAY = [(drafter, "sampled") for drafter in ("head", "model", "recycling", "suffix")]
 
 
 def turns(lane: LaneWorker, box: Outbox, gpu: PretendedGpu) -> Iterator[tuple[list[str], list[Event]]]:
@@ -38,7 +39,7 @@ def turns(lane: LaneWorker, box: Outbox, gpu: PretendedGpu) -> Iterator[tuple[li
 @pytest.mark.parametrize(
     ("drafter", "sampling"),
     [
-        pytest.param(*each, marks=() if each[1] == "sampled" and each[0] != "unigram" else pytest.mark.slow)
+        pytest.param(*each, marks=() if each in OF_EVERY_DAY else pytest.mark.slow)
         for each in product(DRAFTERS, ("greedy", "sampled", "filtered", "lenient"))
     ],
 )
@@ -84,22 +85,18 @@ def test_a_round_of_a_published_head_launches_little(
         assert most_launches(gpu, "head", sampling, lambda config, _: put_together(config, target, head=head)) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drafter", "slots", "most"),
     [
+        ("none", 1, 24),
+        ("none", 3, 48),
+        ("bigram", 1, 30),
+        ("bigram", 3, 60),
+        ("combined", 1, 90),
+        ("combined", 3, 180),
         ("model", 1, 60),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
-                ("none", 1, 24),
-                ("none", 3, 48),
-                ("bigram", 1, 30),
-                ("bigram", 3, 60),
-                ("combined", 1, 90),
-                ("model", 3, 120),
-                ("combined", 3, 180),
-            )
-        ),
+        ("model", 3, 120),
     ],
 )
 def test_no_reply_waits_for_a_graph_and_graphs_are_few(
@@ -147,6 +144,7 @@ def test_columns_are_of_few_numbers(columns: int, most: int) -> None:
     assert len(sizes) <= max(most, 2)
 
 
+@pytest.mark.slow
 def test_where_memory_is_short_for_warming_up_there_are_fewer_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, tried = ModelRunner.forward, []
 

@@ -46,7 +46,6 @@ OF_OTHER_SHAPE = list(product(["model-tree"], ["sampled", "filtered", "top-k"]))
 """Whose trees have another shape on a GPU than on the CPU, so that sampled replies are others."""
 OF_EVERY_DAY = [
     *product([each for each in DRAFTERS if each not in ("bigram", "unigram")], ["greedy"]),
-    ("combined", "filtered"),
     ("bigram", "sampled"),
 ]
 REAL = 64

@@ -74,6 +74,7 @@ def test_acceptance_rises_at_every_step(target: Path, tmp_path: Path) -> None:
     assert all(last > first + 0.05 for first, last in zip(reached[0], reached[-1], strict=True))
 
 
+@pytest.mark.slow
 def test_the_card_says_where_the_head_comes_from(made: Path, target: Path) -> None:
     card = read_card(made)
     assert card.target == target.name
@@ -86,6 +87,7 @@ def test_the_card_says_where_the_head_comes_from(made: Path, target: Path) -> No
     assert card.sampled.emitted_per_round > 1
 
 
+@pytest.mark.slow
 def test_the_engine_drafts_with_it(made: Path, target: Path) -> None:
     assembly = assemble(EngineConfig(str(target), Path(), draft=str(made)), ignore_progress)
     assert list(assembly.drafters)[:3] == ["combined", "head", "suffix"]
@@ -94,6 +96,7 @@ def test_the_engine_drafts_with_it(made: Path, target: Path) -> None:
     assert torch.equal(found.head.vocabulary, assembly.head.vocabulary)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_another_target_is_refused_by_name(made: Path, tmp_path: Path) -> None:
     other = write_tiny_model(tmp_path / "other", seed=5)
     with pytest.raises(EngineError, match=r"made for tiny, with other weights than other has"):
@@ -104,6 +107,7 @@ def test_another_target_is_refused_by_name(made: Path, tmp_path: Path) -> None:
     assert assemble(EngineConfig(str(other), Path(), heads=(made.parent,)), ignore_progress).head is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", ["weights", "card", "missing"])
 def test_a_broken_folder_is_refused_by_name(made: Path, target: Path, tmp_path: Path, spoil: str) -> None:
     folder = tmp_path / "broken"
@@ -188,6 +192,7 @@ def test_a_full_disk_is_one_sentence(target: Path, tmp_path: Path, monkeypatch: 
         distill(options(target, tmp_path / "head", 0.1), ignore_progress)
 
 
+@pytest.mark.slow
 def test_another_kind_goes_into_another_folder(made: Path, target: Path) -> None:
     from specchat.engine.tools.distill.standing import Standing
 

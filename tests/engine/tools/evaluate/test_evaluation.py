@@ -63,6 +63,7 @@ def found(pair: Pair) -> Evaluation:
     return pair.evaluate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafter", ["model", "model-tree", "hierarchical", "suffix", "ngram", "copy", "early-exit"])
 def test_the_rounds_are_those_of_generation(pair: Pair, found: Evaluation, drafter: str) -> None:
     courses, rounds = found.courses[Way(drafter, GAMMA)], pair.rounds[drafter]
@@ -72,6 +73,7 @@ def test_the_rounds_are_those_of_generation(pair: Pair, found: Evaluation, draft
     assert sum(sum(course.accepted.values()) for course in courses) == sum(each.accepted for each in rounds) > 0
 
 
+@pytest.mark.slow
 def test_token_recycling_learns_less_than_in_generation(pair: Pair, found: Evaluation) -> None:
     """What would follow rejected tokens is not computed here, and generation learns from it."""
     courses, rounds = found.courses[Way("recycling", GAMMA)], pair.rounds["recycling"]
@@ -80,10 +82,12 @@ def test_token_recycling_learns_less_than_in_generation(pair: Pair, found: Evalu
     assert sum(sum(course.accepted.values()) for course in courses) > 0
 
 
+@pytest.mark.slow
 def test_the_text_is_the_target_s_own(found: Evaluation) -> None:
     assert found.agreed == found.tokens
 
 
+@pytest.mark.slow
 def test_figures_and_their_intervals(found: Evaluation) -> None:
     for each in found.figures():
         assert each.tau_interval.low <= each.tau <= each.tau_interval.high
@@ -93,6 +97,7 @@ def test_figures_and_their_intervals(found: Evaluation) -> None:
     assert {each.category for each in found.figures()} == {"", "text0", "text1", "text2"}
 
 
+@pytest.mark.slow
 def test_the_reports_say_the_same(found: Evaluation) -> None:
     text, whole, table = found.text(), json.loads(found.json()), list(csv.DictReader(io.StringIO(found.csv())))
     assert "100 % of them are its own greedy choice" in text
