@@ -128,7 +128,8 @@ def _fit(head: DraftHead, embedding: Tensor, conversations: Iterable[Conversatio
         wanted = tapped[1:, -2]
         sizes.append(tapped[:, -1].pow(2).mean().sqrt())
         size = wanted.norm(dim=-1, keepdim=True)
-        kept = (size < _OUTLIER * size.median())[:, 0]
+        # The target has read nothing behind the token that ends a conversation: its state there is 0.
+        kept = ((size > 0) & (size < _OUTLIER * size.median()))[:, 0]
         scale = size.median() / size[kept]
         known, wanted = known[kept] * scale, wanted[kept] * scale
         products += (known.T @ known).double()
