@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from specchat.app.chat import record_queue
 from tests.app.stage import Stage
 
 
@@ -16,6 +17,12 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")
+
+
+@pytest.fixture(autouse=True)
+def patient_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames that wait longer for the disk: it may be busy, and a test lets frames follow each other at once."""
+    monkeypatch.setattr(record_queue, "STORE_WAIT_S", 0.1)
 
 
 @pytest.fixture
