@@ -33,7 +33,7 @@ from specchat.engine.preload import preload_torch
 from specchat.engine.private_files import FILE_MODE, create_text, make_folder, make_private
 from specchat.engine.progress import Progress, size_text
 from specchat.engine.request import MAX_GAMMA, WHEN_FULL, Message, Request, Sampling, gamma_text, parse_gamma
-from specchat.engine.round import Candidate, Detail, Fate, Refused, Round, Token
+from specchat.engine.round import Candidate, Detail, Fate, Proposer, Refused, Round, Token
 from specchat.engine.sequence.fit import left_out, without
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
 from specchat.engine.stats.speedup import Baseline, Speedup, SpeedupTracker
@@ -76,6 +76,7 @@ __all__ = [
     "Outbox",
     "Prefilled",
     "Progress",
+    "Proposer",
     "Ready",
     "Record",
     "Refused",

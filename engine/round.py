@@ -67,6 +67,17 @@ class Refused(NamedTuple):
     """The uniform draw: it was rejected as u·q ≥ p."""
 
 
+class Proposer(NamedTuple):
+    """One of the drafts that a drafter puts together in a round: a draft model, or another drafter."""
+
+    name: str
+    """Of the draft model or the drafter."""
+    length: int
+    """Tokens that it drafted, one behind the other."""
+    shared: int
+    """How many of them `Round.drafted` begins with, as it was before the reply's end cut it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Detail:
     """Top-k lists and entropies (nats) of one tested position, for requests with `Request.detail` > 0."""
@@ -155,6 +166,9 @@ class Round:
     """Time of a pass over one token of each row of the batch, measured just before this round; 0 where none was."""
     judged: int | None = None
     """Number of tested tokens of an observed round; None of a round of an engine of ours, where `p` has them."""
+    proposers: tuple[Proposer, ...] = ()
+    """Where the drafter puts several drafts together, those it used in this round; of other drafters it is empty, and
+    not in the trace."""
 
     @property
     def observed(self) -> bool:
@@ -180,6 +194,12 @@ class Round:
     def steps(self) -> int:
         """Positions drafted for."""
         return self.gamma if self.offered else len(self.drafted)
+
+    def proposed_by(self, token: Token) -> tuple[str, ...]:
+        """Names of the drafts that brought a token of this round; none where the drafter is one draft."""
+        if token.place >= len(self.drafted):
+            return ()
+        return tuple(each.name for each in self.proposers if token.place < each.shared)
 
     @property
     def seconds(self) -> float:

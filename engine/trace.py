@@ -34,6 +34,8 @@ READABLE = (1, 2, 3, VERSION)
 Record = Event | Request
 
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(Record)}
+_LEFT_OUT = "proposers"
+"""A field that most records have nothing in: it is not written then."""
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
@@ -135,7 +137,10 @@ def _is_header(line: bytes) -> bool:
 
 def _values(record: Any) -> dict[str, Any]:
     """The fields of a dataclass by name; the encoder asks for those of the ones inside."""
-    return {name: getattr(record, name) for name in _names(record.__class__)}
+    values = {name: getattr(record, name) for name in _names(record.__class__)}
+    if not values.get(_LEFT_OUT, True):
+        del values[_LEFT_OUT]
+    return values
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=_values)
@@ -192,6 +197,6 @@ def _check(record: Round) -> None:
     judged = len(record.p) == len(record.q) == len(record.u) == len(record.beta) == (0 if record.observed else tested)
     judged = judged and tested <= drafted == len(record.pieces)
     last = (record.last is None) == (record.last_fate is None)
-    beside = len(record.refused) in (0, tested)
+    beside = len(record.refused) in (0, tested) and all(0 <= each.shared <= each.length for each in record.proposers)
     if not (judged and last and beside and 0 <= record.accepted <= tested <= record.accepted + 1):
         raise ValueError(f"round {record.number} of {record.request_id} contradicts itself")

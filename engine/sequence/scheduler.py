@@ -177,9 +177,9 @@ def _to_be_lent(lender: SequenceState, row: SequenceState) -> int:
     return max(0, min(common_prefix(lender.tokens, row.tokens), end) - read)
 
 
-def common_prefix(a: list[int], b: list[int]) -> int:
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Number of leading tokens that two token lists share."""
     length = min(len(a), len(b))
     if a[:length] == b[:length]:
         return length
-    return next(i for i in range(length) if a[i] != b[i])
+    return next((i for i in range(length) if a[i] != b[i]), length)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.request import AUTO
+from specchat.engine.round import Proposer
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.to_device import to_device
@@ -343,6 +344,10 @@ class Planner:
                 drafter.witness(row, [each[0] for each in seen], [each[1:] for each in seen])
             except Exception as error:
                 self._on_fault(row, error)
+
+    def proposers(self, row: SequenceState, drafted: Sequence[int]) -> tuple[Proposer, ...]:
+        """The drafts behind a row's last draft, where its drafter puts several together; `observe` follows."""
+        return self.drafters[row.drafter].proposers(row, drafted) if drafted else ()
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """A round has added `emitted` to `row.tokens`."""

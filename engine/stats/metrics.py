@@ -38,6 +38,9 @@ class Metrics:
         self.position_tested: list[int] = []
         """Tested tokens at draft position 1, 2, …"""
         self.position_accepted: list[int] = []
+        self.by_draft: dict[str, tuple[int, int]] = {}
+        """Tested and accepted tokens of each draft, of drafters that put several together. Tested are the tested
+        positions that it had a token for behind what was accepted, accepted those where that token was."""
         self.draft_s = 0.0
         self.verify_s = 0.0
         self.rest_s = 0.0
@@ -82,6 +85,10 @@ class Metrics:
         self.observed |= event.observed
         self.unknown += event.last_fate is Fate.UNKNOWN
         self._add_positions(tested, event.accepted)
+        for draft in event.proposers:
+            right = min(draft.shared, event.accepted)
+            before = self.by_draft.get(draft.name, (0, 0))
+            self.by_draft[draft.name] = before[0] + min(right + 1, draft.length, tested), before[1] + right
         self._last_at = event.at
         self._recent.append((event.at, emitted))
         self._recent_emitted += emitted
@@ -115,6 +122,7 @@ class Metrics:
         """The metrics as they stand now; what is added later does not change them."""
         snapshot = copy(self)
         snapshot.position_tested, snapshot.position_accepted = self.position_tested[:], self.position_accepted[:]
+        snapshot.by_draft = self.by_draft.copy()
         snapshot._recent = self._recent.copy()
         return snapshot
 

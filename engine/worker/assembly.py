@@ -252,7 +252,8 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         drafters = [bigram, *drafters[:-1], unigram, NoDrafter()]
         table_bytes = bigram.bytes + unigram.bytes
     if cached:
-        drafters = [*drafters_of(cached, target, penalties, suffix, config.prefill_chunk), *drafters]
+        names = [draft.name for draft in drafts]
+        drafters = [*drafters_of(cached, names, target, penalties, suffix, config.prefill_chunk), *drafters]
     return Assembly(
         model=model,
         target=target,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from specchat.engine.events import FinishReason
-from specchat.engine.round import Detail, Fate, Refused, Round
+from specchat.engine.round import Detail, Fate, Proposer, Refused, Round
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.verify.outcome import Outcome
 from specchat.engine.speculation.verify.top_logprobs import unpack
@@ -52,6 +52,7 @@ def record(
     rest_s: float,
     rows: int,
     plain_s: float,
+    proposers: tuple[Proposer, ...],
 ) -> Round:
     """The immutable record of the round that `commit` has just added; what follows an end inside it is dropped."""
     position = len(row.tokens) - len(added)
@@ -96,6 +97,7 @@ def record(
         ),
         offered=outcome.offered,
         plain_s=plain_s,
+        proposers=proposers,
     )
 
 

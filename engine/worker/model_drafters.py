@@ -22,7 +22,12 @@ from specchat.engine.speculation.proposal import Support
 
 
 def drafters_of(
-    drafts: Sequence[Runner], target: Runner, penalties: Penalties, suffix: SuffixDrafter, chunk: int
+    drafts: Sequence[Runner],
+    names: Sequence[str],
+    target: Runner,
+    penalties: Penalties,
+    suffix: SuffixDrafter,
+    chunk: int,
 ) -> list[Drafter]:
     """The drafters of draft models, best first: what all of them draft together, then those of the first one alone.
 
@@ -30,14 +35,15 @@ def drafters_of(
 
     Args:
         drafts: passes of the draft models, at least one.
+        names: display names of the draft models.
         target: passes of the target.
         penalties: of the target's rows.
         suffix: drafts for the first draft model too.
         chunk: prompt tokens that a draft model reads in one pass.
     """
     members = [
-        Member(DraftCache(draft, chunk), ModelSteps(draft, penalties, target.vocabulary, LEAD), draft)
-        for draft in drafts
+        Member(name, DraftCache(draft, chunk), ModelSteps(draft, penalties, target.vocabulary, LEAD), draft)
+        for name, draft in zip(told_apart(names), drafts, strict=True)
     ]
     draft, cache, steps = drafts[0], members[0].cache, members[0].steps
     chains, branches = ModelDrafter(draft, cache, steps), target.branches
@@ -51,3 +57,11 @@ def drafters_of(
         return [chains]
     sped_up = HierarchicalDrafter(draft, cache, steps, penalties, suffix, target.vocabulary)
     return [*merged, chains, trees, sped_up]
+
+
+def told_apart(names: Sequence[str]) -> list[str]:
+    """The names, with a number behind those that several have."""
+    return [
+        f"{name} ({names[: place + 1].count(name)})" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
+    ]

@@ -79,6 +79,7 @@ class Rounds:
             self._requests.finish(row, FinishReason.ERROR, message, keep=False)
             return
         added, pieces, reason = commit(row, outcome, model.eos_ids, target.context)
+        proposers = self._planner.proposers(row, outcome.drafted)
         self._planner.observe(row, added)
         row.outbox.put(
             record(
@@ -92,6 +93,7 @@ class Rounds:
                 rest_s=_rest(timing),
                 rows=rows,
                 plain_s=plain_s,
+                proposers=proposers,
             )
         )
         row.rounds += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from specchat.engine import (
@@ -17,6 +19,7 @@ from specchat.engine import (
     Message,
     Notice,
     Prefilled,
+    Proposer,
     Ready,
     Record,
     Request,
@@ -95,6 +98,7 @@ EVERY_RECORD: tuple[Record, ...] = (
     Prefilled("r", 12, 12, 0.1, 2.7),
     make_round(drafted=4, accepted=1, rejected=True),
     make_round(drafted=0),
+    replace(make_round(drafted=3), proposers=(Proposer("small", 3, 3), Proposer("other \x1b", 2, 1))),
     Notice(None, "no chat template", 0.2),
     observed_round(Step(3, 1), " kept", " other"),
     observed_round(None, " said"),
@@ -113,6 +117,7 @@ details = st.builds(
     reals,
     reals,
 )
+proposers = st.tuples(texts, counts, counts).map(lambda each: Proposer(each[0], max(each[1:]), min(each[1:])))
 
 
 @st.composite
@@ -148,6 +153,7 @@ def rounds(draw: st.DrawFn) -> Round:
         rest_s=draw(reals),
         rows=draw(counts),
         detail=tuple(draw(st.lists(details, max_size=2))),
+        proposers=tuple(draw(st.lists(proposers, max_size=2))),
     )
 
 

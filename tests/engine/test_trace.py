@@ -49,8 +49,10 @@ def test_every_record_comes_back_equal_from_one_line_of_utf8(record: Record) -> 
 
 @pytest.mark.parametrize("record", EVERY_RECORD, ids=lambda record: type(record).__name__)
 def test_the_line_names_its_type_and_is_plain_json(record: Record) -> None:
-    kind = type(record).__name__.lower()
-    assert to_json(record) == json.dumps({"record": kind, **asdict(record)}, ensure_ascii=False)
+    values = {"record": type(record).__name__.lower(), **asdict(record)}
+    if not values.get("proposers", True):
+        del values["proposers"]  # of a round whose drafter is one draft
+    assert to_json(record) == json.dumps(values, ensure_ascii=False)
     assert from_json(to_json(record)) == record
     assert type(from_json(to_json(record))) is type(record)
 
@@ -101,6 +103,9 @@ def test_a_field_of_the_wrong_type_is_refused_or_harmless(record: Record, data: 
         {"at": "now"},
         {"at": True},
         {"rows": True},
+        {"proposers": [["small", 2, 3]]},
+        {"proposers": [["small", 2, -1]]},
+        {"proposers": [["small", 2]]},
         {"unheard_of": 1},
     ],
     ids=json.dumps,

@@ -99,9 +99,8 @@ class Card(Widget):
 
     def row(self, figure: Figure, value: str, part: str = "") -> Text:
         """A figure behind its name; what does not fit is cut."""
-        value, room = escape_controls(value), self.inner - LABEL
-        cut = value if cell_len(value) <= room else set_cell_size(value, room - 1) + "…"
-        return Text.assemble(self.label(figure.label.ljust(LABEL)), (cut, self.style(part) if part else Style.null()))
+        value = cut(escape_controls(value), self.inner - LABEL)
+        return Text.assemble(self.label(figure.label.ljust(LABEL)), (value, self.style(part) if part else Style.null()))
 
     def meter(self, share: float | None, width: int, part: str = "full") -> Text:
         """A share as a line."""
@@ -119,3 +118,8 @@ class Card(Widget):
             else:
                 line = f"{line} {word}" if line else word
         return [*lines, Text(line, self.style(part))]
+
+
+def cut(text: str, width: int) -> str:
+    """The text in `width` cells; a sign says where it goes on."""
+    return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"

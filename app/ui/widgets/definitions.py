@@ -74,6 +74,11 @@ DRAFTED = Figure(
 DRAFTER = Figure("drafter", "what proposes tokens.")
 TARGET = Figure("target", "the model whose reply this is; every token is judged by it.")
 DRAFT_MODEL = Figure("draft model", "the model that proposes tokens, where one was loaded.")
+PROPOSED = Figure(
+    "proposed by",
+    "the drafts that brought a token, where a drafter puts several together. Of each the panel has accepted / tested: "
+    "at the tested positions that it had a token for behind what was kept, how often that token was kept.",
+)
 DEVICE = Figure("device", "where the models run, and the type of their numbers.")
 MEMORY = Figure("memory", "weights of the models + the cache for all slots, each of which holds so many tokens.")
 PROMPT = Figure(
@@ -105,5 +110,5 @@ FIGURES = (
     ACCEPTANCE, THINKING, ANSWER,
     DRAFTED, POSITIONS, TAU, ALPHA, GAMMA, COST, NOW, REPLY, FIRST, PREDICTED, MEASURED, UNEVEN, WIDER,
     OVERHEAD, ROUND, DRAFT, VERIFY, REST, WASTED, DRAFTER, TARGET, DRAFT_MODEL, DEVICE, MEMORY, PROMPT, GPU, INTERFACE,
-    SERVER, P, Q, CHANCE, UNIFORM, BETA, RESIDUAL, ENTROPY, POSITION, ENDED,
+    SERVER, P, Q, CHANCE, UNIFORM, BETA, RESIDUAL, ENTROPY, PROPOSED, POSITION, ENDED,
 )  # fmt: skip

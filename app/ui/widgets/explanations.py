@@ -136,6 +136,11 @@ EXPLANATIONS: dict[d.Figure, Explanation] = {
         "small  ▇\n"
         "big    ▇▇▇▇▇▇▇▇▇▇",
     ),
+    d.PROPOSED: Explanation(
+        "Which of several guessers a token came from.",
+        "head    the old ─┐\n"
+        "suffix  the old ─┴▸ target ─▸ the old",
+    ),
     d.DEVICE: Explanation(
         "Where the arithmetic is done, and how fine its numbers are.",
         "bfloat16   ▇▇     2 bytes for a number\n"

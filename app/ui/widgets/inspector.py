@@ -16,7 +16,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.observed import drawn_text
 from specchat.app.ui.widgets import definitions as d
-from specchat.app.ui.widgets.card import Card
+from specchat.app.ui.widgets.card import Card, cut
 from specchat.app.ui.widgets.figures import FATES, UNTOLD, duration
 from specchat.app.ui.widgets.token_cursor import Spot
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
@@ -65,7 +65,7 @@ class VerdictCard(SpotCard):
         """The draw on a line from 0 to 1: what lies left of min(1, p/q) accepts."""
         fate = self.get_component_rich_style(f"token--{token.fate.value}", partial=True)
         identity = "" if record.observed else f"id {token.id}"
-        name = _cut(shown(drawn_text(record, token)), self.inner - len(identity) - 5)
+        name = cut(shown(drawn_text(record, token)), self.inner - len(identity) - 5)
         gap = " " * max(self.inner - cell_len(name) - len(identity) - 2, 1)
         lines = [
             Text.assemble(self.label("“"), (name, fate), self.label("”"), gap, self.label(identity)),
@@ -92,7 +92,7 @@ class VerdictCard(SpotCard):
         lines = [Text(), Text.assemble(self.label(when))]
         for other in record.refused[token.place]:
             draw = f"u {number(other.u, 2)} ≥ {number(chance_of(other.p, other.q), 2)}"
-            name = _cut(shown(other.text), self.inner - len(draw) - 3)
+            name = cut(shown(other.text), self.inner - len(draw) - 3)
             gap = " " * max(self.inner - cell_len(name) - len(draw) - 2, 1)
             style = self.get_component_rich_style(f"token--{Fate.REJECTED.value}", partial=True)
             lines.append(Text.assemble(self.label("“"), (name, style), self.label("”"), gap, self.label(draw)))
@@ -160,7 +160,7 @@ class ChancesCard(SpotCard):
         return heads
 
     def _named(self, candidate: Candidate, width: int) -> str:
-        return set_cell_size(_cut(shown(candidate.text), width), width)
+        return set_cell_size(cut(shown(candidate.text), width), width)
 
     def _bar(self, probability: float | None, width: int, part: str) -> Text:
         if probability is None:  # not among the top-k of this side
@@ -194,6 +194,7 @@ class PlaceCard(SpotCard):
             self.row(d.ROUND, f"{record.number + 1} · {place}"),
             self.row(d.POSITION, f"{position}" if emitted or token.fate is Fate.CORRECTION else f"would be {position}"),
             self.row(d.DRAFTER, f"{record.drafter} · γ {record.gamma}"),
+            *(self.row(d.PROPOSED, name) for name in record.proposed_by(token)),
         ]
         if token.place < record.tested and not record.observed:
             rows.append(self.row(d.BETA, number(record.beta[token.place])))
@@ -320,7 +321,3 @@ def _together(detail: Detail) -> list[Candidate]:
 def _greedy(reply: Reply) -> bool:
     """Whether every p so far is one-hot."""
     return all(p in (0, 1) for record in reply.rounds for p in record.p)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import Click
 
 from specchat.app.chat.reply import Reply
+from specchat.app.sanitize import escape_controls
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.widgets import definitions as d
-from specchat.app.ui.widgets.card import Card
+from specchat.app.ui.widgets.card import LABEL, Card, cut
 from specchat.app.ui.widgets.figures import NOTHING, duration, kept_of_drafted, percent, rate, size, sparkline, times
 from specchat.engine import Metrics, Ready, Speedup
 
@@ -56,6 +58,7 @@ class AcceptanceCard(ReplyCard):
             self.meter(s.acceptance, self.inner),
             *self.sentence(_said(s)),
             *self._by_place(),
+            *self._by_draft(),
             self.headline(rate(s.mean_emitted_length), f"tokens per big-model step · {d.TAU.label}"),
             Text(_emitted(s), self.style("label")),
             Text(),
@@ -81,6 +84,22 @@ class AcceptanceCard(ReplyCard):
         shares = (a / t if t else None for a, t in zip(thought.accepted, thought.tested, strict=True))
         values = [f"{percent(share)} of {tested}" for share, tested in zip(shares, thought.tested, strict=True)]
         return [self.row(figure, value) for figure, value in zip((d.THINKING, d.ANSWER), values, strict=True)]
+
+    def _by_draft(self) -> list[Text]:
+        """Acceptance of each draft, where several were put together."""
+        counts = self.metrics.by_draft
+        if len(counts) < 2:
+            return []
+        names = [escape_controls(name) for name in counts]
+        values = [
+            f"{percent(accepted / tested if tested else None)} of {tested}" for tested, accepted in counts.values()
+        ]
+        room = self.inner - 1 - max(map(cell_len, values))
+        width = min(max(LABEL - 1, *map(cell_len, names)), room)
+        return [
+            Text.assemble(self.label(set_cell_size(cut(name, width), width)), " ", value)
+            for name, value in zip(names, values, strict=True)
+        ]
 
 
 class Speed(ReplyCard):

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from torch import Tensor
 
 from specchat.engine.request import DEFAULT_GAMMA
+from specchat.engine.round import Proposer
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft, Offers
@@ -116,6 +117,15 @@ class Drafter:
             budgets: what each row's draft may cost, for rows that `grows` is true of and that may learn it.
         """
         raise NotImplementedError
+
+    def proposers(self, row: SequenceState, drafted: Sequence[int]) -> tuple[Proposer, ...]:  # noqa: ARG002
+        """Of a drafter that puts several drafts together: those behind the row's last draft; `observe` follows.
+
+        Args:
+            row: one of the drafter's own.
+            drafted: the accepted tokens, then the first choices behind them; at least one.
+        """
+        return ()
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """A round has added `emitted` to `row.tokens`."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from specchat.engine.round import Proposer
 from specchat.engine.runner.tree import Tree
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
@@ -45,6 +46,8 @@ class CombinedDrafter(Drafter):
         of_head = {_HEAD + bucket: rate for bucket, rate in head.expected.items()}
         self.expected = {**SuffixDrafter.expected, **of_head}
         self._device = device
+        self._from_text: set[str] = set()
+        """Requests whose last draft is the suffix drafter's."""
 
     def time_step(self) -> float | None:
         """As the head's."""
@@ -102,9 +105,11 @@ class CombinedDrafter(Drafter):
         assert repeated.buckets is not None
         found = repeated.buckets
         heads = [i for i, gamma in enumerate(gammas) if gamma and not (found[i] and found[i][0] >= SURE)]
+        texts = [i for i in range(len(rows)) if i not in heads]
+        self._from_text.difference_update(rows[i].request.request_id for i in heads)
+        self._from_text.update(rows[i].request.request_id for i in texts)
         if not heads:
             return replace(repeated, steps=0)
-        texts = [i for i in range(len(rows)) if i not in heads]
         parts: list[tuple[list[int], Draft]] = []
         if texts:
             lengths = [repeated.lengths[i] for i in texts]
@@ -118,12 +123,18 @@ class CombinedDrafter(Drafter):
             return draft
         return replace(join([*parts, (heads, draft)], len(rows), self._device), steps=steps)
 
+    def proposers(self, row: SequenceState, drafted: Sequence[int]) -> tuple[Proposer, ...]:
+        """The one of the two that drafted."""
+        one = self._suffix if row.request.request_id in self._from_text else self._head
+        return (Proposer(one.name, len(drafted), len(drafted)),)
+
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """For the suffix drafter's text."""
         self._suffix.observe(row, emitted)
 
     def release(self, row: SequenceState) -> None:
         """From both."""
+        self._from_text.discard(row.request.request_id)
         self._head.release(row)
         self._suffix.release(row)
 

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from specchat.engine.request import MAX_GAMMA
+from specchat.engine.round import Proposer
 from specchat.engine.runner.runner import Runner
 from specchat.engine.runner.tree import BRANCHES, LONGEST, chain
 from specchat.engine.sampling.rng import Stream, uniforms
+from specchat.engine.sequence.scheduler import common_prefix
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.draft_cache import DraftCache
@@ -39,6 +41,8 @@ MOST_MODELS = BRANCHES
 class Member:
     """One of the draft models."""
 
+    name: str
+    """Its own, that no other member has."""
     cache: DraftCache
     """What it holds of every row."""
     steps: ModelSteps
@@ -128,6 +132,16 @@ class MergedDrafter(Drafter):
             return parts[0][1]
         return replace(join(parts, len(rows), self._device), steps=max(draft.steps or 0 for _, draft in parts))
 
+    def proposers(self, row: SequenceState, drafted: Sequence[int]) -> tuple[Proposer, ...]:
+        """All of them, or the first where it drafted a chain alone."""
+        chains = self._drafted.get(row.request.request_id)
+        if chains is None:
+            return (Proposer(self._members[0].name, len(drafted), len(drafted)),)
+        return tuple(
+            Proposer(member.name, len(chain), common_prefix(chain, drafted))
+            for member, chain in zip(self._members, chains, strict=True)
+        )
+
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Keep what each has drafted rightly: the last token of its chain was never fed."""
         chains = self._drafted.pop(row.request.request_id, None)
@@ -136,8 +150,7 @@ class MergedDrafter(Drafter):
             return
         before = len(row.tokens) - len(emitted)
         for member, drafted in zip(self._members, chains, strict=True):
-            pairs = enumerate(zip(drafted, emitted, strict=False))
-            right = next((place for place, (ours, real) in pairs if ours != real), min(len(drafted), len(emitted)))
+            right = common_prefix(drafted, emitted)
             member.cache.keep(row, before + min(right, len(drafted) - 1))
 
     def release(self, row: SequenceState) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine import Admitted, Fate, Metrics, Round, Step, Totals
+from specchat.engine import Admitted, Fate, Metrics, Proposer, Round, Step, Totals
 from specchat.engine.stats.metrics import WINDOW_S
 from tests.engine.records import make_round, observed_round, rounds
 
@@ -51,6 +51,17 @@ def test_tokens_behind_a_rejection_are_not_tested() -> None:
     assert (metrics.tested, metrics.accepted, metrics.wasted) == (2, 1, 3)
     assert metrics.acceptance == 0.5
     assert metrics.emitted == 2
+
+
+def test_each_draft_is_tested_where_it_had_a_token_behind_what_was_accepted() -> None:
+    refused = make_round(drafted=4, accepted=2, rejected=True)
+    both = (Proposer("a", 4, 4), Proposer("b", 3, 1)), (Proposer("a", 2, 2), Proposer("b", 3, 0))
+    metrics = figures(*(replace(refused, proposers=each) for each in both), make_round(drafted=4))
+    assert metrics.by_draft == {"a": (3 + 2, 2 + 2), "b": (2 + 1, 1 + 0)}
+    before = metrics.copy()
+    metrics.add(replace(make_round(drafted=2), proposers=(Proposer("a", 2, 2),)))
+    assert before.by_draft["a"] == (5, 4)
+    assert metrics.by_draft["a"] == (7, 6)
 
 
 def test_positions_are_counted_apart() -> None:

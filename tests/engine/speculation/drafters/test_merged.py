@@ -37,7 +37,8 @@ def drafter_of(runners: Sequence[ModelRunner]) -> tuple[MergedDrafter, list[Draf
     members = []
     for runner in runners:
         penalties = Penalties(runner.cache.slots, runner.context, runner.device)
-        members.append(Member(DraftCache(runner, 32), ModelSteps(runner, penalties, runner.vocabulary, LEAD), runner))
+        steps = ModelSteps(runner, penalties, runner.vocabulary, LEAD)
+        members.append(Member(f"draft {len(members)}", DraftCache(runner, 32), steps, runner))
     first = members[0]
     chains = ModelDrafter(runners[0], first.cache, first.steps)
     return MergedDrafter(members, chains, runners[0].device), [member.cache for member in members]
@@ -59,6 +60,9 @@ def test_greedy_output_is_the_targets_own(gamma: int | None) -> None:
             assert ids_of(replies[-1]) == plain
     rounds = rounds_of(replies)
     assert any(record.accepted for record in rounds)
+    named = {record.proposed_by(token) for record in rounds for token in list(record.tokens())[: len(record.drafted)]}
+    assert () not in named
+    assert set().union(*named) <= {"tiny (1)", "tiny (2)", "tiny (3)"}
     assert gamma is None or any(record.refused and record.accepted for record in rounds), "another draft must be right"
 
 
@@ -149,6 +153,10 @@ def test_what_was_accepted_stands_in_every_draft_cache_as_if_it_had_been_fed(sam
             assert tree is not None
             assert len(tree) == len(draft.tokens[b])
             emitted = [*chain[: 1 + choice % 4], 7]
+            proposers = drafter.proposers(row, chain)
+            assert [each.name for each in proposers] == ["draft 0", "draft 1"]
+            assert [each.length for each in proposers] == list(map(len, drafter._drafted[row.request.request_id]))
+            assert proposers[choice % 2].shared == len(chain)
             row.tokens += emitted
             drafter.observe(row, emitted)
             for runner, cache, again in zip(runners, caches, fresh, strict=True):

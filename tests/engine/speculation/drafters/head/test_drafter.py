@@ -34,6 +34,26 @@ def test_greedy_output_is_the_targets_own(text: str, gamma: int | None) -> None:
             assert ids_of(list(engine.stream(ask(text, drafter=drafter, gamma=gamma, max_tokens=50)))) == plain
 
 
+def test_the_combined_drafter_names_the_one_that_drafted() -> None:
+    target = tiny_model()
+    with tiny_engine(target, head=tiny_head(target)) as engine:
+        rounds = {
+            drafter: [
+                event
+                for event in engine.stream(ask("abcabcab", drafter=drafter, gamma=4, max_tokens=50))
+                if isinstance(event, Round) and event.drafted
+            ]
+            for drafter in ("head", "combined")
+        }
+    assert not any(record.proposers for record in rounds["head"])
+    named = [[each.name for each in record.proposers] for record in rounds["combined"]]
+    assert named == [["head"] if record.offered else ["suffix"] for record in rounds["combined"]]  # which has no trees
+    assert ["head"] in named
+    assert ["suffix"] in named
+    for record in rounds["combined"]:
+        assert {record.proposed_by(token) for token in record.tokens()} <= {(record.proposers[0].name,), ()}
+
+
 @pytest.mark.parametrize(
     "kind", ["own", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("eagle-3", "medusa", "medusa of ours"))]
 )

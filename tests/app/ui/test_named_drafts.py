@@ -1,0 +1,62 @@
+"""Which draft a token came from, where a drafter puts several together: in the panel and in the inspector."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rich.cells import cell_len
+
+from specchat.app.ui.widgets.inspector import PlaceCard
+from specchat.app.ui.widgets.panel import AcceptanceCard
+from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Proposer, Record, Request, Round
+from tests.app.recorded import RecordedEngine, trace
+from tests.app.stage import FOLLOW_UP, Stage
+from tests.app.views import WIDE, answered, reply_of
+
+LONG, SHORT = "a-draft-model-with-a-long-name-135M-Instruct", "small"
+
+
+def records_of_two_drafts() -> list[Record]:
+    """A recorded chat. In its first reply another draft agrees with the first half of what was drafted."""
+    records = trace("chat")
+    first = next(record.request_id for record in records if isinstance(record, Request))
+    return [with_two(each) if isinstance(each, Round) and each.request_id == first else each for each in records]
+
+
+def with_two(record: Round) -> Round:
+    count = len(record.drafted)
+    proposers = (Proposer(LONG, count, count), Proposer(SHORT, count, count // 2)) if count else ()
+    return replace(record, proposers=proposers)
+
+
+async def test_the_drafts_of_a_token_and_what_each_is_worth(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.engine = RecordedEngine(records_of_two_drafts())
+    async with stage.app.run_test(size=WIDE) as pilot:
+        screen = await answered(stage, pilot)
+        reply, card = reply_of(screen), screen.query_one(AcceptanceCard)
+        for name, (tested, kept) in reply.metrics.by_draft.items():
+            (line,) = [row.plain for row in card.rows() if row.plain.startswith(name[:8])]
+            assert line.endswith(f" {kept / tested * 100:.0f} % of {tested}")
+            assert cell_len(line) <= card.inner
+        assert list(reply.metrics.by_draft) == [LONG, SHORT]
+        await stage.press(pilot, "f6")
+        transcript, place = screen.query_one(Transcript), screen.query_one(PlaceCard)
+        seen = set()
+        for _ in range(12):
+            assert transcript.spot is not None
+            record, token = reply.token(transcript.spot.token)
+            named = [row.plain.split()[-1] for row in place.rows() if row.plain.startswith("proposed by")]
+            count = len(record.drafted)
+            assert len(named) == (token.place < count) + (token.place < count // 2)
+            assert named[1:] in ([], [SHORT])
+            seen.add(len(named))
+            await stage.press(pilot, "left")
+        assert seen == {0, 1, 2}
+        await stage.press(pilot, "f6")
+        stage.engine.give()
+        await stage.answer(pilot, text=FOLLOW_UP)
+        assert not reply_of(screen).metrics.by_draft
+        assert not any(row.plain.startswith(SHORT) for row in card.rows())
