@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 
 import numpy as np
 import torch
@@ -18,21 +17,16 @@ from torch import Tensor
 
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.cuda_graphs import GraphRunner
-from specchat.engine.runner.region import Numbers, Region, Regions
+from specchat.engine.runner.region import Numbers
 from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.runner.tree_part import TreePart
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import standardise
-from specchat.engine.sampling.sampling_rows import (
-    NUMBERS,
-    SamplingFlags,
-    SamplingRows,
-    coarse_flags,
-    setting_numbers,
-)
+from specchat.engine.sampling.sampling_rows import SamplingFlags, SamplingRows
 from specchat.engine.sampling.without_replacement import draw_different
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.drafters.step_graphs import StepGraphs
 
 LEAD = LONGEST + 1
 """Tokens fed in the first step: as many as a round may have added."""
@@ -90,7 +84,7 @@ class TreeTables:
 
 
 class StaticTrees:
-    """The trees of a draft model on a GPU: a graph hands tokens and distributions to the next in memory.
+    """The trees of a draft model on a GPU, level by level.
 
     Args:
         passes: of the draft model.
@@ -99,30 +93,20 @@ class StaticTrees:
     """
 
     def __init__(self, passes: GraphRunner, fit: Callable[[Tensor], Tensor], vocabulary: int) -> None:
-        self._passes = passes
         self._fit = fit
-        self._vocabulary = vocabulary
-        self._regions = Regions(passes.pool, passes.cache.slots, _MOST)
-        self._numbers: dict[int, Numbers] = {}
-        device = passes.pool.device
-        self._tables = TreeTables.on(device)
-        self._tokens = torch.zeros(self._regions.rows, MAX_GAMMA + 1, dtype=torch.long, device=device)
-        self._at = torch.zeros(1, dtype=torch.long, device=device)
-        """The depth under way."""
+        integers = {"last": (), "tree": (), "fed": (LEAD,)}
+        self._graphs = StepGraphs(passes, vocabulary, MAX_GAMMA + 1, integers, self._first, self._further, _MOST)
+        self._tables = TreeTables.on(passes.pool.device)
 
     @property
     def bytes(self) -> int:
         """Memory of distributions."""
-        return self._regions.bytes
+        return self._graphs.bytes
 
-    @torch.inference_mode()
     def capture(self) -> None:
         """Capture the steps for all numbers of rows and columns."""
-        for columns, rows in product(reversed(self._passes.column_counts), reversed(self._passes.row_counts)):
-            for flags in coarse_flags(rows):
-                self._steps(rows, columns, flags)
+        self._graphs.capture()
 
-    @torch.inference_mode()
     def draft(self, rows: Sequence[SequenceState], tree: Tree) -> tuple[Tensor, Tensor | None]:
         """Tokens [B, K] and, unless rows are greedy, the distributions [B, inner, V] that they were drawn from.
 
@@ -130,73 +114,29 @@ class StaticTrees:
             rows: B, all greedy or none; of each all but the last `LEAD` tokens are cached.
             tree: that of its depth (`tree_of`).
         """
-        sampling, seats = [row.request.sampling for row in rows], self._passes.seats([row.slot for row in rows])
-        count, mine = seats.count, list(seats.mine)
-        flags = SamplingFlags.of(sampling).strict.coarse(count)
-        columns = self._passes.columns(max(len(row.tokens) for row in rows) + MAX_GAMMA)
-        first, further = self._steps(count, columns, flags)
-        by_seat = {
-            "riding": np.zeros(count),
-            "last": np.zeros(count),
-            "fed": np.zeros((count, LEAD)),
-            "slots": np.array(seats.slots),
-            "mine": np.array(mine),
-            "tree": np.full(count, tree.depth - 1),
-            "u": np.zeros((count, MAX_GAMMA + 1)),
-            "settings": setting_numbers([sampling[0]] * count),
+        numbers = {
+            "last": [len(row.tokens) - 1 for row in rows],
+            "tree": [tree.depth - 1] * len(rows),
+            "fed": [[0] * (LEAD - len(row.tokens)) + row.tokens[-LEAD:] for row in rows],
+            "u": uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, MAX_GAMMA + 1),
         }
-        by_seat["riding"][mine] = 1
-        by_seat["last"][mine] = [len(row.tokens) - 1 for row in rows]
-        by_seat["fed"][mine] = [[0] * (LEAD - len(row.tokens)) + row.tokens[-LEAD:] for row in rows]
-        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, MAX_GAMMA + 1)
-        by_seat["u"][mine] = u
-        by_seat["settings"][mine] = setting_numbers(sampling)
-        first(by_seat, {})
-        for _ in range(1, tree.depth):
-            further.run()
-        made = [self._tokens[:count, : len(tree)]]
-        if not flags.all_greedy:
-            made.append(self._q(count)[:, : tree.inner])
-        if seats.in_order:
-            tokens, *q = (part[: len(rows)] for part in made)
-        else:
-            tokens, *q = (part[self._numbers[count]["mine"][: len(rows)]] for part in made)
-        return tokens, q[0] if q else None
+        return self._graphs.draft(rows, tree.depth, numbers, len(tree), tree.inner)
 
-    def _steps(self, rows: int, columns: int, flags: SamplingFlags) -> tuple[Region, Region]:
-        """The first step, and any further one."""
-        shape = rows, columns, flags
-        first = self._regions.of(("first", *shape), lambda: self._step("first", *shape))
-        return first, self._regions.of(("further", *shape), lambda: self._step("further", *shape))
+    def _first(self, numbers: Numbers, columns: int, flags: SamplingFlags) -> None:
+        self._graphs.at.zero_()
+        fed, last = numbers["fed"], numbers["last"]
+        written = last[:, None] - LEAD + 1 + torch.arange(LEAD, device=fed.device)
+        written = torch.where(written < 0, self._graphs.spare, written)  # a text of fewer tokens
+        logits = self._fit(self._graphs.read(fed, written, numbers, columns))
+        self._offer(logits[:, -1:], numbers, flags)
 
-    def _step(self, kind: str, rows: int, columns: int, flags: SamplingFlags) -> Region:
-        device = self._passes.pool.device
-        if rows not in self._numbers:
-            integers = dict.fromkeys(("riding", "last", "slots", "mine", "tree"), (rows,)) | {"fed": (rows, LEAD)}
-            self._numbers[rows] = Numbers(device, integers, {"u": (rows, MAX_GAMMA + 1), "settings": (rows, NUMBERS)})
-        numbers, at, spare = self._numbers[rows], self._at, self._passes.cache.columns - 1
-
-        def run() -> list[Tensor]:
-            riding, last = numbers["riding"][:, None] > 0, numbers["last"]
-            part: TreePart | None = None
-            if kind == "first":
-                at.zero_()
-                fed = numbers["fed"]
-                written = last[:, None] - LEAD + 1 + torch.arange(LEAD, device=device)
-                written = torch.where(written < 0, spare, written)  # a text of fewer tokens
-            else:
-                at.add_(1).clamp_(max=LONGEST - 1)
-                fed = self._tokens[:rows].index_select(1, self._now("fed", numbers))
-                written = (last[:, None] + self._now("columns", numbers)).clamp(max=spare)
-                part = self._part(last, numbers)
-            written = torch.where(riding, written, spare)
-            view = self._passes.view(numbers["slots"], columns, written)
-            logits = self._fit(self._passes.step(fed, written, view, part)[0])
-            self._offer(logits[:, -1:] if kind == "first" else logits, numbers, flags)
-            return []
-
-        self._passes.compile(run)
-        return self._regions.region(numbers, {}, run)
+    def _further(self, numbers: Numbers, columns: int, flags: SamplingFlags) -> None:
+        self._graphs.at.add_(1).clamp_(max=LONGEST - 1)
+        last = numbers["last"]
+        fed = self._graphs.tokens[: len(last)].index_select(1, self._now("fed", numbers))
+        written = (last[:, None] + self._now("columns", numbers)).clamp(max=self._graphs.spare)
+        logits = self._fit(self._graphs.read(fed, written, numbers, columns, self._part(last, numbers)))
+        self._offer(logits, numbers, flags)
 
     def _offer(self, logits: Tensor, numbers: Numbers, flags: SamplingFlags) -> None:
         """Put what is offered behind the tokens [rows, P, V] of a level, and what it was drawn from, to its place."""
@@ -206,24 +146,19 @@ class StaticTrees:
             places = logits.topk(BRANCHES, -1).indices
         else:
             drawn_from = standardise(logits, SamplingRows.from_numbers(numbers["settings"], flags))
-            self._q(rows).index_copy_(1, self._now("nodes", numbers)[:width], drawn_from)
+            self._graphs.q(rows).index_copy_(1, self._now("nodes", numbers)[:width], drawn_from)
             u = numbers["u"].index_select(1, children).view(rows, width, BRANCHES)
             places = draw_different(drawn_from, u)
-        self._tokens[:rows].index_copy_(1, children, places.flatten(1))
+        self._graphs.tokens[:rows].index_copy_(1, children, places.flatten(1))
 
     def _part(self, last: Tensor, numbers: Numbers) -> TreePart:
         """What the tokens of a level see."""
         rows, inside = len(last), self._now("inside", numbers)
         depths = self._tables.depths.index_select(0, numbers["tree"][:1])
-        asking = self._at.expand(rows, _WIDTH)
+        asking = self._graphs.at.expand(rows, _WIDTH)
         return TreePart(last, inside.expand(rows, *inside.shape), depths.expand(rows, -1), asking)
 
     def _now(self, name: str, numbers: Numbers) -> Tensor:
         """The entries of a table for the tree and the depth under way."""
         of_tree: Tensor = getattr(self._tables, name).index_select(0, numbers["tree"][:1])[0]
-        return of_tree.index_select(0, self._at)[0]
-
-    def _q(self, rows: int) -> Tensor:
-        size = (MAX_GAMMA + 1) * self._vocabulary
-        shape = rows, MAX_GAMMA + 1, self._vocabulary
-        return self._regions.shared("q", shape, self._regions.rows * size, torch.float32)
+        return of_tree.index_select(0, self._graphs.at)[0]
