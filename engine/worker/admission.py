@@ -15,7 +15,8 @@ from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import find_markers
 from specchat.engine.speculation.planner import Planner
-from specchat.engine.worker.assembly import UNREPEATABLE, Assembly
+from specchat.engine.worker.assembly import Assembly
+from specchat.engine.worker.model_notices import UNREPEATABLE
 from specchat.engine.worker.notices import Notices
 from specchat.engine.worker.open_requests import OpenRequests, sentence
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -16,25 +14,19 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import pick_device
-from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.runner.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
 from specchat.engine.runner.encoder_decoder_runner import EncoderDecoderRunner
-from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.combined import CombinedDrafter
 from specchat.engine.speculation.drafters.copying import CopyDrafter
-from specchat.engine.speculation.drafters.early_exit import SAMPLE, EarlyExitDrafter
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
-from specchat.engine.speculation.drafters.look_ahead.drafter import LookAheadDrafter
 from specchat.engine.speculation.drafters.look_ahead.folder import LookAhead, is_look_ahead, load_look_ahead
-from specchat.engine.speculation.drafters.merged import MergedDrafter
-from specchat.engine.speculation.drafters.model_fixed_tree import FixedTreeDrafter
 from specchat.engine.speculation.drafters.ngram import NGramDrafter
 from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.speculation.drafters.published.find import find_published
@@ -46,8 +38,10 @@ from specchat.engine.speculation.drafters.tables.drafter import table_drafters
 from specchat.engine.speculation.drafters.tables.folder import LoadedTables, is_tables, load_tables
 from specchat.engine.speculation.verify.verifier import Verifier
 from specchat.engine.worker.model_drafters import drafters_of
+from specchat.engine.worker.model_notices import INEXACT, notices_of
 from specchat.engine.worker.obtain import Model, Obtained, make_runner, obtain_model
 from specchat.engine.worker.obtain_drafts import obtain_drafts
+from specchat.engine.worker.target_drafters import early_exit_drafters, look_ahead_drafter
 
 _OVERHANG = MAX_GAMMA + 1
 """Columns kept spare beyond the context, for the padding of short drafts beside long ones."""
@@ -96,15 +90,6 @@ class Assembly:
 
 _LEAST_CONTEXT = 512
 OUT_OF_MEMORY = "the device is out of memory: lower --context or choose a smaller model"
-INEXACT = (
-    "exact mode cannot be given here: on this device the same token gets other bits at another place of a pass, so "
-    "greedy texts may differ where two tokens are close; --dtype float32 makes that rare"
-)
-UNREPEATABLE = (
-    "in {dtype} a greedy reply may differ from run to run: gamma adapts to measured times, and a pass of another width "
-    "rounds otherwise; a fixed --gamma or --dtype float32 repeats"
-)
-
 Assemble = Callable[[EngineConfig, Progress], Assembly]
 
 
@@ -236,7 +221,7 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     of_text: list[Drafter] = [suffix, NGramDrafter(model.eos_ids, never), CopyDrafter(model.eos_ids, never)]
     recycling = RecyclingDrafter(model.eos_ids, branches=target.branches)
     at_random = RandomDrafter(model.vocab_size, target.device)
-    drafters = [*of_text, recycling, *_early_exit(model, target, penalties), at_random, NoDrafter()]
+    drafters = [*of_text, recycling, *early_exit_drafters(model, target, penalties), at_random, NoDrafter()]
     cache_bytes = sum(_cache_bytes(runner) for runner in (target, *cached))
     score_bytes = table_bytes = 0
     if head is not None:
@@ -246,7 +231,7 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         cache_bytes += drafter.bytes
         score_bytes = drafter.score_bytes
     if parts.look_ahead is not None:
-        drafters.insert(0, _look_ahead(parts.look_ahead, model, target, penalties))
+        drafters.insert(0, look_ahead_drafter(parts.look_ahead, model, target, penalties))
     if parts.tables is not None:
         bigram, unigram = table_drafters(parts.tables.counts, penalties, model.vocab_size, target, model.eos_ids)
         drafters = [bigram, *drafters[:-1], unigram, NoDrafter()]
@@ -269,13 +254,7 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         smaller=smaller,
         notices=(
             *notices,
-            *_notices(model, drafts, parts.reduced(slots, context) and (slots, context)),
-            *_long_factors(model.name, target),
-            *(
-                notice
-                for draft, runner in zip(drafts, cached, strict=True)
-                for notice in _long_factors(draft.name, runner)
-            ),
+            *notices_of(model, target, drafts, cached, (slots, context) if parts.reduced(slots, context) else None),
             *([INEXACT] if exact and not exact.equal else []),
         ),
         exact=exact,
@@ -285,39 +264,6 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
 def _cache_bytes(runner: Runner) -> int:
     """Memory of its cache, and of what it keeps of sources."""
     return runner.cache.bytes + (runner.source_bytes if isinstance(runner, EncoderDecoderRunner) else 0)
-
-
-def _look_ahead(loaded: LookAhead, model: Model, target: Runner, penalties: Penalties) -> LookAheadDrafter:
-    """The target as its own draft, by trained embeddings.
-
-    Raises:
-        EngineError: nothing can ride in this target's passes, or not as in training.
-    """
-    if not target.branches:
-        raise EngineError("look-ahead embeddings ride in passes of any shape, which exact mode has not: do without one")
-    if isinstance(model, PackedModel) and model.shape.embedding_scale != 1:
-        raise EngineError(
-            f"{model.name} scales its embeddings, and look-ahead embeddings are not: choose another draft for it"
-        )
-    return LookAheadDrafter(loaded.embeddings, target, penalties)
-
-
-def _early_exit(model: Model, target: Runner, penalties: Penalties) -> list[Drafter]:
-    """The target as its own draft; nothing where its layers cannot be told apart."""
-    sample = model.tokenizer.encode(SAMPLE, add_special_tokens=False)
-    with suppress(EngineError):
-        return [EarlyExitDrafter(target, penalties, model.layers, _scoring(model), sample)]
-    return []
-
-
-def _scoring(model: Model) -> float:
-    """What the output layer weighs, in layers."""
-    if isinstance(model, PackedModel):
-        output, tied = model.output.data.nbytes, model.described.tied
-    else:
-        config = model.model.config.get_text_config()
-        output, tied = model.vocab_size * config.hidden_size * model.dtype.itemsize, config.tie_word_embeddings
-    return output * model.layers / max(model.weight_bytes - output * (1 if tied else 2), 1)
 
 
 def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:
@@ -331,71 +277,8 @@ def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:
         yield slots, context
 
 
-def warm_up(made: Assembly) -> None:
-    """Let the kernels choose their ways, be compiled, and be captured, before the first round is timed.
-
-    Raises:
-        torch.OutOfMemoryError: there is not the memory for it.
-    """
-    for passes in (made.target, *made.draft_runners):
-        # One row and several, one token and several: what is compiled for these serves for all.
-        for rows in {1, passes.cache.slots if passes.device.type == "cuda" else 1}:
-            for length in (5,) if isinstance(passes, QuantizedRunner) else (1, 5):
-                tokens = torch.zeros(rows, length, dtype=torch.long, device=passes.device)
-                logits = passes.forward(tokens, range(rows), [0] * rows)
-                logits.amax().item()
-    if made.target.graph_runner is not None:
-        _capture(made)
-
-
-def _capture(made: Assembly) -> None:
-    """Capture as CUDA graphs what this set-up can meet."""
-    made.target.capture()
-    for drafter in made.drafters.values():
-        drafter.capture()
-    supports = (each.support for each in made.drafters.values() if isinstance(each, (HeadDrafter, FixedTreeDrafter)))
-    support = next(supports, None) if made.target.branches else None
-    token = torch.zeros(1, 1, dtype=torch.long, device=made.target.device)
-    logits = made.target.forward(token, [0], [0])
-    made.verifier.capture(logits, support, merged=MergedDrafter.name in made.drafters)
-
-
 def free_memory() -> None:
     """Let go of what nothing refers to but cycles and the allocator."""
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
-
-
-def hindrances(made: Assembly) -> list[str]:
-    """What has kept the models from being as fast as they could be here, a sentence each."""
-    models, runners = (made.model, *made.drafts), (made.target, *made.draft_runners)
-    return [
-        f"{model.name}: {hindrance}: it runs slower than it could"
-        for model, passes in zip(models, runners, strict=True)
-        for hindrance in passes.hindrances
-    ]
-
-
-def _long_factors(name: str, runner: Runner) -> list[str]:
-    if runner.short_context is None:
-        return []
-    return [
-        f"{name} reads every text with its factors for long ones, as the context is {runner.context}: with --context "
-        f"{runner.short_context} it uses those it was first trained with"
-    ]
-
-
-def _notices(model: Model, drafts: Sequence[Model], reduced: tuple[int, int] | Literal[False]) -> list[str]:
-    notices = []
-    if reduced:
-        notices.append(f"memory is short: there is room for {reduced[0]} replies at once of {reduced[1]} tokens each")
-    if not model.has_chat_template and model.start is None:
-        notices.append(f"{model.name} has no chat template: using a plain one")
-    notices += [
-        f"the draft {draft.name} ({draft.weight_bytes / 1e9:.2f} GB) is not smaller than the target {model.name} "
-        f"({model.weight_bytes / 1e9:.2f} GB): drafting with it cannot pay"
-        for draft in drafts
-        if draft.weight_bytes >= model.weight_bytes
-    ]
-    return notices

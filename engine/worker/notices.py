@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from specchat.engine.events import Notice
 from specchat.engine.outbox import Outbox
-from specchat.engine.worker.assembly import Assembly, hindrances
+from specchat.engine.worker.assembly import Assembly
 
 
 class Notices:
@@ -34,3 +34,13 @@ class Notices:
     def tell_hindrances(self) -> None:
         """Say what keeps passes from being fast: a shape may be met late."""
         self.tell(hindrances(self._made))
+
+
+def hindrances(made: Assembly) -> list[str]:
+    """What has kept the models from being as fast as they could be here, a sentence each."""
+    models, runners = (made.model, *made.drafts), (made.target, *made.draft_runners)
+    return [
+        f"{model.name}: {hindrance}: it runs slower than it could"
+        for model, passes in zip(models, runners, strict=True)
+        for hindrance in passes.hindrances
+    ]

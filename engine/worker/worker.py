@@ -37,7 +37,7 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import switch_of, words_of
 from specchat.engine.speculation.planner import Planner
 from specchat.engine.worker.admission import Admission
-from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, free_memory, warm_up
+from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, free_memory
 from specchat.engine.worker.faults import Faults
 from specchat.engine.worker.notices import Notices
 from specchat.engine.worker.open_requests import OpenRequests
@@ -45,6 +45,7 @@ from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes, t
 from specchat.engine.worker.prefill import Prefill
 from specchat.engine.worker.rounds import Rounds
 from specchat.engine.worker.side_work import SideWork
+from specchat.engine.worker.warm_up import warm_up
 
 
 class Worker:

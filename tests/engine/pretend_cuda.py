@@ -25,7 +25,7 @@ from specchat.engine.runner import model_runner as cached_model
 from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.speculation.drafters.head.folder import LoadedHead
 from specchat.engine.speculation.drafters.tables.folder import LoadedTables
-from specchat.engine.worker import assembly
+from specchat.engine.worker import warm_up
 
 GPU = torch.device("cuda:0")
 CPU = torch.device("cpu")
@@ -268,7 +268,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
     monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
     monkeypatch.setattr(flex, "is_available", lambda *_: False)
     if not capture:
-        monkeypatch.setattr(assembly, "_capture", lambda _: None)
+        monkeypatch.setattr(warm_up, "_capture", lambda _: None)
     monkeypatch.setattr(GraphPool, "_warm", lambda _, run: None)  # noqa: ARG005
     monkeypatch.setattr(GraphPool, "_captured", lambda _, run: gpu.captured(run))
     threads = torch.get_num_threads()

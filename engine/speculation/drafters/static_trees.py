@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from specchat.engine.request import MAX_GAMMA
@@ -114,7 +115,7 @@ class StaticTrees:
             rows: B, all greedy or none; of each all but the last `LEAD` tokens are cached.
             tree: that of its depth (`tree_of`).
         """
-        numbers = {
+        numbers: dict[str, ArrayLike] = {
             "last": [len(row.tokens) - 1 for row in rows],
             "tree": [tree.depth - 1] * len(rows),
             "fed": [[0] * (LEAD - len(row.tokens)) + row.tokens[-LEAD:] for row in rows],

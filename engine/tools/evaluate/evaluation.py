@@ -18,7 +18,8 @@ from specchat.engine.tools.evaluate.report import Evaluation, Way
 from specchat.engine.tools.evaluate.selection import select
 from specchat.engine.tools.evaluate.steps import finish
 from specchat.engine.tools.evaluate.text_runner import read
-from specchat.engine.worker.assembly import Assembly, assemble, warm_up
+from specchat.engine.worker.assembly import Assembly, assemble
+from specchat.engine.worker.warm_up import warm_up
 
 
 def evaluate(options: EvaluateOptions, say: Callable[[str], None]) -> Evaluation:

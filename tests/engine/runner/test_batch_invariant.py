@@ -18,7 +18,8 @@ from specchat.engine.runner.batch_invariance_check import check_batch_invariance
 from specchat.engine.runner.batch_invariant import WIDTH, BatchInvariantRunner, extent, pieces
 from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.tools.bench.prompts import SETS, load_prompts
-from specchat.engine.worker.assembly import INEXACT, assemble, put_together
+from specchat.engine.worker.assembly import assemble, put_together
+from specchat.engine.worker.model_notices import INEXACT
 from tests.engine.lanes.test_lanes import both, lane_engine, pair
 from tests.engine.tiny import ask, ids_of, tiny_model
 

@@ -16,7 +16,9 @@ from specchat.engine.runner.graph_pool import GraphPool
 from specchat.engine.runner.model_runner import ModelRunner
 from specchat.engine.runner.tree import tree_of
 from specchat.engine.runner.tree_mask import TreeMask
-from specchat.engine.worker.assembly import hindrances, put_together, warm_up
+from specchat.engine.worker.assembly import put_together
+from specchat.engine.worker.notices import hindrances
+from specchat.engine.worker.warm_up import warm_up
 from tests.engine.pretend_cuda import pretended_gpu, to_gpu
 from tests.engine.tiny import tiny_model
 

@@ -1,0 +1,53 @@
+"""What a user should know about models that were put together, a sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specchat.engine.runner.runner import Runner
+from specchat.engine.worker.obtain import Model
+
+INEXACT = (
+    "exact mode cannot be given here: on this device the same token gets other bits at another place of a pass, so "
+    "greedy texts may differ where two tokens are close; --dtype float32 makes that rare"
+)
+UNREPEATABLE = (
+    "in {dtype} a greedy reply may differ from run to run: gamma adapts to measured times, and a pass of another width "
+    "rounds otherwise; a fixed --gamma or --dtype float32 repeats"
+)
+
+
+def notices_of(
+    model: Model, target: Runner, drafts: Sequence[Model], runners: Sequence[Runner], reduced: tuple[int, int] | None
+) -> list[str]:
+    """What there is to say of a target and its draft models.
+
+    Args:
+        model: the target.
+        target: its passes.
+        drafts: draft models.
+        runners: the passes of each.
+        reduced: slots and context, where they are less than was asked for.
+    """
+    notices = []
+    if reduced:
+        notices.append(f"memory is short: there is room for {reduced[0]} replies at once of {reduced[1]} tokens each")
+    if not model.has_chat_template and model.start is None:
+        notices.append(f"{model.name} has no chat template: using a plain one")
+    notices += [
+        f"the draft {draft.name} ({draft.weight_bytes / 1e9:.2f} GB) is not smaller than the target {model.name} "
+        f"({model.weight_bytes / 1e9:.2f} GB): drafting with it cannot pay"
+        for draft in drafts
+        if draft.weight_bytes >= model.weight_bytes
+    ]
+    named = ((each.name, passes) for each, passes in zip((model, *drafts), (target, *runners), strict=True))
+    return [*notices, *(notice for name, passes in named for notice in _long_factors(name, passes))]
+
+
+def _long_factors(name: str, runner: Runner) -> list[str]:
+    if runner.short_context is None:
+        return []
+    return [
+        f"{name} reads every text with its factors for long ones, as the context is {runner.context}: with --context "
+        f"{runner.short_context} it uses those it was first trained with"
+    ]
