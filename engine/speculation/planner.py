@@ -11,10 +11,8 @@ from torch import Tensor
 
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.request import AUTO
-from specchat.engine.round import Proposer
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
-from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.base import Drafter
@@ -26,11 +24,12 @@ from specchat.engine.speculation.gamma.latency_model import LatencyModel
 from specchat.engine.speculation.proposal import Draft, Proposal, merge
 from specchat.engine.speculation.riders import Riders
 from specchat.engine.speculation.round_plan import RoundPlan
+from specchat.engine.speculation.row_drafters import RowDrafters
 from specchat.engine.speculation.verify.outcome import Outcome
 
 
 class Planner:
-    """All drafters of an engine behind one door, with the controller of γ.
+    """Drafts for the rows of each round, as long as the controller of γ says.
 
     Args:
         drafters: by name.
@@ -41,7 +40,7 @@ class Planner:
     def __init__(
         self, drafters: Mapping[str, Drafter], target: Runner, on_fault: Callable[[SequenceState, Exception], None]
     ) -> None:
-        self.drafters = drafters
+        self.drafters = RowDrafters(drafters, on_fault)
         self._context, self._columns, self._width = target.context, target.cache.columns, target.width
         self._on_fault = on_fault
         self._latency = LatencyModel(target.width, ragged=isinstance(target, QuantizedRunner))
@@ -58,7 +57,7 @@ class Planner:
         """
         for width, seconds in passes:
             self._latency.observe_pass(1, width, seconds)
-        for name, drafter in self.drafters.items():
+        for name, drafter in self.drafters.by_name.items():
             step = drafter.time_step()
             if step is not None:
                 self._latency.observe_step(name, 1, step)
@@ -69,15 +68,15 @@ class Planner:
         Raises:
             EngineError: there is none of that name.
         """
-        if name != AUTO and name not in self.drafters:
-            raise EngineError(unknown_drafter(name, (AUTO, *self.drafters)))
+        if name != AUTO and name not in self.drafters.by_name:
+            raise EngineError(unknown_drafter(name, (AUTO, *self.drafters.by_name)))
         if gamma == 0:
             return NoDrafter.name
-        return next(iter(self.drafters)) if name == AUTO else name
+        return next(iter(self.drafters.by_name)) if name == AUTO else name
 
     def admit(self, row: SequenceState) -> None:
         """A row starts."""
-        drafter = self.drafters[row.drafter]
+        drafter = self.drafters.of(row)
         try:
             drafter.admit(row)
         except Exception as error:  # a drafter is a plug: whatever it raises, the target goes on alone
@@ -97,7 +96,7 @@ class Planner:
     def release(self, row: SequenceState) -> None:
         """A row has ended."""
         with suppress(Exception):  # a drafter that has failed may not know the row
-            self.drafters[row.drafter].release(row)
+            self.drafters.of(row).release(row)
         self._acceptances.pop(row.request.request_id, None)
 
     def give_up(self, row: SequenceState) -> None:
@@ -130,7 +129,7 @@ class Planner:
             drafts, buckets = self._trim(rows, adaptive, steps, drafts)
         for mine, draft in drafts:
             for k, i in enumerate(mine):
-                if self.drafters[rows[i].drafter].always:  # what it gives beyond γ is γ too
+                if self.drafters.of(rows[i]).always:  # what it gives beyond γ is γ too
                     gammas[i] = max(gammas[i], draft.positions(k))
         proposal = merge(drafts, len(rows), device) if drafts else self._nothing(len(rows), device)
         riders = self._riders(rows, gammas, proposal)
@@ -166,13 +165,13 @@ class Planner:
 
     def _riders(self, rows: Sequence[SequenceState], gammas: Sequence[int], proposal: Proposal) -> Riders | None:
         """What rides in the round's pass; nothing where no drafter wants it, or where the cache has no room."""
-        wanted = [self.drafters[row.drafter].riders(row, gamma) for row, gamma in zip(rows, gammas, strict=True)]
+        wanted = [self.drafters.of(row).riders(row, gamma) for row, gamma in zip(rows, gammas, strict=True)]
         if all(each is None for each in wanted):
             return None
 
         def foresee(place: int, accepted: int, logits: Tensor) -> None:
             try:
-                self.drafters[rows[place].drafter].foresee(rows[place], accepted, logits)
+                self.drafters.of(rows[place]).foresee(rows[place], accepted, logits)
             except Exception as error:
                 self._on_fault(rows[place], error)
 
@@ -184,7 +183,7 @@ class Planner:
         """Put the controller's choice into `gammas`; what growing drafts may cost, per row."""
         budgets: list[Budget | None] = [None] * len(rows)
         # Who has a draft already needs no step, and nothing has to be tried for it.
-        sure = [i for i in adaptive if self.drafters[rows[i].drafter].is_sure(rows[i])]
+        sure = [i for i in adaptive if self.drafters.of(rows[i]).is_sure(rows[i])]
         for i in sure:
             gammas[i] = 0
         adaptive = [i for i in adaptive if i not in sure]
@@ -230,7 +229,7 @@ class Planner:
     def _usual(self, row: SequenceState) -> int:
         """γ of a row before the controller has chosen: its room, or the drafter's own where none was asked for."""
         free = row.request.gamma is None and not row.adaptive
-        return min(row.room, self.drafters[row.drafter].steady) if free else row.room
+        return min(row.room, self.drafters.of(row).steady) if free else row.room
 
     def learn(
         self,
@@ -266,103 +265,13 @@ class Planner:
         """What the round of so many rows took beside drafting and verification."""
         self._latency.observe_rest(rows, any(plan.proposal.lengths), seconds)
 
-    def unread(self, row: SequenceState) -> int:
-        """Tokens that the row's drafter has to read before the row's next round."""
-        return self.drafters[row.drafter].unread(row)
-
-    def read(self, rows: Sequence[SequenceState]) -> None:
-        """Let the first row's drafter read one chunk of its rows."""
-        mine = [row for row in rows if row.drafter == rows[0].drafter]
-        try:
-            self.drafters[rows[0].drafter].read(mine)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            for row in mine:
-                self._on_fault(row, error)
-
-    def lend(self, row: SequenceState, source: int, length: int) -> int:
-        """How many of a row's first `length` tokens, which another slot holds, may be copied from there."""
-        return self.drafters[row.drafter].lend(row, source, length)
-
-    def absorb(
-        self,
-        rows: Sequence[SequenceState],
-        tapped: Tensor | Sequence[Tensor] | None,
-        lengths: Sequence[int] | None = None,
-    ) -> None:
-        """Hand drafters the hidden states of tokens that the target has just read, from `SequenceState.cached` on.
-
-        Args:
-            rows: B.
-            tapped: [B, T, taps x hidden size], or of each row as many as stay.
-            lengths: how many of each row's T tokens stay; None for all.
-        """
-        if tapped is None:
-            return
-        part: Tensor | Sequence[Tensor]
-        for name in dict.fromkeys(row.drafter for row in rows):
-            mine = [i for i, row in enumerate(rows) if row.drafter == name]
-            part = tapped
-            if len(mine) < len(rows):
-                part = (
-                    tapped[to_device(mine, tapped.device)] if isinstance(tapped, Tensor) else [tapped[i] for i in mine]
-                )
-            self.drafters[name].absorb([rows[i] for i in mine], part, lengths and [lengths[i] for i in mine])
-
-    def successors(self, rows: Sequence[SequenceState]) -> int:
-        """How many of the likeliest tokens behind each one that the target reads some drafter wants to know."""
-        return max(self.drafters[row.drafter].successors for row in rows)
-
-    def witness(
-        self,
-        rows: Sequence[SequenceState],
-        lengths: Sequence[int],
-        outcomes: Sequence[Outcome],
-        ranked: Sequence[Sequence[Sequence[int]]],
-        *,
-        everywhere: bool,
-    ) -> None:
-        """Tell drafters that want to know it what the target found likeliest behind the tokens of a round's pass.
-
-        Args:
-            rows: B.
-            lengths: how many tokens were drafted for each.
-            outcomes: what became of them.
-            ranked: per row and token of the pass, the token and the likeliest behind it; may be empty where nobody
-                wants it.
-            everywhere: whether it means something behind rejected tokens too.
-        """
-        for i, row in enumerate(rows):
-            drafter = self.drafters[row.drafter]
-            if not drafter.successors:
-                continue
-            outcome = outcomes[i]
-            nodes = range(lengths[i] + 1) if everywhere else (0, *(outcome.path or range(1, outcome.accepted + 1)))
-            seen = [ranked[i][node] for node in nodes]
-            try:
-                drafter.witness(row, [each[0] for each in seen], [each[1:] for each in seen])
-            except Exception as error:
-                self._on_fault(row, error)
-
-    def proposers(self, row: SequenceState, drafted: Sequence[int]) -> tuple[Proposer, ...]:
-        """The drafts behind a row's last draft, where its drafter puts several together; `observe` follows."""
-        return self.drafters[row.drafter].proposers(row, drafted) if drafted else ()
-
-    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
-        """A round has added `emitted` to `row.tokens`."""
-        try:
-            self.drafters[row.drafter].observe(row, emitted)
-        except Exception as error:
-            self._on_fault(row, error)
-
     def _propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]
     ) -> list[tuple[list[int], Draft]]:
         """Each drafter's draft, with the rows (by index) it is for."""
         drafts = []
         for name in dict.fromkeys(row.drafter for row in rows):
-            always = self.drafters[name].always
+            always = self.drafters.by_name[name].always
             mine = [
                 i for i, row in enumerate(rows) if row.drafter == name and (gammas[i] > 0 or (always and row.adaptive))
             ]
@@ -370,7 +279,7 @@ class Planner:
                 continue
             try:
                 asked = [gammas[i] for i in mine]
-                draft = self.drafters[name].propose([rows[i] for i in mine], asked, [budgets[i] for i in mine])
+                draft = self.drafters.by_name[name].propose([rows[i] for i in mine], asked, [budgets[i] for i in mine])
                 draft.check([rows[i].room for i in mine] if always else asked)
             except Exception as error:  # a drafter is a plug: whatever it raises, the target goes on alone
                 for i in mine:

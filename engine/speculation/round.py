@@ -58,13 +58,13 @@ def run_round(
     plan = planner.plan(rows, target.device)
     watch.mark()
     proposal = plan.proposal
-    wanted, riders = planner.successors(rows), plan.riders
+    wanted, riders = planner.drafters.successors(rows), plan.riders
     if isinstance(target, QuantizedRunner):
         outcomes, states, ranked = verify_on_host(target, rows, proposal, plan.gammas, verifier, wanted, riders)
         watch.mark()
-        planner.witness(rows, proposal.lengths, outcomes, ranked, everywhere=True)
+        planner.drafters.witness(rows, proposal.lengths, outcomes, ranked, everywhere=True)
         if states is not None:
-            planner.absorb(rows, states, list(map(len, states)))
+            planner.drafters.absorb(rows, states, list(map(len, states)))
         return plan, outcomes, timing(watch, rows, plan, planner, started)
     last = to_device([[row.tokens[-1]] for row in rows], target.device)
     fed = torch.cat([last, proposal.tokens], dim=1)
@@ -76,12 +76,12 @@ def run_round(
         ranking = torch.cat([fed[..., None], logits[: len(rows), : fed.shape[1]].topk(wanted).indices], dim=-1).int()
     outcomes, ranked = to_host(judged, len(rows), ranking)
     watch.mark()
-    planner.witness(rows, proposal.lengths, outcomes, ranked, everywhere=target.judges_all)
+    planner.drafters.witness(rows, proposal.lengths, outcomes, ranked, everywhere=target.judges_all)
     accepted = [outcome.accepted for outcome in outcomes]
     if riders is not None:
         riders.hand_over(accepted, proposal.lengths, logits)
     kept = [1 + count for count in accepted]
-    planner.absorb(rows, None if tapped is None else along(judged, tapped), kept)
+    planner.drafters.absorb(rows, None if tapped is None else along(judged, tapped), kept)
     return plan, outcomes, timing(watch, rows, plan, planner, started)
 
 

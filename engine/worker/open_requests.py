@@ -60,7 +60,7 @@ class OpenRequests:
         """Let a request draft otherwise from its next round on."""
         drafter, gamma = wanted.drafter, wanted.gamma
         for row in self._scheduler.rows:
-            if row.request.request_id == wanted.request_id and drafter in (AUTO, *self._planner.drafters):
+            if row.request.request_id == wanted.request_id and drafter in (AUTO, *self._planner.drafters.by_name):
                 self._planner.change(row, drafter, gamma)
         waiting = self._scheduler.waiting
         for number, other in enumerate(waiting):

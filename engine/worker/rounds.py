@@ -79,8 +79,8 @@ class Rounds:
             self._requests.finish(row, FinishReason.ERROR, message, keep=False)
             return
         added, pieces, reason = commit(row, outcome, model.eos_ids, target.context)
-        proposers = self._planner.proposers(row, outcome.drafted)
-        self._planner.observe(row, added)
+        proposers = self._planner.drafters.proposers(row, outcome.drafted)
+        self._planner.drafters.observe(row, added)
         row.outbox.put(
             record(
                 row,

@@ -31,7 +31,7 @@ def run_text_round(
     started, watch = time.perf_counter(), Stopwatch(runner.device)
     plan = planner.plan([row], runner.device)
     watch.mark()
-    proposal, wanted = plan.proposal, planner.successors([row])
+    proposal, wanted = plan.proposal, planner.drafters.successors([row])
     count = proposal.lengths[0]
     drafted = proposal.tokens[0, :count].tolist()
     tree = proposal.trees[0] if proposal.trees else None
@@ -46,11 +46,11 @@ def run_text_round(
     if wanted:
         said = zip([row.tokens[-1], *drafted], places, strict=True)
         ranked = [[token, *_likeliest(reading, place)[:wanted]] for token, place in said]
-        planner.witness([row], [count], [outcome], [ranked], everywhere=False)
+        planner.drafters.witness([row], [count], [outcome], [ranked], everywhere=False)
     if reading.states is not None:
         kept = 1 + outcome.accepted
         read = reading.states[row.cached : row.cached + kept]
-        planner.absorb([row], read[None], [len(read)])
+        planner.drafters.absorb([row], read[None], [len(read)])
     return plan, outcome, timing(watch, [row], plan, planner, started).draft
 
 
