@@ -35,7 +35,7 @@ Record = Event | Request
 
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(Record)}
 _LEFT_OUT = "proposers"
-"""A field that most records have nothing in: it is not written then."""
+"""A field that is not written where it is empty, as in most rounds."""
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
@@ -197,6 +197,7 @@ def _check(record: Round) -> None:
     judged = len(record.p) == len(record.q) == len(record.u) == len(record.beta) == (0 if record.observed else tested)
     judged = judged and tested <= drafted == len(record.pieces)
     last = (record.last is None) == (record.last_fate is None)
-    beside = len(record.refused) in (0, tested) and all(0 <= each.shared <= each.length for each in record.proposers)
-    if not (judged and last and beside and 0 <= record.accepted <= tested <= record.accepted + 1):
+    beside = len(record.refused) in (0, tested)
+    named = all(0 <= each.shared <= each.length for each in record.proposers)
+    if not (judged and last and beside and named and 0 <= record.accepted <= tested <= record.accepted + 1):
         raise ValueError(f"round {record.number} of {record.request_id} contradicts itself")

@@ -7,22 +7,22 @@ from pathlib import Path
 
 from rich.cells import cell_len
 
+from specchat.app.chat.reply import Reply
 from specchat.app.ui.widgets.inspector import PlaceCard
 from specchat.app.ui.widgets.panel import AcceptanceCard
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Proposer, Record, Request, Round
+from specchat.engine import Proposer, Record, Round
 from tests.app.recorded import RecordedEngine, trace
-from tests.app.stage import FOLLOW_UP, Stage
+from tests.app.stage import Stage
 from tests.app.views import WIDE, answered, reply_of
+from tests.engine.records import make_round
 
 LONG, SHORT = "a-draft-model-with-a-long-name-135M-Instruct", "small"
 
 
 def records_of_two_drafts() -> list[Record]:
-    """A recorded chat. In its first reply another draft agrees with the first half of what was drafted."""
-    records = trace("chat")
-    first = next(record.request_id for record in records if isinstance(record, Request))
-    return [with_two(each) if isinstance(each, Round) and each.request_id == first else each for each in records]
+    """A recorded chat in which another draft agrees with the first half of what was drafted."""
+    return [with_two(record) if isinstance(record, Round) else record for record in trace("chat")]
 
 
 def with_two(record: Round) -> Round:
@@ -45,7 +45,7 @@ async def test_the_drafts_of_a_token_and_what_each_is_worth(tmp_path: Path) -> N
         await stage.press(pilot, "f6")
         transcript, place = screen.query_one(Transcript), screen.query_one(PlaceCard)
         seen = set()
-        for _ in range(12):
+        for _ in range(4):
             assert transcript.spot is not None
             record, token = reply.token(transcript.spot.token)
             named = [row.plain.split()[-1] for row in place.rows() if row.plain.startswith("proposed by")]
@@ -55,8 +55,9 @@ async def test_the_drafts_of_a_token_and_what_each_is_worth(tmp_path: Path) -> N
             seen.add(len(named))
             await stage.press(pilot, "left")
         assert seen == {0, 1, 2}
-        await stage.press(pilot, "f6")
-        stage.engine.give()
-        await stage.answer(pilot, text=FOLLOW_UP)
-        assert not reply_of(screen).metrics.by_draft
+        one = Reply()
+        one.add(replace(make_round(), proposers=(Proposer(SHORT, 4, 4),)))
+        one.take_figures()
+        card.show(one)
+        assert one.figures.metrics.by_draft == {SHORT: (4, 4)}
         assert not any(row.plain.startswith(SHORT) for row in card.rows())
