@@ -1,4 +1,4 @@
-"""Linear layers of a small network on the quantised kernels: 8-bit codes made of the weights that it has."""
+"""Linear layers of a small network on the quantised kernels: codes made of the weights that it has."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def can_quantize(weight: Tensor) -> bool:
     return weight.shape[1] % GROUP == 0
 
 
-def quantized_linear(weight: Tensor, bias: Tensor | None = None) -> QuantizedLinear:
-    """A layer y = x Wᵀ + b with W [out, in] as 8-bit codes."""
-    arrays = quantize(weight, "q8")
-    return QuantizedLinear(pack(arrays.format, arrays.codes, arrays.scale), bias)
+def quantized_linear(weight: Tensor, bias: Tensor | None = None, method: str = "q8") -> QuantizedLinear:
+    """A layer y = x Wᵀ + b with W [out, in] as codes, made by a method of `quantize`."""
+    arrays = quantize(weight, method)
+    return QuantizedLinear(pack(arrays.format, arrays.codes, arrays.scale, arrays.minimum), bias)
 
 
-def quantize_network(network: nn.Module) -> None:
+def quantize_network(network: nn.Module, method: str = "q8") -> None:
     """Replace every linear layer of a network whose weight groups divide."""
     for module in list(network.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear and can_quantize(child.weight):
-                setattr(module, name, quantized_linear(child.weight, child.bias))
+                setattr(module, name, quantized_linear(child.weight, child.bias, method))

@@ -19,13 +19,15 @@ from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.quantize import METHODS
 from specchat.engine.private_files import make_folder
 from specchat.engine.speculation.drafters.head.layers import Head
 from specchat.engine.speculation.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.speculation.drafters.head.weights import pack_head
 
 CARD, WEIGHTS = "head.json", "head.safetensors"
-_FORMAT = 1
+_FORMAT = 2
+"""Heads of format 1 have no `codes`."""
 _VOCABULARY = "vocabulary"
 
 
@@ -61,6 +63,8 @@ class HeadCard:
     greedy: HeadAcceptance
     sampled: HeadAcceptance
     """At temperature 1."""
+    codes: str = "q8"
+    """What its linear layers become beside a quantised target: `q4` where it was trained for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ def read_card(folder: Path) -> HeadCard:
     """
     try:
         raw: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        if raw.pop("format") != _FORMAT:
+        if raw.pop("format") > _FORMAT:
             raise EngineError(f"{folder} is a draft head of a newer specchat: update specchat")
         shape = HeadShape(**_with_tuples(raw.pop("shape")))
         greedy, sampled = (HeadAcceptance(**_with_tuples(raw.pop(kind))) for kind in ("greedy", "sampled"))
@@ -157,7 +161,7 @@ def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
         raise EngineError(
             f"{path} is broken ({first_line(error)}): make the draft head again with specchat distill"
         ) from None
-    size = pack_head(head, target.device, target.dtype, quantized=isinstance(target, PackedModel))
+    size = pack_head(head, target.device, target.dtype, card.codes if isinstance(target, PackedModel) else None)
     return LoadedHead(head, vocabulary.long().to(target.device), f"head for {card.target}", size)
 
 
@@ -172,6 +176,8 @@ def _check(card: HeadCard, vocabulary: Tensor, target: LoadedModel | PackedModel
         raise ValueError(f"its taps are {card.shape.taps}, and the target has {depth} layers")
     if vocabulary.ndim != 1 or vocabulary.is_floating_point() or not len(vocabulary):
         raise ValueError("its vocabulary is no list of tokens")
+    if card.codes not in METHODS:
+        raise ValueError(f"its codes are {card.codes!r}, and not one of {', '.join(METHODS)}")
     if int(vocabulary.min()) < 0 or int(vocabulary.max()) >= target.vocab_size:
         raise ValueError(f"its vocabulary names tokens that are none of the target's {target.vocab_size}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from specchat.engine.kernels.packed_matrix import PackedMatrix
+from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.quantized_linear import QuantizedLinear
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.runner import Runner
@@ -17,6 +17,7 @@ from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 from specchat.engine.speculation.drafters.head.weights import score_layer
 
 Head = DraftHead | EagleHead | MedusaHeads
+_FOUR_BITS = (Format.Q4, Format.Q4_SUPER)
 _LONGEST_LOOK = 2048
 """Places that a published head looks back: as far as their authors train them."""
 
@@ -38,7 +39,7 @@ def layer_of(head: Head, vocabulary: Tensor, target: Runner) -> tuple[HeadLayer,
         scores_of, size = _output(head, vocabulary, target)
         embed = head.embed_tokens or target.embedding_rows
         return TorchLayer(head, lambda outcome: scores_of(head.scored(outcome)), embed, slots, columns, window), size
-    scores, size = score_layer(_rows(target, vocabulary), quantized=_is_quantized(head.fuse))
+    scores, size = _target_output(target, vocabulary, _codes(head.fuse))
     if isinstance(target, QuantizedRunner) and isinstance(scores, QuantizedLinear) and can_be_packed(head):
         return PackedLayer(head, scores.matrix, target.embedding, slots, columns), size
     return TorchLayer(head, scores, target.embedding_rows, slots, columns), size
@@ -48,21 +49,26 @@ def _shared_output(heads: MedusaHeads, vocabulary: Tensor, target: Runner) -> tu
     """The target's output layer, and the bytes of it; None where each head has its own."""
     if not heads.shared:
         return None, 0
-    return score_layer(_rows(target, vocabulary), quantized=any(map(_is_quantized, heads.modules())))
+    return _target_output(target, vocabulary, next((codes for codes in map(_codes, heads.modules()) if codes), None))
 
 
 def _output(head: EagleHead, vocabulary: Tensor, target: Runner) -> tuple[nn.Module, int]:
     """Its own output layer; else the target's, and the bytes of it."""
     if head.lm_head is not None:
         return head.lm_head, 0
-    return score_layer(_rows(target, vocabulary), quantized=_is_quantized(head.layer.mlp["up_proj"]))
+    return _target_output(target, vocabulary, _codes(head.layer.mlp["up_proj"]))
 
 
-def _rows(target: Runner, vocabulary: Tensor) -> Tensor | PackedMatrix:
-    """The target's output layer for these tokens: its own codes where it has any, else the weights [V', d]."""
+def _target_output(target: Runner, vocabulary: Tensor, codes: str | None) -> tuple[nn.Module, int]:
+    """The target's output layer for these tokens, and its bytes: in codes like the head's, or its own if no longer."""
     part = target.output_part(vocabulary) if isinstance(target, QuantizedRunner) else None
-    return part or target.output_rows(vocabulary)
+    if part is None or (codes == "q4" and part.format not in _FOUR_BITS):
+        return score_layer(target.output_rows(vocabulary), codes)
+    return score_layer(part, codes)
 
 
-def _is_quantized(layer: object) -> bool:
-    return isinstance(layer, QuantizedLinear)
+def _codes(layer: object) -> str | None:
+    """The codes that a layer's weight was given; None for a plain weight."""
+    if not isinstance(layer, QuantizedLinear):
+        return None
+    return "q4" if layer.matrix.format in _FOUR_BITS else "q8"

@@ -11,17 +11,17 @@ from specchat.engine.models.packed.linear import can_quantize, quantize_network,
 from specchat.engine.runner.prepacked_linear import pack, prepacked_linear
 
 
-def pack_head(head: nn.Module, device: torch.device, dtype: torch.dtype, *, quantized: bool) -> int:
+def pack_head(head: nn.Module, device: torch.device, dtype: torch.dtype, codes: str | None) -> int:
     """Put the head on its target's device in its dtype, the linear layers in the layout that is fastest.
 
     Args:
-        quantized: whether linear layers get 8-bit codes, made of the weights as they are stored.
+        codes: `q8` or `q4`, which linear layers get, made of the weights as they are stored; None for none.
 
     Returns:
         Bytes of all weights.
     """
-    if quantized:
-        quantize_network(head)
+    if codes is not None:
+        quantize_network(head, codes)
     head.to(device, dtype).eval().requires_grad_(requires_grad=False)
     size = sum(weight.nbytes for weight in head.parameters())
     size += sum(layer.bytes for layer in head.modules() if isinstance(layer, QuantizedLinear))
@@ -29,11 +29,16 @@ def pack_head(head: nn.Module, device: torch.device, dtype: torch.dtype, *, quan
     return size
 
 
-def score_layer(weight: Tensor | PackedMatrix, *, quantized: bool) -> tuple[nn.Module, int]:
-    """The layer that scores a head's vocabulary, from the target's output rows [V', d], and its bytes."""
+def score_layer(weight: Tensor | PackedMatrix, codes: str | None) -> tuple[nn.Module, int]:
+    """The layer that scores a head's vocabulary, from the target's output rows [V', d], and its bytes.
+
+    Args:
+        weight: of the target; codes stay as they are.
+        codes: `q8` or `q4`, which a plain weight gets; None for none.
+    """
     if isinstance(weight, PackedMatrix):
         return QuantizedLinear(weight), weight.data.nbytes
-    if quantized and can_quantize(weight):
-        layer = quantized_linear(weight)
+    if codes is not None and can_quantize(weight):
+        layer = quantized_linear(weight, method=codes)
         return layer, layer.bytes
     return prepacked_linear(weight), weight.nbytes

@@ -47,7 +47,7 @@ def load_published(folder: Path, target: LoadedModel | PackedModel) -> LoadedHea
         vocabulary = _vocabulary(folder, layout.draft_vocabulary, layout.vocabulary, tensors)
         head, parts = _eagle(folder, layout, target, embeds="embed_tokens.weight" in tensors), _parts(layout)
     _fill(folder, head, tensors, parts)
-    size = pack_head(head, target.device, target.dtype, quantized=isinstance(target, PackedModel))
+    size = pack_head(head, target.device, target.dtype, "q8" if isinstance(target, PackedModel) else None)
     return LoadedHead(head, vocabulary.to(target.device), display_name(folder), size)
 
 

@@ -27,14 +27,14 @@ TREE = tree_of(4)
 class Pair:
     """The same head twice, with rows of `LENGTHS` tokens of which all but the last have been read."""
 
-    def __init__(self) -> None:
+    def __init__(self, method: str = "q8") -> None:
         torch.manual_seed(4)
         head = DraftHead(SHAPE).eval().requires_grad_(False)
         for norm in (head.read_norm, head.mlp_norm, head.score_norm):
             norm.weight.add_(0.2 * torch.randn(SHAPE.hidden))
-        quantize_network(head)
+        quantize_network(head, method)
         embedding = quantized_linear(torch.randn(WORDS, SHAPE.hidden))
-        scores = quantized_linear(torch.randn(DRAFTED, SHAPE.hidden))
+        scores = quantized_linear(torch.randn(DRAFTED, SHAPE.hidden), method=method)
         assert can_be_packed(head)
         self.torch = TorchLayer(head, scores, lambda tokens: embedding.weight[tokens], 3, COLUMNS, WINDOW)
         self.packed = PackedLayer(head, scores.matrix, embedding.matrix, 3, COLUMNS, WINDOW)
@@ -72,8 +72,9 @@ def assert_close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     assert error.median() < 0.01
 
 
-def test_it_scores_what_torch_does() -> None:
-    pair = Pair()
+@pytest.mark.parametrize("method", ["q8", "q4"])
+def test_it_scores_what_torch_does(method: str) -> None:
+    pair = Pair(method)
     found = [drafted(layer, *pair.remembering(layer)) for layer in (pair.packed, pair.torch)]
     for ours, theirs in zip(*found, strict=True):
         assert_close(ours.logits, theirs.logits)
@@ -85,8 +86,9 @@ def test_it_scores_what_torch_does() -> None:
         torch.testing.assert_close(torch.from_numpy(ours.shares), shares)
 
 
-def test_bits_depend_neither_on_the_rows_beside_nor_on_what_is_read_when() -> None:
-    pair = Pair()
+@pytest.mark.parametrize("method", ["q8", "q4"])
+def test_bits_depend_neither_on_the_rows_beside_nor_on_what_is_read_when(method: str) -> None:
+    pair = Pair(method)
     memory, rows = pair.remembering(pair.packed)
     together = drafted(pair.packed, memory, rows)
     for i in range(3):
