@@ -115,13 +115,16 @@ class Reluctant(NGramDrafter):
         super().observe(row, emitted)
 
     def witness(self, row: SequenceState, tokens: Sequence[int], likeliest: Sequence[Sequence[int]]) -> None:
-        raise KeyError("no eyes")
+        if self.where == "witness":
+            raise KeyError("no eyes")
+        super().witness(row, tokens, likeliest)
 
     def absorb(
         self, rows: Sequence[SequenceState], tapped: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
     ) -> None:
         if self.where == "absorb" and rows[0].rounds:
             raise KeyError("no room")
+        super().absorb(rows, tapped, lengths)
 
     def release(self, row: SequenceState) -> None:
         raise KeyError(row.request.request_id)

@@ -116,6 +116,8 @@ def test_a_temperature_that_is_none_is_refused() -> None:
 
 
 def test_rounding_makes_no_acceptance_rate_of_more_than_one() -> None:
-    course = Course("sure", rounds=1, emitted=4, tested=Counter({0: 3}), accepted={0: 3.0000003}, lengths=Counter({3: 1}))
+    course = Course(
+        "sure", rounds=1, emitted=4, tested=Counter({0: 3}), accepted={0: 3.0000003}, lengths=Counter({3: 1})
+    )
     figures = Figures.of("model", 3, "", [course])
     assert (figures.alpha, figures.predicted_speedup) == (1.0, 4.0)
