@@ -246,15 +246,18 @@ class Planner:
         self._latency.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s)
         if not plan.adaptive:
             return
-        acceptances = [self._acceptances[rows[i].request.request_id] for i in plan.adaptive]
+        # A row whose drafter has failed since learns nothing more.
+        drafts = [
+            (buckets, i)
+            for buckets, i in zip(plan.buckets, plan.adaptive, strict=True)
+            if rows[i].request.request_id in self._acceptances
+        ]
+        acceptances = [self._acceptances[rows[i].request.request_id] for _, i in drafts]
         if not any(plan.buckets) and not (plan.steps and any(each.growing for each in acceptances)):
             self._controller.observe_plain(acceptances)
             return
         trees = plan.proposal.trees or [None] * len(rows)
-        judged = [
-            VerifiedDraft(buckets, outcomes[i].accepted, trees[i], outcomes[i].path)
-            for buckets, i in zip(plan.buckets, plan.adaptive, strict=True)
-        ]
+        judged = [VerifiedDraft(buckets, outcomes[i].accepted, trees[i], outcomes[i].path) for buckets, i in drafts]
         self._controller.observe(acceptances, judged)
 
     def learn_plain(self, rows: int, seconds: float) -> None:

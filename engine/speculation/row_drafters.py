@@ -72,7 +72,14 @@ class RowDrafters:
                 part = (
                     tapped[to_device(mine, tapped.device)] if isinstance(tapped, Tensor) else [tapped[i] for i in mine]
                 )
-            self.by_name[name].absorb([rows[i] for i in mine], part, lengths and [lengths[i] for i in mine])
+            own, kept = [rows[i] for i in mine], lengths and [lengths[i] for i in mine]
+            try:
+                self.by_name[name].absorb(own, part, kept)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                for row in own:
+                    self._on_fault(row, error)
 
     def successors(self, rows: Sequence[SequenceState]) -> int:
         """How many of the likeliest tokens behind each one that the target reads some drafter wants to know."""
@@ -111,7 +118,13 @@ class RowDrafters:
 
     def proposers(self, row: SequenceState, drafted: Sequence[int]) -> tuple[Proposer, ...]:
         """The drafts behind a row's last draft, where its drafter puts several together; `observe` follows."""
-        return self.of(row).proposers(row, drafted) if drafted else ()
+        if not drafted:
+            return ()
+        try:
+            return self.of(row).proposers(row, drafted)
+        except Exception as error:
+            self._on_fault(row, error)
+            return ()
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """A round has added `emitted` to `row.tokens`."""

@@ -73,8 +73,6 @@ class Admission:
         check_length(len(prompt), target.context)
         now, thinking = self._clock(), self._thinking
         place = self._scheduler.place(prompt)
-        if place.source != place.slot and place.length:
-            target.cache.copy(place.source, place.slot, place.length)
         row = SequenceState(
             request=request,
             outbox=submitted.outbox,
@@ -90,6 +88,10 @@ class Admission:
             source=source,
         )
         pieces = row.text.begin(given)
+        around = thinking.of_prompt(fitted.ids, model.tokenizer) if thinking else None
+        # Nothing may fail between these two: the slot would be thought to hold what it held before.
+        if place.source != place.slot and place.length:
+            target.cache.copy(place.source, place.slot, place.length)
         self._scheduler.admit(row)
         self._planner.admit(row)
         if row.adaptive and request.sampling.greedy and self._made.rounds_by_width:
@@ -102,7 +104,7 @@ class Admission:
                 now - submitted.at,
                 now,
                 tuple(Given(token, piece) for token, piece in zip(given, pieces, strict=True)),
-                thinking.of_prompt(fitted.ids, model.tokenizer) if thinking else None,
+                around,
                 fitted.left_out,
             )
         )

@@ -66,7 +66,8 @@ class Judge {
         row_.positions++;
         if (row_.q) q_.assign(kernels_, row_.q + node * all_.support, all_.support);
         const bool by_overlap = row_.by_overlap && row_.q;
-        double missed = by_overlap ? 1 - overlap() : 1;
+        // A draft that was drawn from what is not a number is refused, and leaves p as it is.
+        double missed = by_overlap && q_.total() > 0 ? 1 - overlap() : 1;
         int32_t kept = 0;
         for (size_t rank = 0; rank < children_.size(); rank++) {
             const int64_t token = row_.drafted[children_[rank] - 1], place = all_.places ? all_.places[token] : token;

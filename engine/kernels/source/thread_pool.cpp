@@ -75,7 +75,9 @@ void ThreadPool::run(int64_t count, Work work, void* context) {
 
 bool ThreadPool::take_piece(int thread) {
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    while (ticket & 0xffffffffu) {
+    // A thread may come late, when the job that it was woken for is over: it must not take part in one with fewer
+    // threads. If `active_` is of a later job than the ticket, the ticket is used up and the exchange fails.
+    while ((ticket & 0xffffffffu) && thread < active_.load()) {
         if (!ticket_.compare_exchange_weak(ticket, ticket - 1)) continue;
         // The job cannot be over before this piece is done, so what it says still holds.
         work_(context_, count_ - int64_t(ticket & 0xffffffffu), thread);

@@ -112,8 +112,11 @@ class ModelSteps:
         return tokens, torch.stack(distributions, 1) if distributions else None
 
     def fit(self, logits: Tensor) -> Tensor:
-        """Logits over the target's vocabulary: padding tails differ between models of one family."""
+        """Logits over the target's vocabulary: padding tails differ between models of one family.
+
+        Tokens that the network has not get the least finite logit: the kernels take an infinite one for a fault.
+        """
         missing = self._vocabulary - logits.shape[-1]
         if missing <= 0:
             return logits[..., : self._vocabulary]
-        return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
+        return torch.nn.functional.pad(logits, (0, missing), value=torch.finfo(logits.dtype).min)

@@ -57,16 +57,21 @@ def accept(
         lengths: [B], int64: how many tokens each row drafted, 0 to γ.
         u: uniform draws [B, γ], float64 in [0, 1), one per drafted token.
         u_last: uniform draws [B], float64, for each row's last token.
-        q: [B, γ, V], the distribution each drafted token was drawn from; None if all are one-hot (n-gram and greedy
-            drafters).
+        q: [B, γ, V], the distribution each drafted token was drawn from, NaN where a drafter computed what is not a
+            number; None if all are one-hot (n-gram and greedy drafters).
         lenience: [B], l of each row, float64 in (0, 1]; None if all are 1.
         near: [B, γ], bool, drafted tokens to accept regardless of p (`near_best`); None if there are none.
     """
     gamma = drafted.shape[1]
     p_x = p[:, :gamma].gather(-1, drafted[..., None]).squeeze(-1)
-    q_x = torch.ones_like(p_x) if q is None else q.gather(-1, drafted[..., None]).squeeze(-1)
     threshold = u if lenience is None else u * lenience[:, None]
-    kept = threshold * q_x.double() < p_x.double()
+    if q is None:
+        q_x = torch.ones_like(p_x)
+        kept = threshold < p_x.double()
+    else:
+        # A token was drawn from something: where q is 0 or not a number the draft is void, and p decides alone.
+        q_x = q.gather(-1, drafted[..., None]).squeeze(-1).nan_to_num_(nan=0.0)
+        kept = (threshold * q_x.double() < p_x.double()) & (q_x > 0)
     beta = _beta(p[:, :gamma], p_x, q, lenience)
     if near is not None:
         kept |= near
@@ -119,7 +124,7 @@ def _beta(p: Tensor, p_x: Tensor, q: Tensor | None, lenience: Tensor | None) -> 
     if lenience is not None:
         p = p / lenience.float()[:, None, None] if q is not None else p
         p_x = (p_x / lenience.float()[:, None]).clamp_(max=1.0)
-    return p_x if q is None else torch.minimum(p, q).sum(-1)
+    return p_x if q is None else torch.minimum(p, q).sum(-1).nan_to_num_(nan=0.0)
 
 
 def _leading(kept: Tensor, lengths: Tensor) -> Tensor:
@@ -143,6 +148,6 @@ def _residual(p: Tensor, drafted: Tensor, q: Tensor | None, rows: Tensor, at: Te
         token = drafted[rows, at][:, None]
         left = p.scatter(1, token, p.gather(1, token).masked_fill_(rejected[:, None], 0.0))
     else:
-        left = (p - q[rows, at] * rejected[:, None]).clamp_(min=0)
+        left = (p - q[rows, at].nan_to_num_(nan=0.0) * rejected[:, None]).clamp_(min=0)
     # Adds p where the residual is 0 throughout.
     return left.addcmul_(p, (left.amax(-1, keepdim=True) <= 0).float())

@@ -48,7 +48,7 @@ def pack(
     target = soft if p is None else torch.where(greedy[:, None, None], soft, p)
     draft = torch.zeros_like(target)
     if q is not None:
-        draft[:, :-1] = q
+        draft[:, :-1] = q.nan_to_num(nan=0.0)  # as acceptance takes what is not a number
     else:
         draft[:, :-1].scatter_(-1, drafted[..., None], 1.0)
     rest = (target - draft).clamp_(min=0)

@@ -179,8 +179,9 @@ class _MergedPosition:
 
     def judge(self, token: Tensor, u: Tensor, offered: Tensor) -> Tensor:
         """Test a token [B]; returns which rows [B] accept it."""
-        q, column = self._q[self._rows, self._sources[:, self._rank]], token[:, None]
+        q, column = self._q[self._rows, self._sources[:, self._rank]].nan_to_num_(nan=0.0), token[:, None]
         p_x, q_x = self._p.gather(1, column).squeeze(1), q.gather(1, column).squeeze(1)
+        offered = offered & (q_x > 0)  # else it was drawn from what is not a number
         self.p[:, self._rank], self.q[:, self._rank] = p_x, q_x
         self._rank += 1
         self.missed = torch.where(offered, self.missed * (1 - (p_x / q_x).clamp(max=1)), self.missed)
@@ -224,8 +225,8 @@ class _Position:
         p and q are updated as after a rejection, for the next token.
         """
         column = place[:, None]
-        p_x, q_x = self._p.gather(1, column).squeeze(1), self._q.gather(1, column).squeeze(1)
-        # If q had fewer tokens than the tree has places, the remaining places hold no token.
+        p_x, q_x = self._p.gather(1, column).squeeze(1), self._q.gather(1, column).squeeze(1).nan_to_num_(nan=0.0)
+        # If q had fewer tokens than the tree has places, or is not a number, the remaining places hold no token.
         offered = offered & (self._greedy | (q_x > 0))
         kept = offered & (u * q_x.double() < p_x.double())
         chance = torch.where(self._greedy, (p_x > 0).float(), (p_x / q_x).clamp(max=1))

@@ -29,7 +29,7 @@ def read_prompts(file: Path, tokenizer: Any, name: str, longest: int) -> list[Sc
             conversations and the target has no chat template.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise EngineError(f"{file} cannot be read ({error}): give a text file with one prompt per line") from None
     asked = list(_conversations(file, lines)) if file.suffix == ".jsonl" else [[line] for line in lines if line.strip()]

@@ -74,7 +74,8 @@ def only_one(ours: Sequence[bool], theirs: Sequence[bool]) -> list[int]:
 
 def _alpha(courses: Sequence[Course]) -> float:
     tested = sum(course.tested.total() for course in courses)
-    return sum(sum(course.accepted.values()) for course in courses) / tested if tested else 0.0
+    accepted = sum(sum(course.accepted.values()) for course in courses)
+    return min(accepted / tested, 1.0) if tested else 0.0  # a sum of float32 shares may be a little above 1
 
 
 def _tau(courses: Sequence[Course]) -> float:

@@ -106,7 +106,7 @@ class TextFiles:
         else:
             numbered = [
                 (f"{file.name}, line {number}", _parsed(line))
-                for number, line in enumerate(content.splitlines(), 1)
+                for number, line in enumerate(content.split("\n"), 1)  # JSON may hold other line separators
                 if line.strip()
             ]
         for where, entry in numbered:

@@ -6,20 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from specchat.engine import (
     Engine,
     EngineConfig,
     Notice,
     Round,
+    Sampling,
 )
 from specchat.engine.progress import Progress
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.speculation.drafters.ngram import NGramDrafter
 from specchat.engine.speculation.gamma.budget import Budget
 from specchat.engine.speculation.proposal import Draft
+from specchat.engine.trace import from_json, to_json
 from specchat.engine.worker.assembly import Assembly, put_together
-from tests.engine.tiny import ask, ids_of, tiny_model
+from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_head, tiny_model
 
 
 class Faulty(NGramDrafter):
@@ -98,6 +102,7 @@ class Reluctant(NGramDrafter):
     def __init__(self, where: str) -> None:
         super().__init__()
         self.where = where
+        self.successors = int(where == "witness")
 
     def admit(self, row: SequenceState) -> None:
         if self.where == "admit":
@@ -109,16 +114,28 @@ class Reluctant(NGramDrafter):
             raise KeyError("no idea")
         super().observe(row, emitted)
 
+    def witness(self, row: SequenceState, tokens: Sequence[int], likeliest: Sequence[Sequence[int]]) -> None:
+        if self.where == "witness":
+            raise KeyError("no eyes")
+        super().witness(row, tokens, likeliest)
+
+    def absorb(
+        self, rows: Sequence[SequenceState], tapped: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
+    ) -> None:
+        if self.where == "absorb" and rows[0].rounds:
+            raise KeyError("no room")
+        super().absorb(rows, tapped, lengths)
+
     def release(self, row: SequenceState) -> None:
         raise KeyError(row.request.request_id)
 
 
-@pytest.mark.parametrize("where", ["admit", "observe", "release"])
+@pytest.mark.parametrize("where", ["admit", "observe", "release", "witness", "absorb"])
 def test_a_drafter_that_raises_anywhere_costs_the_draft_not_the_reply(where: str) -> None:
     target = tiny_model()
 
     def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        made = put_together(config, target, None)
+        made = put_together(config, target, None, tiny_head(target) if where == "absorb" else None)
         made.drafters["ngram"] = Reluctant(where)
         return made
 
@@ -130,3 +147,27 @@ def test_a_drafter_that_raises_anywhere_costs_the_draft_not_the_reply(where: str
         assert ids_of(events) == plain
         assert any(isinstance(event, Notice) for event in events) == (where != "release")
     engine.close()
+
+
+def test_a_draft_that_is_no_number_leaves_every_reply_to_the_target() -> None:
+    """A round then gives what a plain one does: the token that the target's distribution and the seed give."""
+    target = tiny_model(sharpness=4.0)
+    drafts = [tiny_model(seed=seed, layers=1) for seed in (1, 2)]
+    head = tiny_head(target)
+    for network in (head.head, *(draft.model for draft in drafts)):
+        for weight in network.parameters():
+            weight.fill_(torch.nan)
+    plain: dict[tuple[float, float], list[int]] = {}
+    for options, drafters in (
+        ({"draft": drafts[0], "more": drafts[1:]}, ("none", "model", "model-tree", "hierarchical", "merged")),
+        ({"head": head}, ("head",)),
+    ):
+        with tiny_engine(target, **options) as engine:  # type: ignore[arg-type]
+            for temperature, penalty in ((1.0, 1.0), (0.7, 1.3)):
+                sampling = Sampling(temperature=temperature, seed=5, repetition_penalty=penalty)
+                for drafter in drafters:
+                    request = ask("hello", drafter=drafter, gamma=2, max_tokens=6, sampling=sampling, detail=2)
+                    events = list(engine.stream(request))
+                    assert ids_of(events) == plain.setdefault((temperature, penalty), ids_of(events)), drafter
+                    for event in events:
+                        from_json(to_json(event))

@@ -55,11 +55,19 @@ def related(noise: float = 0.3, sharpness: float = 25.0, seed: int = 4) -> Loade
     return draft
 
 
-def drafter_of(runner: Runner) -> tuple[ModelTreeDrafter, DraftCache]:
+def drafter_of(runner: Runner, vocabulary: int = VOCABULARY) -> tuple[ModelTreeDrafter, DraftCache]:
     cache = DraftCache(runner, 32)
-    steps = ModelSteps(runner, Penalties(runner.cache.slots, runner.context, runner.device), runner.vocabulary, LEAD)
-    support = Support.of(torch.arange(VOCABULARY), VOCABULARY)
+    steps = ModelSteps(runner, Penalties(runner.cache.slots, runner.context, runner.device), vocabulary, LEAD)
+    support = Support.of(torch.arange(vocabulary), vocabulary)
     return ModelTreeDrafter(runner, cache, steps, ModelDrafter(runner, cache, steps), support), cache
+
+
+def packed_runner(folder: Path) -> QuantizedRunner:
+    if missing():
+        pytest.skip(str(missing()))
+    packed = packed_folder(str(write_family("llama", folder / "m")), "q8", ModelStore(folder), ignore_progress)
+    assert packed is not None
+    return QuantizedRunner(load_packed(packed, ignore_progress), 3, 64, 17)
 
 
 def row_of(slot: int, tokens: list[int], sampling: Sampling, gamma: int | None = None) -> SequenceState:
@@ -170,15 +178,7 @@ def places_of(tree: Tree, tokens: list[int], first: int, slot: int) -> list[list
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", ["modelling code", "kernels"])
 def test_a_tree_fed_level_by_level_gives_what_its_paths_give_one_by_one(kind: str, tmp_path: Path) -> None:
-    runner: Runner
-    if kind == "kernels":
-        if missing():
-            pytest.skip(str(missing()))
-        folder = packed_folder(str(write_family("llama", tmp_path / "m")), "q8", ModelStore(tmp_path), ignore_progress)
-        assert folder is not None
-        runner = QuantizedRunner(load_packed(folder, ignore_progress), 3, 64, 17)
-    else:
-        runner = ModelRunner(related().model, 3, 64, 17)
+    runner: Runner = packed_runner(tmp_path) if kind == "kernels" else ModelRunner(related().model, 3, 64, 17)
     trees = [Tree((0, 0, 1, 2, 1, 3)), Tree((0, 1))]
     texts, tokens = [[5, 6, 7, 8, 9], [30, 31, 32]], [[11, 12, 13, 14, 15, 16], [21, 22]]
     levels = []
@@ -246,3 +246,24 @@ def test_a_reply_that_is_stopped_or_changed_leaves_a_cache_that_goes_on() -> Non
         names = [event.drafter for event in events if isinstance(event, Round)]
         assert {"model", "model-tree", "none"} <= set(names)
         assert ids_of(events)[-len(plain) :] == plain
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["modelling code", "kernels"])
+def test_tokens_that_the_draft_model_does_not_know_are_never_drawn_and_the_others_are(
+    kind: str, tmp_path: Path
+) -> None:
+    runner: Runner = packed_runner(tmp_path) if kind == "kernels" else ModelRunner(related().model, 3, 64, 17)
+    known = runner.vocabulary
+    drafter, _ = drafter_of(runner, known + 64)
+    for seed in range(8):
+        row = row_of(seed % 3, [5, 6, 7 + seed], Sampling(temperature=2.0))
+        row.seed = seed
+        drafter.admit(row)
+        draft = drafter.propose([row], [4], [cheap()])
+        assert draft.lengths[0]
+        assert max(draft.tokens[0]) < known
+        assert draft.tree_q is not None
+        assert not draft.tree_q[0, 0, known:].any()
+        torch.testing.assert_close(draft.tree_q[0, 0].sum(), torch.tensor(1.0))
+        drafter.release(row)

@@ -372,3 +372,20 @@ def test_a_residual_of_nothing_is_the_target_itself() -> None:
         q,
     )
     assert (verdict.accepted.item(), verdict.last.item()) == (0, 1)
+
+
+def test_a_draft_drawn_from_what_is_not_a_number_is_refused_and_leaves_the_target_as_it_is() -> None:
+    torch.manual_seed(3)
+    p, q = torch.rand(4, 3, 50).softmax(-1), torch.rand(4, 2, 50).softmax(-1)
+    drafted, lengths = torch.randint(50, (4, 2)), torch.full((4,), 2)
+    u, u_last = torch.rand(4, 2).double(), torch.rand(4).double()
+    whole = accept(p, drafted, lengths, u, u_last, q)
+    q[1], q[2], q[3, :, 7] = torch.nan, 0.0, torch.nan  # the last one in a part that no token was drawn from
+    drafted[3] = 7
+    verdict = accept(p, drafted, lengths, u, u_last, q, torch.full((4,), 0.9).double())
+    assert verdict.accepted[1:].tolist() == [0, 0, 0]
+    plain = accept(p[:, :1], drafted[:, :0], torch.zeros(4, dtype=torch.long), u[:, :0], u_last)
+    assert verdict.last[1:3].tolist() == plain.last[1:3].tolist()
+    assert verdict.q[1:].tolist() == verdict.beta[1:].tolist() == [[0.0, 0.0]] * 3
+    again = accept(p, drafted, lengths, u, u_last, q)
+    assert all(torch.equal(getattr(again, name)[:1], getattr(whole, name)[:1]) for name in ("accepted", "last", "beta"))

@@ -134,3 +134,17 @@ def test_distributions_are_the_standardised_ones_to_the_bit_on_every_instruction
             assert torch.equal(again.view(torch.int32), q.view(torch.int32)), variant
         library().use(None)
     assert Variant.SCALAR in library().variants
+
+
+def test_a_draft_drawn_from_what_is_not_a_number_is_refused_as_by_the_tensors() -> None:
+    proposal, logits = drafted("drawn", None, 12, 64)
+    assert proposal.q is not None
+    proposal.q[::3, 1:] = torch.nan
+    proposal.q[1::3] = torch.nan
+    rows = [row_of(i, KINDS[i % len(KINDS)]) for i in range(12)]
+    ours = judge_sampled(range(12), rows, proposal, logits, [3] * 12)
+    assert [(each.accepted, each.last, each.q) for each in ours] == [
+        (each.accepted, each.last, pytest.approx(each.q)) for each in by_tensors(rows, proposal, logits)
+    ]
+    for mine in ours[1::3]:
+        assert (mine.accepted, mine.q, mine.beta) == (0, [0.0], [0.0])

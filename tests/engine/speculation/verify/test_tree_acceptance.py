@@ -12,6 +12,7 @@ from specchat.engine.kernels.sampling import SampledRow, Wanted, draw, judge
 from specchat.engine.request import Sampling
 from specchat.engine.runner.tree import BRANCHES, Tree, chain, tree_of
 from specchat.engine.runner.tree_mask import TreeMask
+from specchat.engine.sampling.sampler import draw as draw_token
 from specchat.engine.sampling.sampler import one_hot, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sampling.without_replacement import draw_different
@@ -226,3 +227,29 @@ def test_every_token_comes_from_where_it_says() -> None:
         path = [token for token in verdict.path[row].tolist() if token]
         assert path == tree.path(int(verdict.end[row]))
         assert verdict.left[row, verdict.last[row]] > 0
+
+
+@pytest.mark.parametrize("merged", [False, True], ids=["without replacement", "merged"])
+def test_tokens_drawn_from_what_is_not_a_number_are_refused_and_leave_the_target_as_it_is(merged: bool) -> None:
+    tree, random = Tree((0, 0)), torch.Generator().manual_seed(9)
+    p = torch.rand(3, 9, generator=random).softmax(-1)
+    q = torch.rand(3, 2 if merged else 1, 9, generator=random).softmax(-1)
+    q[0] = torch.nan
+    tokens, u_last = torch.tensor([[4, 5]]).expand(3, -1), torch.rand(3, generator=random, dtype=torch.float64)
+    never = torch.full((3, 1, BRANCHES), 1 - 2.0**-53, dtype=torch.float64)
+    sources = torch.tensor([0, 1, 0, 0]).expand(3, 3, -1) if merged else None
+    verdict = accept_tree(
+        lambda end: p,  # noqa: ARG005
+        tokens,
+        TreeMask.of((tree,) * 3, 3, CPU),
+        torch.zeros(3, dtype=torch.bool),
+        never,
+        u_last,
+        q,
+        None if merged else Support.of(torch.arange(9), 9),
+        sources,
+    )
+    assert not verdict.end[0]
+    assert verdict.last[0] == draw_token(p, u_last)[0]
+    assert (verdict.beta[0].item(), verdict.q[0].abs().sum().item()) == (0.0, 0.0)
+    assert (verdict.beta[1:] > 0).all()

@@ -33,3 +33,11 @@ def test_a_line_that_is_no_conversation_is_named(line: str, tmp_path: Path) -> N
     file.write_text('{"turns": ["one"]}\n' + line + "\n")
     with pytest.raises(EngineError, match=r"asked\.jsonl, line 2: write an object such as"):
         read_prompts(file, tiny_model().tokenizer, "tiny", 60)
+
+
+def test_a_line_ends_where_the_file_says_so_and_nowhere_within_a_text(tmp_path: Path) -> None:
+    tokenizer, turn = tiny_model().tokenizer, "one\u2028two\x85three"
+    file = tmp_path / "asked.jsonl"
+    file.write_bytes(f'{{"turns": ["{turn}"]}}\r\n{{"turns": ["four"]}}\r\n'.encode())
+    first, _ = read_prompts(file, tokenizer, "tiny", 60)
+    assert list(first.prompt) == encode(Request("", messages=(Message("user", turn),)), tokenizer)

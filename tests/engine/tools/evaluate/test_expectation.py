@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 
 from specchat.engine import Engine, EngineConfig, EngineError, Message, Request, Round, Sampling, TraceWriter
 from specchat.engine.tools.evaluate import EvaluateOptions, evaluate
+from specchat.engine.tools.evaluate.course import Course
 from specchat.engine.tools.evaluate.expectation import _rounds
+from specchat.engine.tools.evaluate.figures import Figures
 from specchat.engine.tools.evaluate.report import Evaluation, Way
 from tests.tiny_model import write_tiny_model
 
@@ -110,3 +113,11 @@ def test_rounds_are_counted_by_their_chances() -> None:
 def test_a_temperature_that_is_none_is_refused() -> None:
     with pytest.raises(EngineError, match="temperature is -1: it must be 0"):
         EvaluateOptions(Path(), "x", (Path("y"),), temperature=-1)
+
+
+def test_rounding_makes_no_acceptance_rate_of_more_than_one() -> None:
+    course = Course(
+        "sure", rounds=1, emitted=4, tested=Counter({0: 3}), accepted={0: 3.0000003}, lengths=Counter({3: 1})
+    )
+    figures = Figures.of("model", 3, "", [course])
+    assert (figures.alpha, figures.predicted_speedup) == (1.0, 4.0)

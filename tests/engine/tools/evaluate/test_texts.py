@@ -134,3 +134,12 @@ def test_a_file_that_cannot_be_read_is_refused(tokenizer: Any, tmp_path: Path) -
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(EngineError, match="is no UTF-8 text"):
         read(tokenizer, tmp_path / "bytes")
+
+
+def test_a_line_ends_where_the_file_says_so_and_nowhere_within_a_text(tokenizer: Any, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "one\u2028two\x85three"}]
+    line = json.dumps({"messages": messages}, ensure_ascii=False)
+    (tmp_path / "talks.jsonl").write_bytes(f"{line}\r\n{line}\r\n".encode())
+    texts, problems = read(tokenizer, tmp_path / "talks.jsonl")
+    assert problems == []
+    assert [tokenizer.decode(text.reply) for text in texts] == ["one\u2028two\x85three"] * 2
