@@ -104,6 +104,7 @@ class SideStage:
 
     async def settle(self, pilot: Pilot[None]) -> None:
         """Wait until everything that has been said is on screen."""
+        await self.app.prepared.wait()
         await show_all(pilot.app, self.app.pump)
         if isinstance(self.app.screen, SideScreen):
             await show_all(pilot.app, self.app.screen.pump)

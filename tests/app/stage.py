@@ -50,6 +50,7 @@ class Stage:
 
     async def settle(self, pilot: Pilot[None]) -> None:
         """Wait until everything that has been said is on screen."""
+        await self.app.prepared.wait()
         await show_all(pilot.app, self.app.pump)
         for field in self.app.screen.query("TextArea, Input").results(TextArea | Input):  # type: ignore[arg-type]
             field.cursor_blink = False

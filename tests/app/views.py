@@ -15,7 +15,7 @@ from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.widgets.inspector import ChancesCard, VerdictCard
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate
-from tests.app.quiet import all_done, show_all
+from tests.app.quiet import show_all
 from tests.app.recorded import Clock, trace
 from tests.app.stage import Stage
 
@@ -40,7 +40,7 @@ class Replay:
 
     async def at(self, pilot: Pilot[None], share: float) -> None:
         """Play up to this share of the trace."""
-        await all_done(pilot.app)  # the player is started when its session has come
+        await self.app.prepared.wait()  # that is when the player starts
         self.clock.now += self.player.duration * share - self.player.position
         await self.settle(pilot)
 
