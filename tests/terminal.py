@@ -13,6 +13,9 @@ from typing import Self, TypedDict
 import pexpect
 import pyte
 
+PATIENCE_S = 120
+"""How long it is waited for what must come: a machine may be busy with many other things."""
+
 _ASKS_FOR_FRAMES, _HAS_FRAMES = b"\x1b[?2026$p", b"\x1b[?2026;2$y"
 _FRAME_BEGINS, _FRAME_ENDS = b"\x1b[?2026h", b"\x1b[?2026l"
 
@@ -97,7 +100,7 @@ class Terminal:
             assert time.monotonic() < end, f"no {what} after {seconds:g} s:\n{self.text}"
             assert self._draw(0.1), f"the program ended before {what}:\n{self.text}"
 
-    def wait_for(self, words: str, seconds: float = 60) -> None:
+    def wait_for(self, words: str, seconds: float = PATIENCE_S) -> None:
         """Wait until these words are on the screen."""
         self.wait(lambda terminal: words in terminal.words, seconds, repr(words))
 
@@ -119,7 +122,7 @@ class Terminal:
         """Send the program a signal."""
         os.kill(self._child.pid, number)
 
-    def hang_up(self, seconds: float = 30) -> int:
+    def hang_up(self, seconds: float = PATIENCE_S) -> int:
         """Take the terminal away, as when its window is closed; gives what the program then ended with."""
         os.close(self._child.child_fd)
         end = time.monotonic() + seconds
@@ -140,7 +143,7 @@ class Terminal:
             pass
         self._child.close()
 
-    def leave(self, keys: str, seconds: float = 30) -> int | None:
+    def leave(self, keys: str, seconds: float = PATIENCE_S) -> int | None:
         """Press the keys that end the program and give its exit code."""
         self.type(keys)
         end = time.monotonic() + seconds
@@ -150,7 +153,7 @@ class Terminal:
         code: int | None = self._child.exitstatus
         return code
 
-    def end(self, seconds: float = 60) -> int | None:
+    def end(self, seconds: float = PATIENCE_S) -> int | None:
         """Wait until the program ends by itself, and give its exit code."""
         return self.leave("", seconds)
 

@@ -9,7 +9,7 @@ import pytest
 
 from specchat.app.storage.store import Store, StoredMessage
 from specchat.engine import Finished, Round, from_json
-from tests.terminal import Terminal
+from tests.terminal import PATIENCE_S, Terminal
 
 pytestmark = pytest.mark.model
 
@@ -37,14 +37,14 @@ def stored(home: Path) -> list[StoredMessage]:
 
 def test_a_question_is_answered_on_the_screen_and_kept(home: Path) -> None:
     with Terminal(SPECCHAT, SPECCHAT_HOME=str(home)) as terminal:
-        terminal.wait_for("Ask anything", 20)
+        terminal.wait_for("Ask anything")
         terminal.type("How many legs does a dog have")  # the model is still loading
-        terminal.wait_for("How many legs does a dog have", 20)
+        terminal.wait_for("How many legs does a dog have")
         terminal.type("?")
-        terminal.wait_for("How many legs does a dog have?", 20)
+        terminal.wait_for("How many legs does a dog have?")
         terminal.type(ENTER)
-        terminal.wait_for("four", 120)
-        terminal.wait(lambda _: stored(home)[1].finish_reason == "eos", 30, "end of the reply")
+        terminal.wait_for("four")
+        terminal.wait(lambda _: stored(home)[1].finish_reason == "eos", PATIENCE_S, "end of the reply")
         assert "Traceback" not in terminal.text
         assert terminal.leave(QUIT) == 0
     prompt, reply = stored(home)
@@ -62,9 +62,9 @@ def test_a_reply_cut_short_by_a_kill_is_there_afterwards(home: Path) -> None:
 
     question = "Write a very long story about a lighthouse keeper."
     with Terminal(SPECCHAT, "--max-tokens", 2000, columns=80, rows=24, SPECCHAT_HOME=str(home)) as terminal:
-        terminal.wait_for("Ask anything", 20)
+        terminal.wait_for("Ask anything")
         terminal.type(question)
-        terminal.wait_for(question, 20)
+        terminal.wait_for(question)
         terminal.type(ENTER)
         terminal.wait(grown, 180, "stored reply of 100 characters")
         terminal.kill()
@@ -73,13 +73,13 @@ def test_a_reply_cut_short_by_a_kill_is_there_afterwards(home: Path) -> None:
     assert prompt.content == question
     assert reply.finish_reason is None
     with Terminal(SPECCHAT, "--rejected", "hide", columns=80, rows=24, SPECCHAT_HOME=str(home)) as terminal:
-        terminal.wait_for("Ask anything", 20)
+        terminal.wait_for("Ask anything")
         terminal.type(CHATS)
-        terminal.wait_for("Write a very long", 30)
+        terminal.wait_for("Write a very long")
         terminal.type(DOWN)
         terminal.type(ENTER)
-        terminal.wait_for("interrupted", 30)
-        terminal.wait_for(" ".join(reply.content.split())[:60], 30)
+        terminal.wait_for("interrupted")
+        terminal.wait_for(" ".join(reply.content.split())[:60])
         assert question in terminal.words
         assert terminal.leave(QUIT) == 0
     assert stored(home) == [prompt, reply]

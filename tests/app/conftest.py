@@ -2,27 +2,61 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
+from textual.app import App
+from textual.widgets import Input, TextArea
 
 from specchat.app.chat import record_queue
+from specchat.app.ui import notices, pump
+from specchat.app.ui.frame_budget import FrameBudget
+from specchat.app.ui.screens import gauge
+from specchat.app.ui.widgets import live_markdown
+from tests.app import quiet
 from tests.app.stage import Stage
+
+LONG_S = 3600.0
+"""Longer than any test takes."""
 
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Colours, the defaults of every setting, and nothing of the user's own."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")
 
 
 @pytest.fixture(autouse=True)
 def patient_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frames that wait longer for the disk: it may be busy, and a test lets frames follow each other at once."""
-    monkeypatch.setattr(record_queue, "STORE_WAIT_S", 0.1)
+    """Frames that wait until what they show is stored: the disk may be busy, and a test lets frames follow at once."""
+    monkeypatch.setattr(record_queue, "STORE_WAIT_S", LONG_S)
+
+
+@pytest.fixture(autouse=True)
+def exact_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pilot that waits for what the app does, however slow the machine is."""
+    quiet.wait_exactly(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def still_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing on screen depends on how long a test takes.
+
+    No part is drawn more seldom because the machine is slow, notices stay, cursors do not blink, and tokens are not
+    counted until a test asks for it.
+    """
+    monkeypatch.setattr(live_markdown, "processor_time", lambda: 0.0)
+    monkeypatch.setattr(pump, "FrameBudget", partial(FrameBudget, spent=lambda: 0.0))
+    monkeypatch.setattr(notices, "NOTICE_S", LONG_S)
+    monkeypatch.setattr(App, "NOTIFICATION_TIMEOUT", LONG_S)
+    monkeypatch.setattr(TextArea, "_toggle_cursor_blink_visible", lambda _: None)
+    monkeypatch.setattr(Input, "_toggle_cursor", lambda _: None)
+    monkeypatch.setattr(gauge, "COUNT_S", LONG_S)
 
 
 @pytest.fixture

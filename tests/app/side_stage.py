@@ -17,6 +17,7 @@ from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.engine import Comparison, LaneReady, Order, Ready, Record, Request, Round
+from tests.app.quiet import all_done, show_all
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import NOW
 
@@ -104,17 +105,12 @@ class SideStage:
     async def settle(self, pilot: Pilot[None]) -> None:
         """Wait until everything that has been said is on screen."""
         await self.app.prepared.wait()
-        for _ in range(3):
-            for worker in self.app.workers:
-                await worker.wait()
-            await pilot.pause()
-            self.app.pump.run()
-            if isinstance(self.app.screen, SideScreen):
-                for _ in range(3):
-                    self.app.screen.pump.run()
+        await show_all(pilot.app, self.app.pump)
+        if isinstance(self.app.screen, SideScreen):
+            await show_all(pilot.app, self.app.screen.pump)
         for field in self.app.screen.query("TextArea").results(TextArea):
             field.cursor_blink = False
-        await pilot.pause()
+        await all_done(pilot.app)
 
     async def ready(self, pilot: Pilot[None]) -> None:
         """Load the models of the chat and of the lanes."""

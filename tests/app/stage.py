@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
-from textual.worker import WorkerCancelled
 
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
-from specchat.app.ui.pace import Pace
+from tests.app.quiet import all_done, show_all
 from tests.app.recorded import RecordedEngine, trace
 
 NOW = 2_000_000.0
@@ -53,24 +51,10 @@ class Stage:
     async def settle(self, pilot: Pilot[None]) -> None:
         """Wait until everything that has been said is on screen."""
         await self.app.prepared.wait()
-        for _ in range(2):
-            with suppress(WorkerCancelled):  # a newer one took its place
-                for worker in self.app.workers:
-                    if worker.group not in ("rename", "asking"):  # these wait for a person
-                        await worker.wait()
-            await pilot.pause()
-            for _ in range(Pace().figures_every):
-                self.app.pump.run()
+        await show_all(pilot.app, self.app.pump)
         for field in self.app.screen.query("TextArea, Input").results(TextArea | Input):  # type: ignore[arg-type]
             field.cursor_blink = False
-        await pilot.pause()
-        seen = None
-        while seen != (seen := self._places()):  # one change of size may lead to another
-            await pilot.pause()
-
-    def _places(self) -> list[object]:
-        widgets = self.app.screen.walk_children(with_self=True)
-        return [(widget, widget.region, widget.virtual_size, widget.scroll_offset) for widget in widgets]
+        await all_done(pilot.app)
 
     async def ready(self, pilot: Pilot[None]) -> None:
         """Load the models."""
@@ -93,6 +77,11 @@ class Stage:
     async def press(self, pilot: Pilot[None], *keys: str) -> None:
         """Press keys, and wait for what they do."""
         await pilot.press(*keys)
+        await self.settle(pilot)
+
+    async def counted(self, pilot: Pilot[None]) -> None:
+        """Let the tokens of what was typed be counted, as they are once nothing is typed for a while."""
+        self.app.chat_screen.writing.gauge.look()
         await self.settle(pilot)
 
 

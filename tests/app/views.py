@@ -11,11 +11,11 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.session import Session
 from specchat.app.sources.player import Player
 from specchat.app.ui.app import SpecChat
-from specchat.app.ui.pace import Pace
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.widgets.inspector import ChancesCard, VerdictCard
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate
+from tests.app.quiet import show_all
 from tests.app.recorded import Clock, trace
 from tests.app.stage import Stage
 
@@ -52,10 +52,7 @@ class Replay:
 
     async def settle(self, pilot: Pilot[None]) -> None:
         """Bring everything that has been said on screen."""
-        await pilot.pause()
-        for _ in range(Pace().figures_every):
-            self.app.pump.run()
-        await pilot.pause()
+        await show_all(pilot.app, self.app.pump)
 
     def run(self, share: float, *keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
         """For `snap_compare`: play, then press the keys."""

@@ -242,7 +242,7 @@ def test_a_killed_writer_leaves_every_record_it_wrote(tmp_path: Path) -> None:
         "for i in range(3): writer.write(Died('x', float(i)))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, path], timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", script, path], timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL
     assert [record.at for record in read_trace(path) if not isinstance(record, Ready)] == [0.0, 1.0, 2.0]
 

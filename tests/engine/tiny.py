@@ -122,8 +122,8 @@ def ended(box: Outbox) -> list[Event]:
     """Events up to the last one of a request."""
     events: list[Event] = []
     while not events or not isinstance(events[-1], Finished):
-        event = box.get(30)
-        assert event is not None, "no event for 30 seconds"
+        event = box.get(120)
+        assert event is not None, "no event for two minutes"
         events.append(event)
     return events
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
+from time import thread_time as processor_time
 from typing import TYPE_CHECKING
 
 from textual.strip import Strip
@@ -57,12 +57,12 @@ class LiveMarkdown:
         self.behind = not complete and self._wait > 0
         if self.behind:
             return None
-        started, before = time.thread_time(), self.strips
+        started, before = processor_time(), self.strips
         if complete:
             self._settled_text, self._settled, self._settled_codes = 0, [], 0
         self._render(escape_controls(text().lstrip("\n"))[self._settled_text :], keep=0 if complete else OPEN)
         pace = self._pace()
-        spent = math.ceil((time.thread_time() - started) / (SHARE * pace.frame_s))
+        spent = math.ceil((processor_time() - started) / (SHARE * pace.frame_s))
         self._wait = max(pace.follow_every, spent)
         return _first_difference(before, self.strips)
 

@@ -267,7 +267,7 @@ valid = st.builds(
 
 
 @given(valid, valid)
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_what_is_saved_comes_back(path: Path, one: Settings, two: Settings) -> None:
     for settings in (one, two):
         save_settings(path, settings, asdict(settings))
@@ -275,7 +275,7 @@ def test_what_is_saved_comes_back(path: Path, one: Settings, two: Settings) -> N
 
 
 @given(valid)
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_changing_a_file_keeps_its_other_lines(written: Path, settings: Settings) -> None:
     written.write_text("# first\nunknown = [1,\n  2]\n\n# last\n")
     update_toml(written, asdict(settings))

@@ -49,7 +49,7 @@ def test_what_is_attached_to_an_unsent_text_is_replaced_or_left(store: Store) ->
     assert store.attachments.unsent() == {7: (LOG,)}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(clean, clean)
 def test_any_text_comes_back_exactly(store: Store, name: str, text: str) -> None:
     one = Attachment(PASTE, name, text, path=name)

@@ -171,7 +171,7 @@ def test_without_permission_the_sentence_names_the_file(what: str) -> None:
             "if os.getuid() == 0: os.setuid(65534)  # root may write everywhere\n"
             "try:\n    Store(path)\nexcept StoreError as error:\n    print(error)\n"
         )
-        done = subprocess.run(child(code, path), capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(child(code, path), capture_output=True, text=True, timeout=120, check=False)
         assert done.stderr == ""
         assert done.stdout.startswith("chats are not stored: ")
         assert done.stdout.count("\n") == 1

@@ -65,7 +65,7 @@ def test_signs_of_a_query_language_mean_nothing(store: Store, text: str) -> None
     assert bool(found(store, text)) is (text in ("lisbon*", '"lisbon"', "-lisbon", "^") and text != "^")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.text(st.characters(codec="utf-8")))
 def test_whatever_is_typed_is_answered(store: Store, text: str) -> None:
     store.search.find(text)

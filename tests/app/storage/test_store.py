@@ -108,7 +108,7 @@ def test_a_closed_store_says_so(store: Store) -> None:
 
 
 @given(clean, st.lists(clean, max_size=4), st.lists(clean, max_size=4))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_text_comes_back_character_by_character(store: Store, title: str, pieces: list[str], lines: list[str]) -> None:
     chat = store.create_chat(title)
     reply = store.add_message(chat.id, "assistant", "")
@@ -121,7 +121,7 @@ def test_text_comes_back_character_by_character(store: Store, title: str, pieces
 
 
 @given(anything)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_half_characters_become_replacement_characters(store: Store, text: str) -> None:
     chat = store.create_chat(text)
     store.append_rounds(store.add_message(chat.id, "user", text), text, [text])

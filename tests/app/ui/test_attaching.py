@@ -14,7 +14,6 @@ from textual.widgets import OptionList, TextArea
 from specchat.app.chat.chat_import import read_chats
 from specchat.app.chat.export import as_json, as_markdown
 from specchat.app.ui.screens.attachments import AttachmentScreen, AttachmentsScreen
-from specchat.app.ui.screens.gauge import COUNT_S
 from specchat.app.ui.widgets.chips import Chips
 from specchat.app.ui.widgets.command_hint import CommandHint
 from specchat.app.ui.widgets.composer import Composer
@@ -63,11 +62,6 @@ async def paste(stage: Stage, pilot: Pilot[None], text: str) -> None:
     await stage.settle(pilot)
 
 
-async def counted(stage: Stage, pilot: Pilot[None]) -> None:
-    await pilot.pause(2 * COUNT_S)
-    await stage.settle(pilot)
-
-
 async def attached(stage: Stage, pilot: Pilot[None]) -> None:
     """A prompt with a file and a long paste, one like it sent before."""
     await stage.ready(pilot)
@@ -76,7 +70,7 @@ async def attached(stage: Stage, pilot: Pilot[None]) -> None:
     await stage.settle(pilot)
     await stage.press(pilot, *"And @notes.txt with ")
     await paste(stage, pilot, LONG)
-    await counted(stage, pilot)
+    await stage.counted(pilot)
 
 
 @pytest.mark.slow
@@ -94,7 +88,7 @@ async def test_a_path_is_completed_named_counted_and_sent(stage: Stage) -> None:
         await stage.press(pilot, "tab", "tab")
         assert composer(stage).text == "What is in @src/tea.py"
         assert not stage.app.screen.query_one(CommandHint).display
-        await counted(stage, pilot)
+        await stage.counted(pilot)
         assert "src/tea.py · 7 tokens" in stage.app.screen.query_one(Chips).render().plain
         await stage.press(pilot, "enter")
         assert asked(stage) == f"src/tea.py:\n```\n{CODE}```\n\nWhat is in @src/tea.py"
@@ -150,7 +144,7 @@ async def test_a_file_that_vanishes_is_said_and_the_prompt_is_kept(stage: Stage,
         assert "cat.png is no text file" in said(stage)[-1]
         assert composer(stage).text == command + prompt
         composer(stage).put("What is in @notes.txt")
-        await counted(stage, pilot)
+        await stage.counted(pilot)
         composer(stage).put(command + "What is in @notes.txt")
         Path("notes.txt").unlink()
         await stage.press(pilot, "enter")

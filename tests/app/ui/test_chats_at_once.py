@@ -179,6 +179,7 @@ async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> 
 KILLED = """
     import asyncio, sys
     from pathlib import Path
+    from specchat.app.storage.store import Store
     from tests.app.stage import Stage
 
     async def main():
@@ -187,7 +188,9 @@ KILLED = """
             await stage.settle(pilot)
             await stage.send(pilot, "sent while the model loads")
             await stage.press(pilot, *"and typed")
-            await asyncio.sleep(1)
+            with Store(stage.database) as store:
+                while "and typed" not in store.unsent.texts().values():
+                    await asyncio.sleep(0.05)
             print("ready", flush=True)
             await asyncio.sleep(60)
 
@@ -218,8 +221,10 @@ def test_several_chats_are_rows_of_one_batch(default_model: Path) -> None:
     engine.wait_ready(120)
     settings, boxes, rounds = Settings(max_tokens=16, gamma=0), [Outbox() for _ in range(3)], []
     try:
+        engine.pause()  # the first would end before the last has come, if this thread has to wait
         for number, box in enumerate(boxes):
             engine.submit(settings.request(str(number), (Message("user", f"Count to {number + 5}."),)), box)
+        engine.resume()
         for box in boxes:
             event: Any = None
             while not isinstance(event, Finished):

@@ -13,7 +13,6 @@ from specchat.app.chat.export import as_json
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings, load_settings
 from specchat.app.ui.screens.context import ContextScreen
-from specchat.app.ui.screens.gauge import COUNT_S
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.app.ui.widgets.transcript import Transcript
@@ -32,11 +31,6 @@ def frame(stage: Stage) -> PromptFrame:
 
 def said(stage: Stage) -> list[str]:
     return [notice.message for notice in stage.app._notifications]
-
-
-async def counted(stage: Stage, pilot: Pilot[None]) -> None:
-    await pilot.pause(2 * COUNT_S)
-    await stage.settle(pilot)
 
 
 async def begin(stage: Stage, pilot: Pilot[None], context: int) -> None:
@@ -80,7 +74,7 @@ async def test_the_bar_has_what_was_said_what_is_typed_and_what_is_attached(
         history = 2 + len(screen_of(stage).conversation.turns[0].reply.text.split())  # type: ignore[union-attr]
         assert frame(stage).usage is None  # more than half is free, and nothing is typed
         await stage.press(pilot, *"what is in @list.txt")
-        await counted(stage, pilot)
+        await stage.counted(pilot)
         usage = frame(stage).usage
         assert usage is not None
         assert (usage.history, usage.prompt, usage.attached) == (history, 4, 6)  # with its name and fences
@@ -97,7 +91,7 @@ async def test_stop_keeps_the_prompt_and_says_why(stage: Stage) -> None:
         await begin(stage, pilot, 12)
         text = " ".join(["word"] * 12)
         stage.app.chat_screen.query_one(Composer).put(text)
-        await counted(stage, pilot)
+        await stage.counted(pilot)
         assert "▮▮▮▮▮ 12 / 12 · no room for a reply" in str(frame(stage).border_subtitle)
         await stage.press(pilot, "enter")
         sentence = "not sent: with what was said before it has 12 tokens and the context holds 12"
@@ -107,7 +101,7 @@ async def test_stop_keeps_the_prompt_and_says_why(stage: Stage) -> None:
         stage.app.chat_screen.query_one(Composer).put("/context drop-oldest")
         await stage.press(pilot, "enter")
         stage.app.chat_screen.query_one(Composer).put(text)
-        await counted(stage, pilot)
+        await stage.counted(pilot)
         assert "the oldest turns are left out" in str(frame(stage).border_subtitle)
         await stage.press(pilot, "enter")
         assert stage.engine.submitted[0].when_full == "drop-oldest"

@@ -7,6 +7,7 @@ from textual.widgets import Static
 
 from specchat.app.chat.marks import Marks
 from specchat.app.ui.notices import say
+from specchat.app.ui.screens import gauge
 from specchat.app.ui.screens.gauge import COUNT_S
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
@@ -148,12 +149,13 @@ async def test_nothing_of_the_models_is_cut_at_80_columns(stage: Stage) -> None:
         assert not machine.display or machine.region.x >= models.region.right
 
 
-async def test_the_composer_says_how_much_room_is_left(stage: Stage) -> None:
+async def test_the_composer_says_how_much_room_is_left(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gauge, "COUNT_S", COUNT_S)
     async with stage.app.run_test(size=NARROW) as pilot:
         await stage.ready(pilot)
         frame = stage.app.screen.query_one(PromptFrame)
         await stage.press(pilot, *"three short words")
-        await pilot.pause(2 * COUNT_S)
+        await stage.app.chat_screen.writing.gauge._timer._task  # type: ignore[misc, union-attr]
         await stage.settle(pilot)
         assert str(frame.border_subtitle) == "▮▯▯▯▯ 3 / 4,096"
         await stage.press(pilot, "enter")

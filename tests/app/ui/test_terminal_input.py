@@ -71,7 +71,7 @@ def test_keys_work_as_before(terminal: Terminal, tmp_path: Path) -> None:
     terminal.type(ENTER)
     terminal.wait_for("w00002")
     terminal.type("\x1bOA")  # up: the prompt before
-    terminal.wait_for("LisbXon", 20)
+    terminal.wait_for("LisbXon")
     terminal.type("\x1b")
     assert terminal.leave(QUIT) == 0
     assert stored(tmp_path)[0][1] == ["LisbXon"]

@@ -128,7 +128,7 @@ def both(engine: LaneEngine, left: Request, right: Request) -> tuple[list[list[E
     events: list[list[Event]] = [[], []]
     in_order = []
     while not all(lane and isinstance(lane[-1], Finished) for lane in events):
-        event = outbox.get(30)
+        event = outbox.get(120)
         assert event is not None, "no event for 30 seconds"
         lane = lanes[event.request_id]  # type: ignore[union-attr]
         events[lane].append(event)
@@ -213,7 +213,7 @@ def test_a_reply_can_be_gone_on_from_to_ask_for_the_target_s_choice() -> None:
         engine.submit(probe, outbox)
         events: list[Event] = []
         while not events or not isinstance(events[-1], Finished):
-            event = outbox.get(30)
+            event = outbox.get(120)
             assert event is not None
             events.append(event)
         # The reply's part of the cache is not used again: the other lane has none of it.
@@ -237,7 +237,7 @@ def test_cancel_ends_one_lane() -> None:
         outbox = Outbox()
         engine.submit(ask(PROMPT, "left", drafter="none", max_tokens=200), outbox, 0)
         engine.cancel("left")
-        while not isinstance(event := outbox.get(30), Finished):
+        while not isinstance(event := outbox.get(120), Finished):
             assert event is not None
     assert event.reason == "cancelled"
 

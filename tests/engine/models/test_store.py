@@ -80,11 +80,11 @@ def test_the_second_builder_waits_and_finds_the_model(tmp_path: Path) -> None:
     with store.building("one") as work:
         thread = threading.Thread(target=second)
         thread.start()
-        assert waiting.wait(10)
+        assert waiting.wait(120)
         (work / "model").mkdir()
         (work / "model" / "config.json").write_text("{}")
         store.complete("one", work / "model", "")
-    thread.join(10)
+    thread.join(120)
     assert found == [store.path("one")]
     assert "another specchat" in said[0]
 

@@ -10,7 +10,7 @@ import pytest
 from specchat.engine import Engine, EngineError, Event, Finished, FinishReason, Outbox, Round
 from tests.engine.tiny import ask, ids_of, tiny_engine
 
-PATIENCE = 30
+PATIENCE = 120
 QUIET = 0.2
 """Seconds in which a running engine would have run many rounds."""
 
@@ -26,7 +26,7 @@ def until_round(box: Outbox) -> list[Event]:
     events: list[Event] = []
     while not events or not isinstance(events[-1], Round | Finished):
         event = box.get(PATIENCE)
-        assert event is not None, "no event for 30 seconds"
+        assert event is not None, f"no event for {PATIENCE} seconds"
         events.append(event)
     return events
 
