@@ -11,6 +11,10 @@ class StoreError(AppError):
     """Chats cannot be stored or read (no permission, a full disk, a lost row)."""
 
 
+class LostRowError(StoreError):
+    """A row is not in the store: to try again would not help."""
+
+
 class SettingsError(AppError):
     """A setting has a value that is out of range, or the settings file cannot be written."""
 

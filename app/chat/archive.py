@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
-from specchat.app.errors import AppError
+from specchat.app.errors import AppError, LostRowError
 from specchat.app.storage.attachment import Attachment
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat, Store
@@ -21,44 +22,22 @@ T = TypeVar("T")
 PROMPTS = 500
 """How many earlier prompts the composer knows."""
 RETRY_S = 1.0
-"""A full disk is tried again after this."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Addition:
-    """Records of one reply, as they are stored."""
-
-    reply: Reply
-    text: str
-    lines: list[str]
-    reason: str | None
-    """Why the reply ended, if it has."""
-
-    @classmethod
-    def of(cls, reply: Reply, records: list[Record]) -> _Addition:
-        reasons = [record.reason.value for record in records if isinstance(record, Finished)]
-        text = "".join(_text(record, reply) for record in records)
-        return cls(reply, text, [to_json(record) for record in records], reasons[0] if reasons else None)
-
-    def write(self, store: Store) -> None:
-        """Store it; a reply that has no row is left out, since that was said when it began."""
-        if self.reply.message_id is not None:
-            store.append_rounds(self.reply.message_id, self.text, self.lines)
-            if self.reason is not None:
-                store.finish_message(self.reply.message_id, self.reason)
+"""A full disk, or a file that another program locks, is tried again after this."""
 
 
 class Archive:
     """The store behind one writing thread: jobs run in the order they were given.
 
-    `on_error` gets one sentence for each job that failed, and is called in the writing thread.
+    What was said in a chat and cannot be stored is kept and tried again, in order, before whatever comes later: no
+    prompt is missing, and no reply has a hole. `on_error` gets one sentence when that begins, and for each other job
+    that failed; it is called in the writing thread.
     """
 
     def __init__(self, store: Store, on_error: Callable[[str], None]) -> None:
         self._store = store
         self._on_error = on_error
-        self._behind: list[_Addition] = []
-        """Not stored yet, oldest first; only the writing thread uses it."""
+        self._behind: deque[Callable[[], None]] = deque()
+        """What is not stored yet, oldest first; only the writing thread uses it."""
         self._retry_at = 0.0
         """When to try again, by `time.monotonic`; 0 if all went well."""
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="archive")
@@ -81,7 +60,7 @@ class Archive:
 
     def prompt(self, conversation: Conversation, turn: Turn) -> Future[None]:
         """Store a prompt as soon as it is sent; the first one of a conversation makes its chat."""
-        before = conversation.before(turn)
+        before = _Place.behind(conversation.before(turn))
 
         def write() -> None:
             with self._store.one_transaction():
@@ -89,15 +68,15 @@ class Archive:
                 if conversation.chat is None and conversation.thinking is not None:
                     self._store.set_thinking(chat.id, conversation.thinking)
                 prompt_id = self._store.add_message(
-                    chat.id, "user", turn.prompt, parent=_row_of(before), attachments=turn.attachments
+                    chat.id, "user", turn.prompt, parent=before.row, attachments=turn.attachments
                 )
             conversation.chat, turn.prompt_id = chat, prompt_id
 
-        return self._do(write)
+        return self._in_order(write)
 
     def begin(self, conversation: Conversation, turn: Turn, replies: Sequence[Reply]) -> Future[None]:
         """Add replies to a turn in the store, with no more than what they begin with."""
-        before = conversation.before(turn)
+        before = _Place.behind(conversation.before(turn))
         shown = turn.reply
         given = [list(reply.rounds) for reply in replies]
 
@@ -105,8 +84,8 @@ class Archive:
             if conversation.chat is None or turn.prompt_id is None:  # could not be stored: that was said then
                 return
             with self._store.one_transaction():
-                if (parent := _row_of(before)) is not None:
-                    self._store.set_parent(turn.prompt_id, parent)
+                if before.row is not None:
+                    self._store.set_parent(turn.prompt_id, before.row)
                 rows = [
                     self._store.add_message(
                         conversation.chat.id,
@@ -125,19 +104,17 @@ class Archive:
             for reply, row in zip(replies, rows, strict=True):
                 reply.message_id = row
 
-        return self._do(write)
+        return self._in_order(write)
 
     def append(self, additions: list[tuple[Reply, list[Record]]]) -> Future[None]:
-        """Add records to replies, all in one transaction; a `Finished` marks its reply as ended.
-
-        What cannot be stored is kept and tried again with what comes later, so that no reply has a hole.
-        """
+        """Add records to replies, all in one transaction; a `Finished` marks its reply as ended."""
 
         def write() -> None:
-            self._behind += [_Addition.of(reply, records) for reply, records in additions]
-            self._catch_up()
+            with self._store.one_transaction():
+                for reply, records in additions:
+                    self._add(reply, records)
 
-        return self._do(write)
+        return self._in_order(write)
 
     def finish(self, reply: Reply, reason: str) -> Future[None]:
         """Mark a reply as ended that got no `Finished`."""
@@ -146,7 +123,7 @@ class Archive:
             if reply.message_id is not None:
                 self._store.finish_message(reply.message_id, reason)
 
-        return self._do(write)
+        return self._in_order(write)
 
     def choose(self, one: Reply | Turn) -> Future[None]:
         """Continue the chat with this one of several replies, or of several versions of a prompt."""
@@ -156,7 +133,7 @@ class Archive:
             if row is not None:
                 self._store.choose(row)
 
-        return self._do(write)
+        return self._in_order(write)
 
     def set_tokens(self, turn: Turn, name: str, tokens: int) -> Future[None]:
         """Store how many tokens something takes that was sent along with a prompt."""
@@ -165,7 +142,7 @@ class Archive:
             if turn.prompt_id is not None:
                 self._store.attachments.set_tokens(turn.prompt_id, name, tokens)
 
-        return self._do(write)
+        return self._in_order(write)
 
     def find(self, text: str) -> Future[list[Hit] | None]:
         """Where all these words stand, in titles, prompts with what was sent along, and replies."""
@@ -200,7 +177,7 @@ class Archive:
             if conversation.chat is not None:
                 self._store.set_system(conversation.chat.id, conversation.system or "")
 
-        return self._do(write)
+        return self._in_order(write)
 
     def set_thinking(self, conversation: Conversation) -> Future[None]:
         """Store whether the model thinks; that of a chat without a row is stored with its first prompt."""
@@ -209,7 +186,7 @@ class Archive:
             if conversation.chat is not None:
                 self._store.set_thinking(conversation.chat.id, conversation.thinking)
 
-        return self._do(write)
+        return self._in_order(write)
 
     def pin(self, chat: Chat, pinned: bool) -> Future[None]:
         """Let a chat stand above the others, or among them again."""
@@ -219,6 +196,8 @@ class Archive:
         """A new chat with copies of these turns and of the replies that the path goes on with."""
 
         def write() -> Chat:
+            if self._behind:
+                raise AppError("the chat is not forked: what was said in it is not stored yet")
             rows = [(turn.prompt_id, turn.reply.message_id if turn.reply else None) for turn in turns]
             with self._store.one_transaction():
                 chat = self._store.fork_chat([row for pair in rows for row in pair if row is not None], title, system)
@@ -238,7 +217,7 @@ class Archive:
                 self._store.delete_chat(conversation.chat.id)
                 conversation.chat = None
 
-        return self._do(write)
+        return self._in_order(write)
 
     def unsent(self) -> Future[tuple[dict[int, str], dict[int, tuple[Attachment, ...]]] | None]:
         """What was typed and not sent, and what is attached to it, by the chat's id."""
@@ -246,7 +225,7 @@ class Archive:
 
     def keep_unsent(self, chat_id: int, text: str, attachments: Sequence[Attachment] | None) -> Future[None]:
         """Store what is typed and not sent in a chat; without attachments, those that are stored stay."""
-        return self._do(lambda: self._store.unsent.keep(chat_id, text, attachments))
+        return self._in_order(lambda: self._store.unsent.keep(chat_id, text, attachments))
 
     def rename(self, chat: Chat, title: str) -> Future[None]:
         """Give a chat another title."""
@@ -271,26 +250,47 @@ class Archive:
         self._writer.shutdown(wait=True)
         self._store.close()
 
+    def _add(self, reply: Reply, records: Sequence[Record]) -> None:
+        """Store records of a reply; one that has no row is left out, since that was said when it began."""
+        if reply.message_id is None:
+            return
+        text = "".join(_text(record, reply) for record in records)
+        self._store.append_rounds(reply.message_id, text, [to_json(record) for record in records])
+        for record in records:
+            if isinstance(record, Finished):
+                self._store.finish_message(reply.message_id, record.reason.value)
+
+    def _in_order(self, write: Callable[[], None]) -> Future[None]:
+        """Store something behind all that is to be stored before it, now or later."""
+
+        def job() -> None:
+            self._behind.append(write)
+            self._catch_up()
+
+        return self._do(job)
+
     def _catch_up(self) -> None:
         """Store what is behind; after a failure not before `RETRY_S`, and only the first failure is raised."""
-        if not self._behind or time.monotonic() < self._retry_at:
+        if time.monotonic() < self._retry_at:
             return
-        try:
-            with self._store.one_transaction():
-                for addition in self._behind:
-                    addition.write(self._store)
-        except AppError:
-            known = self._retry_at > 0
-            self._retry_at = time.monotonic() + RETRY_S
-            if not known:
-                raise
-        else:
-            self._behind.clear()
-            self._retry_at = 0.0
+        while self._behind:
+            try:
+                self._behind[0]()
+            except LostRowError as error:
+                self._on_error(str(error))
+            except AppError:
+                known = self._retry_at > 0
+                self._retry_at = time.monotonic() + RETRY_S
+                if not known:
+                    raise
+                return
+            self._behind.popleft()
+        self._retry_at = 0.0
 
     def _do(self, job: Callable[[], T]) -> Future[T | None]:
         def guarded() -> T | None:
             try:
+                self._catch_up()
                 return job()
             except AppError as error:
                 self._on_error(str(error))
@@ -311,8 +311,20 @@ def _text(record: Record, reply: Reply) -> str:
     return ""
 
 
-def _row_of(turn: Turn | None) -> int | None:
-    """The row that a prompt behind this turn follows."""
-    if turn is None:
-        return None
-    return turn.prompt_id if turn.reply is None or turn.reply.message_id is None else turn.reply.message_id
+class _Place(NamedTuple):
+    """Where a prompt stands: behind a reply; behind a prompt, where that has none yet; or nowhere, as the first."""
+
+    turn: Turn | None
+    reply: Reply | None
+
+    @classmethod
+    def behind(cls, turn: Turn | None) -> _Place:
+        """Behind a turn as it is now: another reply may be shown when this is stored."""
+        return cls(turn, None if turn is None else turn.reply)
+
+    @property
+    def row(self) -> int | None:
+        """The row that stands before it."""
+        if self.turn is None:
+            return None
+        return self.turn.prompt_id if self.reply is None or self.reply.message_id is None else self.reply.message_id

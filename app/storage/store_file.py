@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from specchat.app.errors import StoreError
+from specchat.app.errors import LostRowError, StoreError
 from specchat.app.storage.aside import move_aside
 from specchat.app.storage.database import BUSY_S, COMPANIONS, FOUND_DAMAGED, UnreadableError, open_database
 from specchat.engine import make_folder, make_private
@@ -55,7 +55,7 @@ class StoreFile:
     def touch(self, db: sqlite3.Connection, what: str, statement: str, values: tuple[object, ...]) -> None:
         """The same inside a transaction."""
         if db.execute(statement, values).rowcount != 1:
-            raise StoreError(f"{what} is not in {self.path}")
+            raise LostRowError(f"{what} is not in {self.path}")
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:

@@ -26,10 +26,12 @@ _TEXTS = re.compile(r"merges\.txt|vocab\.txt|tokenizer\.model|[\w-]+\.jinja|LICE
 
 def cached_snapshot(hub_id: str) -> Path | None:
     """Folder of a complete model in huggingface_hub's own cache, or None; needs no network."""
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import constants
 
     if not (Path(constants.HF_HUB_CACHE) / f"models--{hub_folder(hub_id)}").is_dir():
         return None
+    from huggingface_hub import snapshot_download  # a list of models need not wait a second for it
+
     try:
         folder = Path(snapshot_download(hub_id, local_files_only=True))
         Checkpoint.open(folder)

@@ -55,3 +55,73 @@ def test_what_could_not_be_stored_is_tried_once_more_at_the_end(tmp_path: Path) 
     archive.close()
     with Store(tmp_path / "specchat.db") as again:
         assert again.messages(1)[1].content == "".join(f"and {word(number)}" for number in range(5))
+
+
+def test_a_prompt_that_could_not_be_stored_is_stored_later_with_its_reply_and_what_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    store, said = Store(tmp_path / "specchat.db"), list[str]()
+    archive, conversation = Archive(store, said.append), Conversation()
+    turns = [Turn(f"question {number}") for number in range(3)]
+    for number, turn in enumerate(turns):
+        locked = number == 1
+        archive._writer.submit(store._file._db.execute, f"PRAGMA query_only = {int(locked)}")
+        conversation.append(turn)
+        archive.prompt(conversation, turn)
+        reply = Reply(f"r{number}")
+        turn.replies.append(reply)
+        conversation.begin_reply(turn, reply)
+        archive.begin(conversation, turn, turn.replies)
+        end = Finished(f"r{number}", FinishReason.EOS, "", "", 0.0)
+        wait([archive.append([(reply, [numbered(f"r{number}", 0, 1, 0.0, word(number)), end])])])
+        assert (reply.message_id is None) is locked
+        assert len(said) == min(number, 1)
+    archive.close()
+    with Store(tmp_path / "specchat.db") as again:
+        messages = again.messages(1)
+    assert [message.content for message in messages] == [
+        text for number in range(3) for text in (f"question {number}", f"and {word(number)}")
+    ]
+    assert [message.parent for message in messages] == [None, *(message.id for message in messages[:-1])]
+    assert {message.finish_reason for message in messages if message.role == "assistant"} == {"eos"}
+
+
+def test_what_follows_a_prompt_that_waits_for_the_disk_is_stored_behind_the_reply_that_was_shown_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    store = Store(tmp_path / "specchat.db")
+    archive = Archive(store, [].append)
+    replies = Reply("first"), Reply("second")
+    turn = Turn("question", replies[0], list(replies))
+    conversation = Conversation(turns=[turn])
+    archive.prompt(conversation, turn)
+    wait([archive.begin(conversation, turn, replies)])
+    archive._writer.submit(store._file._db.execute, "PRAGMA query_only = 1")
+    later = Turn("and then?")
+    conversation.append(later)
+    wait([archive.prompt(conversation, later)])
+    conversation.show_reply(turn, replies[1])
+    archive._writer.submit(store._file._db.execute, "PRAGMA query_only = 0")
+    wait([archive.choose(replies[1])])
+    archive.close()
+    with Store(tmp_path / "specchat.db") as again:
+        assert again.messages(1)[-1].parent == replies[0].message_id
+
+
+def test_a_row_that_has_gone_does_not_hold_up_what_comes_behind_it(tmp_path: Path) -> None:
+    store, said = Store(tmp_path / "specchat.db"), list[str]()
+    archive, turn = Archive(store, said.append), Turn("question", Reply("r"))
+    assert turn.reply is not None
+    conversation = Conversation(turns=[turn])
+    archive.prompt(conversation, turn)
+    wait([archive.begin(conversation, turn, turn.replies)])
+    gone = Reply("gone")
+    gone.message_id = 99
+    archive.append([(gone, [numbered("gone", 0, 1, 0.0, word(0))])])
+    archive.append([(turn.reply, [numbered("r", 0, 1, 0.0, word(1))])])
+    archive.close()
+    assert ["message 99 is not in" in sentence for sentence in said] == [True]
+    with Store(tmp_path / "specchat.db") as again:
+        assert again.messages(1)[1].content == f"and {word(1)}"

@@ -9,10 +9,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Input, Label, TextArea
+from textual.widgets import Input, Label
 
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.ui.keys import named
+from specchat.app.ui.widgets.wrapped_area import WrappedArea
 
 
 class SystemScreen(ModalScreen[str | None]):
@@ -33,11 +34,11 @@ class SystemScreen(ModalScreen[str | None]):
         with Vertical(id="form") as frame:
             frame.border_title = "system prompt of this chat"
             frame.border_subtitle = "^s keeps it · esc cancels"
-            yield TextArea(escape_controls(self._text), id="form-text", compact=True)
+            yield WrappedArea(escape_controls(self._text), id="form-text", compact=True)
 
     def action_keep(self) -> None:
         """Use what is written."""
-        self.dismiss(clean_prompt(self.query_one(TextArea).text).strip())
+        self.dismiss(clean_prompt(self.query_one(WrappedArea).text).strip())
 
 
 class TemplateScreen(ModalScreen[dict[str, str] | None]):

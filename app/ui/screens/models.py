@@ -30,6 +30,7 @@ REFRESH_S = 0.5
 KEYS = "enter loads or fetches · d drafts · p pauses, goes on · u unloads · o other: a path or a hub id"
 NUMBERS = 9
 """Cells of a size."""
+LOOKING = "looking which models there are …"
 
 
 class Models(Protocol):
@@ -84,6 +85,7 @@ class ModelsScreen(ModalScreen[None]):
         super().__init__()
         self._models = models
         self._known: list[KnownModel] = []
+        """Those there are; none until that is known."""
         self._misfit: dict[str, str] = {}
         """Why a model cannot draft for the target, by model; empty if it can."""
         self._states: dict[str, PullState] = {}
@@ -254,7 +256,7 @@ class ModelsScreen(ModalScreen[None]):
         """Sentences about the highlighted model."""
         model = self._highlighted
         if model is None:
-            self.query_one("#models-about", Static).update("")
+            self.query_one("#models-about", Static).update(Text("" if self._known else LOOKING, self._style("quiet")))
             return
         parts = [model.note] if model.note else []
         if model.draft:

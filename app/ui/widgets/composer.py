@@ -12,7 +12,6 @@ from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.events import Key, Paste
 from textual.message import Message
-from textual.widgets import TextArea
 
 from specchat.app.chat.attachments import is_long
 from specchat.app.chat.mentions import begun, completions, mention
@@ -24,6 +23,7 @@ from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import keys_of, named
 from specchat.app.ui.notices import say
+from specchat.app.ui.widgets.wrapped_area import WrappedArea
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
 _IN_TURN = {
@@ -40,7 +40,7 @@ OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 """What tab goes through in the composer of an empty chat."""
 
 
-class Composer(TextArea):
+class Composer(WrappedArea):
     """A text area of which enter sends the text; tab completes commands."""
 
     BINDINGS: ClassVar[list[BindingType]] = named(

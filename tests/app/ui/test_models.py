@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import OptionList
+from textual.widgets import OptionList, Static
 
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings
@@ -219,6 +220,30 @@ async def test_the_list_of_models(models: Models, monkeypatch: pytest.MonkeyPatc
         assert "vocabulary" in said(stage)[-1]
         await stage.press(pilot, "enter")
         assert models.made[0][0].target == "qwen3-0.6b"
+
+
+async def test_the_screen_says_that_it_looks_until_the_models_are_known(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = asyncio.Event()
+
+    async def known(_: object) -> list[KnownModel]:
+        await looked.wait()
+        return KNOWN
+
+    monkeypatch.setattr(model_actions.ModelActions, "known", known)
+    monkeypatch.setattr(models_screen, "free_memory", lambda: 8 * GB)
+    app = models.stage.app
+    async with app.run_test(size=NARROW) as pilot:
+        await models.stage.ready(pilot)
+        await pilot.press("ctrl+backslash")
+        await pilot.pause()
+        about = app.screen.query_one("#models-about", Static)
+        assert str(about.content) == models_screen.LOOKING
+        looked.set()
+        await models.stage.settle(pilot)
+        assert KNOWN[0].note in str(about.content)
+        assert app.screen.query_one(OptionList).option_count == len(KNOWN)
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])

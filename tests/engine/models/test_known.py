@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +34,18 @@ def test_presets_stored_models_and_those_used_before(tiny_model: Callable[..., P
     assert models["/gone/old.gguf"].gone
     assert not models["someone/else"].gone
     assert models["qwen3-8b"].disk_bytes is None
+
+
+def test_a_list_of_models_does_not_wait_for_the_hub_s_library(tmp_path: Path) -> None:
+    code = f"""if True:
+        import os, sys
+        from pathlib import Path
+        os.environ["HF_HUB_CACHE"] = {str(tmp_path / "no-hub-cache")!r}
+        from specchat.engine.models import ModelStore, known_models
+        known_models(ModelStore(Path({str(tmp_path / "models")!r})), ["someone/else"])
+        assert "huggingface_hub._snapshot_download" not in sys.modules
+        """
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_vocabularies_are_compared_without_loading_the_models(tiny_model: Callable[..., Path]) -> None:
