@@ -61,6 +61,8 @@ class HeadCard:
     greedy: HeadAcceptance
     sampled: HeadAcceptance
     """At temperature 1."""
+    steps_before: int = 0
+    """How many of the updates the head had that the training began with; `tokens` and `minutes` include its too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,17 @@ def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
     Raises:
         EngineError: it was made for another target, or the folder is broken.
     """
+    card, head, vocabulary = read_head(folder, target)
+    size = pack_head(head, target.device, target.dtype, quantized=isinstance(target, PackedModel))
+    return LoadedHead(head, vocabulary.to(target.device), f"head for {card.target}", size)
+
+
+def read_head(folder: Path, target: LoadedModel | PackedModel) -> tuple[HeadCard, DraftHead, Tensor]:
+    """A head as it is stored: its card, its network on the CPU, and its vocabulary [V'], int64.
+
+    Raises:
+        EngineError: it was made for another target, or the folder is broken.
+    """
     card = read_card(folder)
     if card.fingerprint != target.fingerprint:
         raise EngineError(
@@ -157,8 +170,7 @@ def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
         raise EngineError(
             f"{path} is broken ({first_line(error)}): make the draft head again with specchat distill"
         ) from None
-    size = pack_head(head, target.device, target.dtype, quantized=isinstance(target, PackedModel))
-    return LoadedHead(head, vocabulary.long().to(target.device), f"head for {card.target}", size)
+    return card, head, vocabulary.long()
 
 
 def _check(card: HeadCard, vocabulary: Tensor, target: LoadedModel | PackedModel) -> None:
