@@ -104,7 +104,7 @@ def draft_vocabulary(
         options: of the command.
         model: the target.
         corpus: the text.
-        before: [V'], int64: the vocabulary of the draft that is trained further; another of its size is chosen.
+        before: int64: the vocabulary of the draft that is trained further.
 
     Raises:
         EngineError: the text is too short.
@@ -128,7 +128,6 @@ def draft_vocabulary(
     share, least = _VOCABULARY
     most = min(max(size // share, least), size)
     if before is not None:
-        most = len(before)
         counts[before] += _KNOWN
     counts[[token for token in model.eos_ids if token < size]] = total + _KNOWN + 1
     return total, counts.argsort(descending=True, stable=True)[:most].sort().values
