@@ -87,8 +87,8 @@ def test_a_finished_head_is_where_training_begins_and_stays_as_it_is(
     assert card.steps > 90
     assert card.minutes == pytest.approx(5.1, abs=0.05)
     first, last = (load_file(folder / WEIGHTS) for folder in (head, out))
-    assert len(first.pop("vocabulary")) == len(vocabulary := last.pop("vocabulary"))
-    assert 2 in vocabulary, "the token that ends a reply"
+    del first["vocabulary"]  # the new one is counted again
+    assert 2 in last["vocabulary"], "the token that ends a reply"
     assert all(torch.equal(last[name], weight) for name, weight in first.items())  # the learning rate is 0
 
 
