@@ -47,6 +47,8 @@ def main() -> None:
     words = json.loads((ASSETS / "prompts" / "training-words.json").read_text(encoding="utf-8"))
     draw = random.Random(given.seed)
     kinds = {name: plain(pattern, words) for name, pattern in words["templates"].items()}
+    everyday = (ASSETS / "prompts" / "everyday.txt").read_text(encoding="utf-8").splitlines()
+    kinds["everyday"] = lambda draw: draw.choice(everyday)
     if given.passages:
         texts = sorted(set(passages(given.passages, given.models)))
         kinds |= {name: around(pattern, words, texts) for name, pattern in words["passage_templates"].items()}

@@ -30,6 +30,15 @@ def distill(
             help="A head of one layer (if not given), Medusa heads, look-ahead embeddings, or counted tables.",
         ),
     ] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="HEAD",
+            help="A finished draft of the same target and kind to begin with, which stays as it is: its folder, or "
+            "smollm2-135m for the one that is shipped.",
+        ),
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option("--minutes", metavar="M", help="Time for text and training, in all calls together.")
     ] = None,
@@ -46,9 +55,10 @@ def distill(
         list[Path] | None,
         typer.Option(
             "--text",
-            metavar="FILE",
-            help="What to count, for --kind bigram: plain text, or chats and traces (.json, .jsonl), of which replies "
-            "count; may be repeated.",
+            metavar="FILE|FOLDER",
+            help="For --kind bigram what to count: plain text, or chats and traces (.json, .jsonl), of which replies "
+            "count. Else a folder that was distilled into before, to learn from its text: alone, or with --prompts "
+            "beside text that is written now. May be repeated.",
         ),
     ] = None,
     slots: Slots = None,
@@ -56,15 +66,19 @@ def distill(
     dtype: Dtype = None,
     device: Device = None,
 ) -> None:
-    """Make a draft for a target. The same call again goes on where it stopped; more minutes take it further."""
-    for name, value in (("minutes", minutes), ("prompts", prompts)) if text else ():
-        if value is not None:
-            raise UsageError(f"--{name} contradicts --text, which is counted as it is: leave one of them out")
-    from specchat.engine.tools.distill import DistillOptions
+    """Make a draft for a target, or take a finished one further.
+
+    The same call again goes on where it stopped; more minutes take it further.
+    """
+    from specchat.engine.tools.distill import COUNTED, DistillOptions
     from specchat.engine.tools.distill import distill as run
 
+    for name, value in (("minutes", minutes), ("prompts", prompts)) if text and kind == COUNTED else ():
+        if value is not None:
+            raise UsageError(f"--{name} contradicts --text, which is counted as it is: leave one of them out")
     given = {
         "kind": kind,
+        "begin": begin,
         "minutes": minutes,
         "prompts": prompts,
         "text": tuple(text or ()),
@@ -86,7 +100,8 @@ def distill(
 
 def _print(made: Distilled, out: Path) -> None:
     noun = made.noun[0].upper() + made.noun[1:]
-    steps = f"{made.steps:,} steps, " if made.steps else ""
+    before = f" ({made.steps_before:,} of them before)" if made.steps_before else ""
+    steps = f"{made.steps:,} steps{before}, " if made.steps else ""
     print(
         f"{noun} for {escape_controls(made.target)}: {made.tokens:,} tokens of text, {steps}{made.minutes:g} minutes."
     )

@@ -2,6 +2,6 @@
 
 from specchat.engine.tools.distill.command import distill
 from specchat.engine.tools.distill.distilled import Distilled
-from specchat.engine.tools.distill.options import DistillOptions
+from specchat.engine.tools.distill.options import COUNTED, DistillOptions
 
-__all__ = ["DistillOptions", "Distilled", "distill"]
+__all__ = ["COUNTED", "DistillOptions", "Distilled", "distill"]

@@ -31,19 +31,21 @@ class Conversation:
 
 
 class Corpus:
-    """Shards of one folder, numbered in the order of writing.
+    """Shards of one folder, numbered in the order of writing, and those of others.
 
     Args:
-        folder: created when the first shard is written.
+        folder: written to; created when the first shard is written.
+        others: folders whose shards are read too.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, others: Sequence[Path] = ()) -> None:
         self.folder = folder
+        self._others = others
 
     @property
     def shards(self) -> list[Path]:
-        """Complete shards, oldest first."""
-        return sorted(self.folder.glob("text-*.safetensors"))
+        """Complete shards, oldest first, folder by folder."""
+        return [shard for folder in (*self._others, self.folder) for shard in _shards(folder)]
 
     @property
     def tokens(self) -> int:
@@ -65,7 +67,7 @@ class Corpus:
         Raises:
             EngineError: the disk is full or not writable.
         """
-        path = self.folder / f"text-{len(self.shards):05d}.safetensors"
+        path = self.folder / f"text-{len(_shards(self.folder)):05d}.safetensors"
         tensors = {
             "tokens": torch.cat([s.tokens for s in sequences]),
             "sampled": torch.cat([s.sampled for s in sequences]),
@@ -84,3 +86,7 @@ class Corpus:
         lengths = tensors.pop("lengths").tolist()
         parts = {name: torch.split(tensor, lengths) for name, tensor in tensors.items()}
         return [Conversation(**{name: part[i] for name, part in parts.items()}) for i in range(len(lengths))]
+
+
+def _shards(folder: Path) -> list[Path]:
+    return sorted(folder.glob("text-*.safetensors"))

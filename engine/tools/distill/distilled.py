@@ -22,6 +22,8 @@ class Distilled:
     """Updates of its weights; 0 where it has been counted, not trained."""
     minutes: float
     """Time spent, text and training together."""
+    steps_before: int = 0
+    """How many of the steps the draft had that the training began with, whose tokens and minutes are counted too."""
     gamma: int = 0
     """Draft length of the evaluation."""
     reached: Mapping[str, HeadAcceptance] = field(default_factory=dict)

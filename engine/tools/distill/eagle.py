@@ -12,9 +12,17 @@ from torch import Tensor
 from specchat.engine.config import EngineConfig
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
-from specchat.engine.speculation.drafters.head.folder import HeadCard, LoadedHead, save_head
+from specchat.engine.speculation.drafters.head.folder import (
+    CARD,
+    WEIGHTS,
+    HeadCard,
+    LoadedHead,
+    read_head,
+    save_head,
+)
 from specchat.engine.speculation.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.tools.distill.batch import Batch
+from specchat.engine.tools.distill.beginning import Beginning, other_sizes
 from specchat.engine.tools.distill.corpus import Conversation
 from specchat.engine.tools.distill.distilled import Distilled
 from specchat.engine.tools.distill.initial import head_shape, initial_head
@@ -39,11 +47,19 @@ class EagleRecipe:
 
     noun = "a draft head"
     drafter = HeadDrafter.name
+    files = (WEIGHTS, CARD)
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
         self._shape = head_shape(model.model, model.name)
         self.taps = self._shape.taps
+
+    def beginning(self, folder: Path) -> Beginning:
+        """A draft head of the same sizes that was made for the same target."""
+        card, head, vocabulary = read_head(folder, self._model)
+        if card.shape != self._shape:
+            raise other_sizes(folder, self._model.name)
+        return Beginning(head.state_dict(), vocabulary, card.tokens, card.steps, card.minutes)
 
     def trainee(self, vocabulary: Tensor, talks: Iterable[Conversation] | None) -> EagleTrainee:
         """A head whose layer is a copy of one of the target's, fitted to the text."""
@@ -94,5 +110,6 @@ class EagleTrainee:
             gamma=made.gamma,
             greedy=made.reached["greedy"],
             sampled=made.reached["temperature 1"],
+            steps_before=made.steps_before,
         )
         save_head(folder, self.network, self._vocabulary, card)

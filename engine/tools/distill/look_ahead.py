@@ -17,11 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from specchat.engine.config import EngineConfig
+from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.speculation.drafters.look_ahead.drafter import LookAheadDrafter
-from specchat.engine.speculation.drafters.look_ahead.folder import LookAhead, save_look_ahead
+from specchat.engine.speculation.drafters.look_ahead.folder import (
+    CARD,
+    WEIGHTS,
+    LookAhead,
+    load_look_ahead,
+    save_look_ahead,
+)
 from specchat.engine.tools.distill.batch import Batch
+from specchat.engine.tools.distill.beginning import Beginning, as_stated, other_sizes
 from specchat.engine.tools.distill.corpus import Conversation
 from specchat.engine.tools.distill.distilled import Distilled
 from specchat.engine.tools.distill.initial import last_state
@@ -46,10 +54,18 @@ class PassRecipe:
 
     noun = "Look-ahead embeddings"
     drafter = LookAheadDrafter.name
+    files = (WEIGHTS, CARD)
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
         self.taps, _ = last_state(model.model, model.name)
+
+    def beginning(self, folder: Path) -> Beginning:
+        """As many embeddings that were made for the same target."""
+        embeddings = load_look_ahead(folder, self._model).embeddings
+        if len(embeddings) != POSITIONS:
+            raise other_sizes(folder, self._model.name)
+        return as_stated(folder, read_json(folder / CARD), {"weight": embeddings}, None)
 
     def trainee(self, vocabulary: Tensor, talks: Iterable[Conversation] | None) -> PassTrainee:  # noqa: ARG002
         """Embeddings that are the mean of those that the target knows."""

@@ -17,14 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from specchat.engine.config import EngineConfig
+from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import LoadedHead
 from specchat.engine.speculation.drafters.head.medusa import MedusaHeads, MedusaLayout
 from specchat.engine.speculation.drafters.published.layout import FINGERPRINT, TARGET
-from specchat.engine.speculation.drafters.published.save import save_medusa
+from specchat.engine.speculation.drafters.published.load import read_published
+from specchat.engine.speculation.drafters.published.save import CONFIG, WEIGHTS, save_medusa
 from specchat.engine.tools.distill.batch import Batch
+from specchat.engine.tools.distill.beginning import Beginning, as_stated, other_sizes
 from specchat.engine.tools.distill.corpus import Conversation
 from specchat.engine.tools.distill.distilled import Distilled
 from specchat.engine.tools.distill.initial import last_state
@@ -50,10 +53,22 @@ class MedusaRecipe:
 
     noun = "Medusa heads"
     drafter = HeadDrafter.name
+    files = (WEIGHTS, CONFIG)
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
         self.taps, self._hidden = last_state(model.model, model.name)
+
+    def beginning(self, folder: Path) -> Beginning:
+        """As many heads, of the same sizes, that were made for the same target."""
+        heads, vocabulary = read_published(folder, self._model)
+        if not isinstance(heads, MedusaHeads) or (len(heads.heads), heads.blocks, heads.shared) != (
+            HEADS,
+            _BLOCKS,
+            True,
+        ):
+            raise other_sizes(folder, self._model.name)
+        return as_stated(folder, read_json(folder / CONFIG), heads.state_dict(), vocabulary)
 
     def trainee(self, vocabulary: Tensor, talks: Iterable[Conversation] | None) -> MedusaTrainee:  # noqa: ARG002
         """Heads that pass on the target's hidden state as it is."""

@@ -29,8 +29,10 @@ class DistillOptions:
     minutes: float = 120.0
     prompts: Path | None = None
     """File of prompts (`engine.tools.distill.prompts`); without it the target writes the user turns too."""
+    begin: str | None = None
+    """Finished draft that the training begins with (`engine.tools.distill.beginning`)."""
     text: tuple[Path, ...] = ()
-    """Files that tables are counted in."""
+    """Files that tables are counted in; for other kinds, folders of earlier distillations whose text is used too."""
     device: str = "auto"
     dtype: str = "auto"
     slots: int = 4
@@ -41,5 +43,7 @@ class DistillOptions:
     def __post_init__(self) -> None:
         if not self.minutes > 0:
             raise EngineError(f"minutes is {self.minutes:g}: it must be above 0")
-        if self.text and self.kind != COUNTED:
-            raise EngineError(f"text is for kind {COUNTED}, and kind is {self.kind}: leave one of them out")
+        if self.begin is not None and self.kind == COUNTED:
+            raise EngineError(
+                f"from is for kinds that are trained, and kind {COUNTED} is counted: leave one of them out"
+            )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.tools.distill.batch import Batch
+from specchat.engine.tools.distill.beginning import Beginning
 from specchat.engine.tools.distill.corpus import Conversation
 from specchat.engine.tools.distill.distilled import Distilled
 from specchat.engine.tools.distill.objective import Agreement
@@ -64,10 +65,21 @@ class Recipe(Protocol):
     def taps(self) -> tuple[int, ...]:
         """Depths of the target's hidden states that the training reads, the last one last."""
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the files that a finished draft consists of."""
+
+    def beginning(self, folder: Path) -> Beginning:
+        """A finished draft, to be trained further.
+
+        Raises:
+            EngineError: it was made for another target or has other sizes, or the folder is broken.
+        """
+
     def trainee(self, vocabulary: Tensor, talks: Iterable[Conversation] | None) -> Trainee:
         """What is trained.
 
         Args:
             vocabulary: [V'], int64: the tokens that it drafts.
-            talks: text to begin with; None where its weights are about to be restored.
+            talks: text to begin with; None where its weights are about to be given.
         """

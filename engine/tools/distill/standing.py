@@ -12,8 +12,10 @@ from specchat.engine.atomic_file import replacing
 from specchat.engine.errors import EngineError
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.private_files import make_folder
-from specchat.engine.tools.distill.options import DEFAULT_KIND
+from specchat.engine.tools.distill.options import COUNTED, DEFAULT_KIND
 
+WORK = ".work"
+"""Subfolder of the draft's folder for training text and checkpoint; kept, so that training can be continued."""
 _FILE = "distill.json"
 
 
@@ -52,34 +54,51 @@ class Standing:
             except Timeout:
                 raise EngineError(f"another specchat is distilling into {folder.parent}: wait for it") from None
         try:
-            yield cls._read(folder, target, fingerprint, kind)
+            standing = cls(folder, target, fingerprint, kind)
+            standing.spend(standing._stored() if (folder / _FILE).is_file() else 0.0)
+            yield standing
         finally:
             lock.release()
 
-    @classmethod
-    def _read(cls, folder: Path, target: str, fingerprint: str, kind: str) -> Standing:
-        standing = cls(folder, target, fingerprint, kind)
-        if not (folder / _FILE).is_file():
-            standing.spend(0.0)
-            return standing
+    def require_text(self, folder: Path) -> Path:
+        """The work folder of another distillation, to read its text.
+
+        Raises:
+            EngineError: there is none, or it belongs to another target or kind.
+        """
+        other = Standing(folder / WORK, self.target, self.fingerprint, self.kind)
+        if not (other.folder / _FILE).is_file():
+            raise EngineError(
+                f"{folder} holds no text that specchat distill wrote: name folders that it made, or count texts with "
+                f"--kind {COUNTED}"
+            )
+        other._stored()
+        return other.folder
+
+    def _stored(self) -> float:
+        """The time spent on text that the folder states.
+
+        Raises:
+            EngineError: the folder belongs to another target or kind, or cannot be read.
+        """
+        folder = self.folder
         try:
             stored = json.loads((folder / _FILE).read_text(encoding="utf-8"))
             theirs, name, seconds = stored["fingerprint"], stored["target"], float(stored["text_seconds"])
             its_kind = stored.get("kind", DEFAULT_KIND)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise EngineError(f"{folder / _FILE} cannot be read ({error}): distil into another folder") from None
-        if theirs != fingerprint:
+            raise EngineError(f"{folder / _FILE} cannot be read ({error}): name another folder") from None
+        if theirs != self.fingerprint:
             raise EngineError(
-                f"{folder.parent} holds the training of a draft head for {name}, with other weights than {target} has: "
-                "distil into another folder"
+                f"{folder.parent} holds the training of a draft head for {name}, with other weights than {self.target} "
+                "has: name another folder"
             )
-        if its_kind != kind:
+        if its_kind != self.kind:
             raise EngineError(
-                f"{folder.parent} holds the training of a draft of the kind {its_kind}, not {kind}: distil into "
-                "another folder"
+                f"{folder.parent} holds the training of a draft of the kind {its_kind}, not {self.kind}: name another "
+                "folder"
             )
-        standing.text_seconds = seconds
-        return standing
+        return seconds
 
     def spend(self, text_seconds: float) -> None:
         """Save the total time spent on text.

@@ -31,9 +31,12 @@ _LEAST_TOKENS = 20_000
 """Fewest tokens of text: what is trained on less does not generalise to other prompts."""
 _SHARD_TOKENS = 8192
 _ROWS = {"cpu": 96, "cuda": 512}
-"""Conversations written at once, per device type."""
-_LENGTH = 384
-"""Tokens per conversation."""
+"""Conversations of `_LENGTH` tokens written at once, per device type."""
+_LENGTH, _LONG = 384, 768
+"""Tokens per conversation; the second where several user turns are given, so that most of them are answered."""
+_KNOWN = 2
+"""How many times more a token counts that the head could draft before: a text shorter than those that its vocabulary
+was chosen from says little about rare tokens."""
 
 
 def write_text(
@@ -60,14 +63,16 @@ def write_text(
         EngineError: the target cannot write conversations, or the disk is full.
     """
     budget = options.minutes * 60 * _TEXT_SHARE
-    if standing.text_seconds >= budget:
+    if standing.text_seconds >= budget or not _is_written(options):
         return
     length = min(_LENGTH, model.context)
     if options.prompts is None:
         turns, prompts = Turns.of(model.tokenizer, model.name), []
     else:
         turns, prompts = None, read_prompts(options.prompts, model.tokenizer, model.name, length // 2)
-    target = make_runner(model, _ROWS[model.device.type], length, 0, taps)
+        if any(script.follow_ups for script in prompts):
+            length = min(_LONG, model.context)
+    target = make_runner(model, _ROWS[model.device.type] * _LENGTH // max(length, _LENGTH), length, 0, taps)
     size = dtype.itemsize * target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device)).numel()
     require_space(corpus.folder, 4 * _SHARD_TOKENS * size * len(taps), "training text")
     rollout = Rollout(target, turns, model.eos_ids, prompts, dtype, seed=len(corpus.shards))
@@ -87,8 +92,19 @@ def write_text(
             done, written = done + held, []
 
 
-def draft_vocabulary(options: DistillOptions, model: LoadedModel, corpus: Corpus) -> tuple[int, Tensor]:
+def draft_vocabulary(
+    options: DistillOptions, model: LoadedModel, corpus: Corpus, before: Tensor | None = None
+) -> tuple[int, Tensor]:
     """Number of tokens in the text, and the most frequent tokens in it, [V'], ascending by id.
+
+    Tokens that end a reply are always among them: a short text may have few of them, and without one a draft never
+    gets to the end.
+
+    Args:
+        options: of the command.
+        model: the target.
+        corpus: the text.
+        before: int64: the vocabulary of the draft that is trained further.
 
     Raises:
         EngineError: the text is too short.
@@ -99,6 +115,10 @@ def draft_vocabulary(options: DistillOptions, model: LoadedModel, corpus: Corpus
     for talk in corpus.talks():
         counts += torch.bincount(talk.tokens[talk.sampled].long(), minlength=size)
         total += len(talk.tokens)
+    if total < _LEAST_TOKENS and not _is_written(options):
+        raise EngineError(
+            f"the text given has {total} tokens and a draft head needs {_LEAST_TOKENS}: name more folders with --text"
+        )
     if total < _LEAST_TOKENS:
         needed = math.ceil(options.minutes * _LEAST_TOKENS / max(total, 1) * 1.2)
         raise EngineError(
@@ -107,7 +127,15 @@ def draft_vocabulary(options: DistillOptions, model: LoadedModel, corpus: Corpus
         )
     share, least = _VOCABULARY
     most = min(max(size // share, least), size)
+    if before is not None:
+        counts[before] += _KNOWN
+    counts[[token for token in model.eos_ids if token < size]] = total + _KNOWN + 1
     return total, counts.argsort(descending=True, stable=True)[:most].sort().values
+
+
+def _is_written(options: DistillOptions) -> bool:
+    """Whether there is text to be written: not where that of other folders is given, and no prompts."""
+    return not options.text or options.prompts is not None
 
 
 def unseen(prompts: Sequence[Prompt], corpus: Corpus, model: LoadedModel) -> list[Prompt]:

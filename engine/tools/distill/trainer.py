@@ -24,6 +24,9 @@ LENGTH = 256
 """Rows per batch, and tokens per row."""
 RATE = 1.5e-3
 """Peak learning rate of heads."""
+AGAIN = 0.5
+"""Peak learning rate of what has been trained before, relative to that of what has not: it needs no large steps, and
+the optimiser does not know its gradients yet."""
 _LEAST = 0.02
 """Fraction of the peak learning rate that is left at the end (cosine decay)."""
 _WARM_UP = 20

@@ -18,19 +18,18 @@ from specchat.engine.progress import Progress
 from specchat.engine.runner.device import pick_device
 from specchat.engine.speculation.drafters.head.folder import HeadAcceptance
 from specchat.engine.tools.bench.prompts import load_prompts
+from specchat.engine.tools.distill.beginning import Beginning, find_beginning, keep, kept
 from specchat.engine.tools.distill.corpus import Corpus
 from specchat.engine.tools.distill.distilled import Distilled
 from specchat.engine.tools.distill.evaluation import GAMMA, evaluate
 from specchat.engine.tools.distill.options import DistillOptions
 from specchat.engine.tools.distill.recipe import Recipe, Trainee
-from specchat.engine.tools.distill.standing import Standing
+from specchat.engine.tools.distill.standing import WORK, Standing
 from specchat.engine.tools.distill.text import draft_vocabulary, unseen, write_text
-from specchat.engine.tools.distill.trainer import Trainer
+from specchat.engine.tools.distill.trainer import AGAIN, Trainer
 from specchat.engine.worker.obtain import Model, obtain_model
 
 CHECKPOINT = "training.pt"
-WORK = ".work"
-"""Subfolder of the draft's folder for training text and checkpoint; kept, so that training can be continued."""
 _FITTED = 400
 """Conversations that weights are first estimated from."""
 _HELD_OUT = "chat"
@@ -40,7 +39,7 @@ _HELD_OUT = "chat"
 def distill_trained(
     options: DistillOptions, progress: Progress, recipe_of: Callable[[LoadedModel], Recipe]
 ) -> Distilled:
-    """Train a draft, or continue the training of an earlier call.
+    """Train a draft, from the target's weights or from a finished draft, or continue the training of an earlier call.
 
     Args:
         options: of the command.
@@ -49,7 +48,7 @@ def distill_trained(
 
     Raises:
         EngineError: the target is not supported, the folder belongs to another target or kind or holds something else,
-            the time is too short, or the disk is full.
+            what it begins with does not fit, the time is too short, or the disk is full.
     """
     _require_free(options.out)
     device = pick_device(options.device)
@@ -57,24 +56,38 @@ def distill_trained(
     model = load_model(folder, device, pick_dtype(options.dtype, device, folder), progress)
     require_decoder_only(model, f"the kind {options.kind} is trained for")
     recipe, mark = recipe_of(model), model.fingerprint
+    head = find_beginning(options.begin, options.out, options.kind, recipe.files) if options.begin is not None else None
+    if head is not None:
+        recipe.beginning(head)  # refused before anything is written
     with Standing.of(options.out / WORK, model.name, mark, options.kind) as standing:
-        corpus = Corpus(options.out / WORK)
+        if head is not None:
+            keep(head, standing.folder, recipe.files, begun=(standing.folder / CHECKPOINT).is_file())
+        begun = kept(standing.folder)
+        beginning = recipe.beginning(begun) if begun else None
+        corpus = Corpus(standing.folder, [standing.require_text(folder) for folder in options.text])
         if not (corpus.folder / CHECKPOINT).is_file():
             writer = _writer(options, model, progress)
             write_text(options, writer, recipe.taps, model.dtype, corpus, standing, progress)
-        tokens, vocabulary = draft_vocabulary(options, model, corpus)
-        if not (corpus.folder / CHECKPOINT).is_file():
+        tokens, vocabulary = draft_vocabulary(options, model, corpus, beginning.vocabulary if beginning else None)
+        if beginning is not None:
+            trainee = recipe.trainee(vocabulary, None)
+            trainee.network.load_state_dict(beginning.weights)
+        elif not (corpus.folder / CHECKPOINT).is_file():
             progress("training", "fitting the first guess", None)
             trainee = recipe.trainee(vocabulary, islice(corpus.talks(), _FITTED))
         else:
             trainee = recipe.trainee(vocabulary, None)
-        trainer = _train(options, model, trainee, corpus, standing, progress)
+        rate = trainee.rate * (AGAIN if beginning else 1)
+        trainer = _train(options, model, trainee, rate, corpus, standing, progress)
+        before = beginning or Beginning({}, None, tokens=0, steps=0, minutes=0.0)
+        minutes = (standing.text_seconds + trainer.progress.seconds) / 60
         made = Distilled(
             noun=recipe.noun,
             target=model.name,
-            tokens=tokens,
-            steps=trainer.progress.steps,
-            minutes=round((standing.text_seconds + trainer.progress.seconds) / 60, 1),
+            tokens=before.tokens + tokens,
+            steps=before.steps + trainer.progress.steps,
+            minutes=round(before.minutes + minutes, 1),
+            steps_before=before.steps,
             gamma=GAMMA,
         )
         made = replace(made, reached=_evaluate(options, model, recipe, trainee, corpus, progress))
@@ -107,11 +120,12 @@ def _train(
     options: DistillOptions,
     model: LoadedModel,
     trainee: Trainee,
+    rate: float,
     corpus: Corpus,
     standing: Standing,
     progress: Progress,
 ) -> Trainer:
-    trainer = Trainer(trainee.network, trainee.loss, model.model.dtype, corpus.folder / CHECKPOINT, trainee.rate)
+    trainer = Trainer(trainee.network, trainee.loss, model.model.dtype, corpus.folder / CHECKPOINT, rate)
     budget = max(options.minutes * 60 - standing.text_seconds, 0.0)
     for step in trainer.run(corpus, budget):
         overlap = " ".join(f"{100 * rate:.0f}" for rate in step.overlap)

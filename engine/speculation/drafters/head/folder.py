@@ -65,6 +65,8 @@ class HeadCard:
     """At temperature 1."""
     codes: str = "q8"
     """What its linear layers become beside a quantised target: `q4` where it was trained for that."""
+    steps_before: int = 0
+    """How many of the updates the head had that the training began with; `tokens` and `minutes` include its too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,17 @@ def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
     Raises:
         EngineError: it was made for another target, or the folder is broken.
     """
+    card, head, vocabulary = read_head(folder, target)
+    size = pack_head(head, target.device, target.dtype, card.codes if isinstance(target, PackedModel) else None)
+    return LoadedHead(head, vocabulary.to(target.device), f"head for {card.target}", size)
+
+
+def read_head(folder: Path, target: LoadedModel | PackedModel) -> tuple[HeadCard, DraftHead, Tensor]:
+    """A head as it is stored: its card, its network on the CPU, and its vocabulary [V'], int64.
+
+    Raises:
+        EngineError: it was made for another target, or the folder is broken.
+    """
     card = read_card(folder)
     if card.fingerprint != target.fingerprint:
         raise EngineError(
@@ -161,8 +174,7 @@ def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
         raise EngineError(
             f"{path} is broken ({first_line(error)}): make the draft head again with specchat distill"
         ) from None
-    size = pack_head(head, target.device, target.dtype, card.codes if isinstance(target, PackedModel) else None)
-    return LoadedHead(head, vocabulary.long().to(target.device), f"head for {card.target}", size)
+    return card, head, vocabulary.long()
 
 
 def _check(card: HeadCard, vocabulary: Tensor, target: LoadedModel | PackedModel) -> None:

@@ -19,7 +19,7 @@ from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.private_files import make_folder
 
-_CARD, _WEIGHTS, _NAME = "look-ahead.json", "look-ahead.safetensors", "embeddings"
+CARD, WEIGHTS, _NAME = "look-ahead.json", "look-ahead.safetensors", "embeddings"
 _FORMAT = 1
 
 
@@ -35,7 +35,7 @@ class LookAhead:
 
 def is_look_ahead(folder: Path) -> bool:
     """Whether a folder holds look-ahead embeddings."""
-    return (folder / _CARD).is_file()
+    return (folder / CARD).is_file()
 
 
 def save_look_ahead(folder: Path, embeddings: Tensor, target: str, fingerprint: str, about: Mapping[str, Any]) -> None:
@@ -54,9 +54,9 @@ def save_look_ahead(folder: Path, embeddings: Tensor, target: str, fingerprint: 
     card = {"format": _FORMAT, "target": target, "fingerprint": fingerprint, **about}
     with disk_errors(folder, "saving the look-ahead embeddings"):
         make_folder(folder)
-        with replacing(folder / _WEIGHTS) as part:
+        with replacing(folder / WEIGHTS) as part:
             save_file({_NAME: embeddings.detach().float().contiguous().cpu()}, part)
-        with replacing(folder / _CARD) as part:
+        with replacing(folder / CARD) as part:
             part.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
 
 
@@ -67,11 +67,11 @@ def load_look_ahead(folder: Path, target: LoadedModel | PackedModel) -> LookAhea
         EngineError: they were made for another target, or the folder is broken.
     """
     try:
-        card = json.loads((folder / _CARD).read_text(encoding="utf-8"))
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
         theirs, name, version = card["fingerprint"], str(card["target"]), card["format"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise EngineError(
-            f"{folder / _CARD} cannot be read ({error}): make the look-ahead embeddings again with specchat distill"
+            f"{folder / CARD} cannot be read ({error}): make the look-ahead embeddings again with specchat distill"
         ) from None
     if version != _FORMAT:
         raise EngineError(f"{folder} holds look-ahead embeddings of a newer specchat: update specchat")
@@ -81,14 +81,14 @@ def load_look_ahead(folder: Path, target: LoadedModel | PackedModel) -> LookAhea
             "some for this target with specchat distill --kind pass"
         )
     try:
-        embeddings = load_file(folder / _WEIGHTS)[_NAME]
+        embeddings = load_file(folder / WEIGHTS)[_NAME]
         if embeddings.ndim != 2 or not len(embeddings) or embeddings.shape[1] != _hidden(target):
             raise ValueError(f"a shape of {list(embeddings.shape)} is none of this target's")
         if not bool(embeddings.isfinite().all()):
             raise ValueError("some of its numbers are none")
     except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise EngineError(
-            f"{folder / _WEIGHTS} is broken ({first_line(error)}): make the look-ahead embeddings again with specchat "
+            f"{folder / WEIGHTS} is broken ({first_line(error)}): make the look-ahead embeddings again with specchat "
             "distill --kind pass"
         ) from None
     return LookAhead(embeddings.float(), f"look-ahead for {name}")

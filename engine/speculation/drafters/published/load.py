@@ -34,6 +34,17 @@ def load_published(folder: Path, target: LoadedModel | PackedModel) -> LoadedHea
     Raises:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
+    head, vocabulary = read_published(folder, target)
+    size = pack_head(head, target.device, target.dtype, "q8" if isinstance(target, PackedModel) else None)
+    return LoadedHead(head, vocabulary.to(target.device), display_name(folder), size)
+
+
+def read_published(folder: Path, target: LoadedModel | PackedModel) -> tuple[EagleHead | MedusaHeads, Tensor]:
+    """A published head as it is stored: its network on the CPU, and its vocabulary [V'], int64.
+
+    Raises:
+        EngineError: it does not fit the target, is of an unknown kind, or lacks something.
+    """
     tensors = {name: tensor for name, tensor in read_tensors(folder).items() if name not in _IGNORED}
     config = read_json(folder / "config.json")
     layout = layout_of(folder, config, tensors)
@@ -47,8 +58,7 @@ def load_published(folder: Path, target: LoadedModel | PackedModel) -> LoadedHea
         vocabulary = _vocabulary(folder, layout.draft_vocabulary, layout.vocabulary, tensors)
         head, parts = _eagle(folder, layout, target, embeds="embed_tokens.weight" in tensors), _parts(layout)
     _fill(folder, head, tensors, parts)
-    size = pack_head(head, target.device, target.dtype, "q8" if isinstance(target, PackedModel) else None)
-    return LoadedHead(head, vocabulary.to(target.device), display_name(folder), size)
+    return head, vocabulary
 
 
 def _medusa(layout: MedusaLayout, target: LoadedModel | PackedModel, vocabulary: int) -> MedusaHeads:

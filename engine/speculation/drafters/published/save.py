@@ -18,7 +18,7 @@ from specchat.engine.speculation.drafters.head.medusa import MedusaHeads
 from specchat.engine.speculation.drafters.published.layout import SHARED_OUTPUT
 from specchat.engine.speculation.drafters.published.load import TO_TARGET
 
-_WEIGHTS, _CONFIG = "medusa_lm_head.safetensors", "config.json"
+WEIGHTS, CONFIG = "medusa_lm_head.safetensors", "config.json"
 
 
 def save_medusa(folder: Path, network: MedusaHeads, vocabulary: Tensor, about: Mapping[str, Any]) -> None:
@@ -47,7 +47,7 @@ def save_medusa(folder: Path, network: MedusaHeads, vocabulary: Tensor, about: M
     }
     with disk_errors(folder, "saving the Medusa heads"):
         make_folder(folder)
-        with replacing(folder / _WEIGHTS) as part:
+        with replacing(folder / WEIGHTS) as part:
             save_file({**weights, TO_TARGET: shift}, part)
-        with replacing(folder / _CONFIG) as part:
+        with replacing(folder / CONFIG) as part:
             part.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

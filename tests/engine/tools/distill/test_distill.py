@@ -22,7 +22,7 @@ from specchat.engine.speculation.drafters.head.folder import CARD, WEIGHTS, read
 from specchat.engine.speculation.drafters.head.network import DraftHead
 from specchat.engine.tools.distill import DistillOptions, corpus, distill, text, trainer
 from specchat.engine.tools.distill.eagle import DEPTH, EagleTrainee
-from specchat.engine.tools.distill.training import WORK
+from specchat.engine.tools.distill.standing import WORK
 from specchat.engine.worker.assembly import assemble
 from tests.tiny_model import write_tiny_model
 

@@ -1,0 +1,64 @@
+"""The tokens that a draft can draft, and how long the conversations are that it learns from."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from specchat.engine.progress import ignore_progress
+from specchat.engine.tools.distill import DistillOptions, text
+from specchat.engine.tools.distill.corpus import Conversation, Corpus
+from specchat.engine.tools.distill.standing import Standing
+from tests.engine.tiny import EOS, tiny_model
+
+
+def corpus_of(folder: Path, tokens: list[int]) -> Corpus:
+    """A text that is all of the target's own."""
+    corpus, size = Corpus(folder), len(tokens)
+    sampled = torch.ones(size, dtype=torch.bool)
+    corpus.add([Conversation(torch.tensor(tokens).int(), sampled, torch.zeros(size, 1), torch.zeros(size))])
+    return corpus
+
+
+def chosen(corpus: Corpus, before: torch.Tensor | None = None) -> list[int]:
+    options = DistillOptions(Path(), "tiny", Path())
+    return text.draft_vocabulary(options, tiny_model(), corpus, before)[1].tolist()  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "_LEAST_TOKENS", 1)
+    monkeypatch.setattr(text, "_VOCABULARY", (100, 4))
+
+
+def test_what_ends_a_reply_is_drafted_however_rare_it_is(tmp_path: Path) -> None:
+    assert chosen(corpus_of(tmp_path, [9] * 5 + [7] * 4 + [5] * 3 + [3] * 2)) == [5, 7, 9, EOS]
+
+
+def test_a_vocabulary_chosen_before_yields_to_what_is_clearly_more_frequent(tmp_path: Path) -> None:
+    before = torch.tensor([20, 30, 40, 50, 60])
+    corpus = corpus_of(tmp_path, [9] * 5 + [7] * 3 + [5] * 1 + [40])
+    assert chosen(corpus, before) == [7, 9, 40, EOS]
+
+
+def test_conversations_of_several_turns_get_twice_the_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = count()
+    monkeypatch.setattr(text, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr(text, "_ROWS", {"cpu": 2})
+    monkeypatch.setattr(text, "_LENGTH", 48)
+    monkeypatch.setattr(text, "_LONG", 96)
+    model, longest = tiny_model(), []
+    for turns in ('["hi"]', '["hi", "more"]'):
+        file = tmp_path / f"{len(longest)}.jsonl"
+        file.write_text(f'{{"turns": {turns}}}\n', encoding="utf-8")
+        out = tmp_path / f"out{len(longest)}"
+        options = DistillOptions(Path(), "tiny", out, prompts=file, minutes=4.0)
+        with Standing.of(out, "tiny", "mark") as standing:
+            corpus = Corpus(out)
+            text.write_text(options, model, (0, 2), torch.float32, corpus, standing, ignore_progress)
+        longest.append(max(len(talk.tokens) for talk in corpus.talks()))
+    assert longest[0] <= 48 < longest[1] <= 96
