@@ -27,6 +27,7 @@ from specchat.engine.tools.distill.corpus import Conversation
 from specchat.engine.tools.distill.distilled import Distilled
 from specchat.engine.tools.distill.initial import head_shape, initial_head
 from specchat.engine.tools.distill.objective import Agreement
+from specchat.engine.tools.distill.rounding import rounded
 from specchat.engine.tools.distill.trainer import RATE
 from specchat.engine.tools.distill.unroll import unroll
 from specchat.engine.worker.assembly import Assembly, put_together
@@ -79,6 +80,7 @@ class EagleTrainee:
     """
 
     rate = RATE
+    four_bits = True
 
     def __init__(self, model: LoadedModel, shape: HeadShape, head: DraftHead, vocabulary: Tensor) -> None:
         self.network = head
@@ -93,8 +95,9 @@ class EagleTrainee:
         return unroll(self.network, self._embedding, self._scores, batch, DEPTH, _SHARE, _NOISE)
 
     def assemble(self, config: EngineConfig) -> Assembly:
-        """With a copy of the head in the target's dtype."""
-        head = copy.deepcopy(self.network).to(self._model.model.dtype).eval()
+        """With a copy of the head in the target's dtype, rounded as it is trained."""
+        with rounded(self.network):
+            head = copy.deepcopy(self.network).to(self._model.model.dtype).eval()
         vocabulary = self._vocabulary.to(self._model.model.device)
         return put_together(config, self._model, head=LoadedHead(head, vocabulary, self._model.name, 0))
 
@@ -110,6 +113,7 @@ class EagleTrainee:
             gamma=made.gamma,
             greedy=made.reached["greedy"],
             sampled=made.reached["temperature 1"],
+            codes="q4",
             steps_before=made.steps_before,
         )
         save_head(folder, self.network, self._vocabulary, card)

@@ -86,7 +86,7 @@ class PassTrainee:
         known: Tensor = network.get_input_embeddings().weight[vocabulary.to(network.device)].float()
         output: Tensor = network.get_output_embeddings().weight
         self._scores = output[vocabulary.to(output.device)].contiguous()
-        self.rate = _RATE * float(known.std())
+        self.rate, self.four_bits = _RATE * float(known.std()), False
         self.network = nn.Embedding(POSITIONS, known.shape[1], _weight=known.mean(0).repeat(POSITIONS, 1))
 
     def loss(self, batch: Batch) -> tuple[Tensor, list[Agreement]]:

@@ -89,6 +89,7 @@ class MedusaTrainee:
     """
 
     rate = RATE
+    four_bits = False
 
     def __init__(self, model: LoadedModel, heads: MedusaHeads, vocabulary: Tensor) -> None:
         self.network = heads

@@ -28,6 +28,10 @@ class Trainee(Protocol):
     def rate(self) -> float:
         """Peak learning rate."""
 
+    @property
+    def four_bits(self) -> bool:
+        """Whether its linear layers become 4-bit codes beside a quantised target, and are trained for that."""
+
     def loss(self, batch: Batch) -> tuple[Tensor, list[Agreement]]:
         """The loss on a batch, and the agreement with the target at each drafted position."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from specchat.engine.speculation.drafters.ngram import MAX_ORDER
 from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.corpus import Conversation, Corpus
 from specchat.engine.tools.distill.objective import Agreement
+from specchat.engine.tools.distill.rounding import rounded
 
 ROWS = 8
 LENGTH = 256
@@ -62,15 +64,24 @@ class Trainer:
         checkpoint: file to resume from, if it exists, and to write to.
         rate: peak learning rate.
         seed: of the order of the text.
+        four_bits: whether the loss is that of linear layers rounded to 4-bit codes.
     """
 
     def __init__(
-        self, network: nn.Module, loss: Loss, dtype: torch.dtype, checkpoint: Path, rate: float = RATE, seed: int = 0
+        self,
+        network: nn.Module,
+        loss: Loss,
+        dtype: torch.dtype,
+        checkpoint: Path,
+        rate: float = RATE,
+        seed: int = 0,
+        *,
+        four_bits: bool = False,
     ) -> None:
         self.progress = Progress()
         self._network, self._loss, self._dtype, self._rate = network, loss, dtype, rate
         self._device = next(network.parameters()).device
-        self._file = checkpoint
+        self._file, self._rounding = checkpoint, rounded if four_bits else nullcontext
         self._random = torch.Generator().manual_seed(seed)
         self._optimiser = torch.optim.AdamW(network.parameters(), lr=rate, betas=_BETAS, weight_decay=_DECAY)
         if checkpoint.is_file():
@@ -117,10 +128,11 @@ class Trainer:
         rate *= min(1.0, (self.progress.steps + 1) / _WARM_UP)
         for group in self._optimiser.param_groups:
             group["lr"] = rate
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._dtype != torch.float32):
-            loss, agreements = self._loss(batch)
         self._optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        with self._rounding(self._network):
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._dtype != torch.float32):
+                loss, agreements = self._loss(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self._network.parameters(), _CLIP)
         self._optimiser.step()
         progress = self.progress

@@ -125,7 +125,14 @@ def _train(
     standing: Standing,
     progress: Progress,
 ) -> Trainer:
-    trainer = Trainer(trainee.network, trainee.loss, model.model.dtype, corpus.folder / CHECKPOINT, rate)
+    trainer = Trainer(
+        trainee.network,
+        trainee.loss,
+        model.model.dtype,
+        corpus.folder / CHECKPOINT,
+        rate,
+        four_bits=trainee.four_bits,
+    )
     budget = max(options.minutes * 60 - standing.text_seconds, 0.0)
     for step in trainer.run(corpus, budget):
         overlap = " ".join(f"{100 * rate:.0f}" for rate in step.overlap)
