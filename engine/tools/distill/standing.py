@@ -64,7 +64,7 @@ class Standing:
         """The work folder of another distillation, to read its text.
 
         Raises:
-            EngineError: there is none, or it belongs to another target or kind.
+            EngineError: there is none, it is this one, or it belongs to another target or kind.
         """
         other = Standing(folder / WORK, self.target, self.fingerprint, self.kind)
         if not (other.folder / _FILE).is_file():
@@ -72,6 +72,8 @@ class Standing:
                 f"{folder} holds no text that specchat distill wrote: name folders that it made, or count texts with "
                 f"--kind {COUNTED}"
             )
+        if other.folder.resolve() == self.folder.resolve():
+            raise EngineError(f"the text of {folder} is read anyway, as the draft goes there: leave it out of --text")
         other._stored()
         return other.folder
 

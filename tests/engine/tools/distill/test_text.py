@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from specchat.engine import EngineError
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.distill import DistillOptions, text
 from specchat.engine.tools.distill.corpus import Conversation, Corpus
-from specchat.engine.tools.distill.standing import Standing
+from specchat.engine.tools.distill.standing import WORK, Standing
 from tests.engine.tiny import EOS, tiny_model
 
 
@@ -62,3 +63,12 @@ def test_conversations_of_several_turns_get_twice_the_room(tmp_path: Path, monke
             text.write_text(options, model, (0, 2), torch.float32, corpus, standing, ignore_progress)
         longest.append(max(len(talk.tokens) for talk in corpus.talks()))
     assert longest[0] <= 48 < longest[1] <= 96
+
+
+def test_text_of_another_kind_or_of_the_same_folder_is_refused(tmp_path: Path) -> None:
+    with Standing.of(tmp_path / "medusa" / WORK, "tiny", "mark", "medusa"):
+        pass
+    with Standing.of(tmp_path / "head" / WORK, "tiny", "mark") as standing:
+        for name, words in (("medusa", "of the kind medusa, not eagle"), ("head", "is read anyway"), ("x", "no text")):
+            with pytest.raises(EngineError, match=words):
+                standing.require_text(tmp_path / name)
