@@ -127,6 +127,8 @@ class SpecChat(App[None]):
         self._player = player
         self._probe = probe
         self._begin_side_by_side = begin_side_by_side
+        self.prepared = asyncio.Event()
+        """Set once the session is connected, or has been said to be missing."""
         self.stepper: Stepper | None = None
         """Holds rounds back while they are stepped through; there once the session is."""
         self.requests = RequestManager()
@@ -175,10 +177,14 @@ class SpecChat(App[None]):
 
     def on_spec_chat_prepared(self, event: Prepared) -> None:
         """Connect everything, and begin to drain; or say why not, as every prompt will be answered."""
-        session = event.session
-        if isinstance(session, str):
-            self._records.fail(session)
-            return
+        if isinstance(event.session, str):
+            self._records.fail(event.session)
+        else:
+            self._connect(event.session)
+        self.prepared.set()
+
+    def _connect(self, session: Session) -> None:
+        """Use this session from here on."""
         self.actions.connect(session)
         notices = [*session.notices, *own_files(self, session.settings_file)]
         if session.settings is not None:

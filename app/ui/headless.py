@@ -25,7 +25,7 @@ def trace_svg(records: Sequence[Record], name: str, size: tuple[int, int], theme
 
     async def draw(pilot: Pilot[Any]) -> str:
         nonlocal now
-        await app.workers.wait_for_complete()
+        await app.prepared.wait()
         await pilot.pause()
         now = player.duration + 1
         for _ in range(Pace().figures_every):
@@ -42,7 +42,7 @@ def chat_svg(conversation: Conversation, width: int, theme: str) -> str:
     app = SpecChat(lambda: Session(player), player=player, theme=theme)
 
     async def draw(pilot: Pilot[Any]) -> str:
-        await app.workers.wait_for_complete()
+        await app.prepared.wait()
         await pilot.pause()
         app.chat_screen.show(conversation)
         app.chat_screen.action_pane("panel")

@@ -103,6 +103,7 @@ class SideStage:
 
     async def settle(self, pilot: Pilot[None]) -> None:
         """Wait until everything that has been said is on screen."""
+        await self.app.prepared.wait()
         for _ in range(3):
             for worker in self.app.workers:
                 await worker.wait()

@@ -52,6 +52,7 @@ class Stage:
 
     async def settle(self, pilot: Pilot[None]) -> None:
         """Wait until everything that has been said is on screen."""
+        await self.app.prepared.wait()
         for _ in range(2):
             with suppress(WorkerCancelled):  # a newer one took its place
                 for worker in self.app.workers:

@@ -40,8 +40,7 @@ class Replay:
 
     async def at(self, pilot: Pilot[None], share: float) -> None:
         """Play up to this share of the trace."""
-        while self.app.stepper is None:  # the player is started when its session has come
-            await pilot.pause()
+        await self.app.prepared.wait()  # that is when the player starts
         self.clock.now += self.player.duration * share - self.player.position
         await self.settle(pilot)
 

@@ -149,7 +149,7 @@ async def test_not_in_a_replay() -> None:
     player = Player(trace(), "chat.jsonl", Clock())
     app = SpecChat(lambda: Session(player), player=player)
     async with app.run_test(size=SIZE) as pilot:
-        await app.workers.wait_for_complete()
+        await app.prepared.wait()
         await pilot.press("ctrl+o")
         assert isinstance(app.screen, ChatScreen)
 

@@ -11,14 +11,13 @@ import pytest
 from textual.pilot import Pilot
 
 from specchat.app.chat.session import Session
-from specchat.app.sources.player import Player
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
-from specchat.app.ui.pace import Pace
 from specchat.app.ui.screens import gauge
 from specchat.engine import Admitted, EngineError, Finished, Round, to_json
-from tests.app.recorded import Clock, trace
+from tests.app.recorded import trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, run
+from tests.app.views import Replay
 
 WIDE, MEDIUM, NARROW = (140, 40), (110, 30), (80, 24)
 Compare = Callable[..., bool]
@@ -196,20 +195,5 @@ def test_reopened(snap_compare: Compare, stage: Stage) -> None:
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 @pytest.mark.parametrize("name", ["code", "sampled"])
 def test_replay(snap_compare: Compare, name: str, size: tuple[int, int]) -> None:
-    clock = Clock()
-    player = Player(trace(name), f"{name}.jsonl", clock)
-    app = SpecChat(lambda: Session(player), player=player)
-    app.animation_level = "none"
-
-    async def before(pilot: Pilot[None]) -> None:
-        await app.workers.wait_for_complete()
-        await pilot.pause()
-        clock.now = player.duration * 0.8
-        for _ in range(Pace().figures_every):
-            app.pump.run()
-        await pilot.press("space", "plus")
-        for _ in range(Pace().figures_every):
-            app.pump.run()
-        await pilot.pause()
-
-    assert snap_compare(app, terminal_size=size, run_before=before)
+    replay = Replay(name)
+    assert snap_compare(replay.app, terminal_size=size, run_before=replay.run(0.8, "space", "plus"))

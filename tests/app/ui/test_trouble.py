@@ -77,7 +77,7 @@ async def test_no_session(error: Exception) -> None:
 
     app = SpecChat(prepare)
     async with app.run_test(size=SIZE) as pilot:
-        await app.workers.wait_for_complete()
+        await app.prepared.wait()
         await pilot.press("h", "i", "enter")
         await pilot.pause()
         reply = app.screen.conversation.turns[0].reply  # type: ignore[attr-defined]
