@@ -119,7 +119,7 @@ def complaint(body: bytes, status: int) -> str:
     """What the server says is wrong."""
     with suppress(ValueError, LookupError, TypeError):
         said = json.loads(body)
-        error = said.get("error", said)
+        error = said.get("error", said) if isinstance(said, dict) else said
         message = error if isinstance(error, str) else error["message"]
         if isinstance(message, str) and message.strip():
             return message

@@ -46,6 +46,8 @@ class Writing:
         """Prompts of all chats as of the start."""
         self._editing: tuple[Turn, str, tuple[Attachment, ...]] | None = None
         """The turn of which another version is being written, and what stood in the composer before."""
+        self._as_put = ""
+        """That version as it was when nothing had been changed yet."""
 
     @property
     def text(self) -> str:
@@ -59,8 +61,14 @@ class Writing:
         return self._unsent
 
     def keep(self) -> None:
-        """Keep what is typed in the conversation that is shown."""
-        self._unsent.keep(self._conversation(), self._composer.text, self._composer.attached)
+        """Keep what is typed in the conversation that is shown; below it, what another version of a prompt became."""
+        text, attached = self._composer.text, self._composer.attached
+        if self._editing is not None:
+            _, before, others = self._editing
+            changed = text not in (self._as_put, "")
+            text = "\n\n".join(part for part in (before, text if changed else "") if part)
+            attached = tuple(dict.fromkeys((*others, *attached))) if changed else others
+        self._unsent.keep(self._conversation(), text, attached)
 
     @property
     def editing(self) -> bool:
@@ -146,6 +154,7 @@ class Writing:
         named = self._composer.tray.attached(prompt)
         unnamed = [mention(one.name) for one in turn.attachments if one not in named]  # `specchat ask --file`
         self.put("\n".join([" ".join(unnamed), prompt]) if unnamed else prompt)
+        self._as_put = self.text
         self._screen.refresh_bindings()
 
     def end_edit(self) -> Turn | None:

@@ -15,6 +15,7 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.chat.token_fork import token_fork
+from specchat.app.storage.store import Store
 from specchat.app.ui.screens.choice import ChoiceScreen
 from specchat.app.ui.screens.messages import MessagesScreen
 from specchat.app.ui.widgets.composer import Composer
@@ -90,6 +91,19 @@ async def test_escape_ends_an_edit_and_brings_back_what_was_being_written(stage:
         await stage.press(pilot, "escape")
         assert composer.text == "half a thought"
         assert path(screen_of(stage).conversation)[-1] == ("1/1", FOLLOW_UP, 1, 1)
+
+
+async def test_what_was_being_written_before_an_edit_is_there_after_an_end_in_the_middle_of_it(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await two_turns(stage, pilot)
+        composer = stage.app.screen.query_one(Composer)
+        composer.load_text("half a thought")
+        await stage.press(pilot, "ctrl+e", "e")
+        stage.app.actions.chats.write()
+        assert list(stage.app.chat_screen.writing.unsent._stored.values()) == ["half a thought"]
+        composer.load_text("another version")
+    with Store(stage.database) as store:
+        assert store.unsent.texts() == {1: "half a thought\n\nanother version"}
 
 
 async def test_another_reply_stands_beside_the_first(tmp_path: Path) -> None:

@@ -306,6 +306,16 @@ def test_counts_beyond_reason_take_no_memory(pages: Mapping[str, Any], stream: S
     assert reply.text.startswith(("a", "Hello"))
 
 
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [("Internal error", "Internal error"), (["?"], "status 500"), (5, "status 500"), ({"error": None}, "status 500")],
+)
+def test_a_refusal_of_any_form_ends_the_reply(page: Any, words: str) -> None:
+    body = json.dumps(page)
+    events, _ = asked({**shapes.PLAIN, CHAT: (500, body)}, [], "/elsewhere")
+    assert words in events[-1].message
+
+
 @pytest.mark.parametrize("free", [(), ("/v1/models",)], ids=["no path", "the list"])
 def test_a_key_is_sent_and_a_wrong_one_named(free: Sequence[str]) -> None:
     with Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}, "right", free) as server:
