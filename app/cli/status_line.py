@@ -40,9 +40,9 @@ class StatusLine:
         columns = shutil.get_terminal_size().columns
         line = escape_controls(text)[: columns - len(suffix) - 1] + suffix
         if line != self._shown:
+            self._shown = line  # before an interrupt can come: then it is cleared
             self._stream.write(_BACK_AND_CLEAR + line)
             self._stream.flush()
-            self._shown = line
 
     def _add_line(self, line: str) -> None:
         if not self._begun:

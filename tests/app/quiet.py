@@ -90,7 +90,9 @@ async def all_done(app: App[Any]) -> None:
         for worker in workers:
             with suppress(WorkerCancelled):  # a newer one took its place
                 await worker.wait()
+        end = time.monotonic() + PATIENCE_S
         while _jobs:
+            assert time.monotonic() < end, f"{len(_jobs)} jobs of threads have not ended"
             await asyncio.sleep(0.001)
 
 

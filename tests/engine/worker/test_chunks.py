@@ -72,10 +72,13 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest
         monkeypatch.setattr(suffix.SuffixDrafter, "at_once", CHUNK)
         monkeypatch.setattr(SuffixAutomaton, "extend", reads)
     first, second = Logged(log), Outbox()
+    engine.pause()  # the short one must not end before the other has come, however long this thread has to wait
+    engine.step()
     engine.submit(Request("short", prompt_ids=(1, 2, 3), drafter="none", max_tokens=200), first)
-    first.get(30)
+    first.get(120)
     other = Request("other", prompt_ids=(9, *LONG), drafter=drafter, gamma=3, max_tokens=9)
     engine.submit(other, second)
+    engine.resume()
     events = collected(second)
     engine.close()
     waits = [len(wait) for wait in "".join(entry[0] for entry in log).split("r")]
@@ -95,9 +98,10 @@ def test_of_several_prompts_two_chunks_are_read_before_each_round(monkeypatch: p
     with tiny_engine(tiny_model(), slots=4, chunk=CHUNK) as engine:
         monkeypatch.setattr(ModelRunner, "prefill", passes)
         first, others = Logged(log), [Outbox() for _ in range(3)]
-        engine.submit(Request("short", prompt_ids=(1, 2, 3), drafter="none", max_tokens=200), first)
-        first.get(30)
         engine.pause()
+        engine.step()
+        engine.submit(Request("short", prompt_ids=(1, 2, 3), drafter="none", max_tokens=200), first)
+        first.get(120)
         for number, box in enumerate(others):
             engine.submit(Request(f"{number}", prompt_ids=(9 + number, *LONG), drafter="none", max_tokens=2), box)
         engine.resume()
@@ -178,7 +182,7 @@ def collected(box: Outbox) -> list[Event]:
     """A request's events."""
     events: list[Event] = []
     while not events or not isinstance(events[-1], Finished):
-        event = box.get(30)
+        event = box.get(120)
         assert event is not None
         events.append(event)
     return events
