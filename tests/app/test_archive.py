@@ -92,7 +92,7 @@ def test_what_follows_a_prompt_that_waits_for_the_disk_is_stored_behind_the_repl
 ) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     store = Store(tmp_path / "specchat.db")
-    archive = Archive(store, [].append)
+    archive = Archive(store, list[str]().append)
     replies = Reply("first"), Reply("second")
     turn = Turn("question", replies[0], list(replies))
     conversation = Conversation(turns=[turn])
