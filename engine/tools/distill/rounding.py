@@ -34,7 +34,7 @@ def rounded(network: nn.Module) -> Iterator[None]:
 
 def round_to_four_bits(weight: Tensor) -> Tensor:
     """The weights [N, K] that the codes of `quantize(weight, "q4")` stand for, on any device."""
-    groups = weight.detach().float().unflatten(1, (-1, GROUP))
+    groups = weight.detach().float().view(len(weight), -1, GROUP)
     least = groups.amin(-1, keepdim=True).half().float()
     above = groups - least
     scale = (above.amax(-1, keepdim=True) / _LARGEST).half().float()
