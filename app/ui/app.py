@@ -179,7 +179,7 @@ class SpecChat(App[None]):
         """Connect everything, and begin to drain; or say why not, as every prompt will be answered."""
         if isinstance(event.session, str):
             self._records.fail(event.session)
-        else:
+        elif self.is_running:  # else the user has left meanwhile
             self._connect(event.session)
         self.prepared.set()
 
