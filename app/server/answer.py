@@ -67,18 +67,21 @@ class Answer:
 
     async def _send_stream(self, call: Call, send: Send) -> None:
         started = False
-        while call.open:
+        while not call.over:
+            body = bytearray()
             try:
-                body = b"".join([self._form.chunk(*self._added(*each)) for each in await call.events()])
+                for request_id, event in await call.events():
+                    body += self._form.chunk(*self._added(request_id, event))
             except ApiError as error:
                 if not started:
                     raise
                 if error.status == GONE:
                     return
-                last = b"data: " + bytes(error.response().body) + b"\n\n"
-                await send({"type": "http.response.body", "body": last, "more_body": False})
+                body += b"data: " + bytes(error.response().body) + b"\n\n"
+                await send({"type": "http.response.body", "body": bytes(body), "more_body": False})
                 return
-            if not call.open:
+            last = call.over  # more may come while this is sent
+            if last:
                 if self._usage:
                     body += self._form.usage_chunk(list(self._choices.values()), self._prompts)
                 body += DONE
@@ -87,11 +90,11 @@ class Answer:
             if not started:
                 await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
                 started = True
-            await send({"type": "http.response.body", "body": body, "more_body": bool(call.open)})
+            await send({"type": "http.response.body", "body": bytes(body), "more_body": not last})
 
     async def _send_whole(self, call: Call, send: Send) -> None:
         deltas: dict[str, list[Delta]] = {request.request_id: [] for request in self._requests}
-        while call.open:
+        while not call.over:
             for request_id, event in await call.events():
                 deltas[request_id].append(self._added(request_id, event)[1])
         body = self._form.whole(list(self._choices.values()), list(deltas.values()), self._prompts)

@@ -23,6 +23,11 @@ class Call:
         self._events: list[tuple[str, Event]] = []
         self._waiting: asyncio.Future[None] | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether all requests have ended, and `events` has given all that came of them."""
+        return not self.open and not self._events
+
     def add(self, request_id: str, event: Event) -> None:
         """Take one event of one of its requests."""
         if isinstance(event, Finished):
