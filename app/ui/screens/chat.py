@@ -125,8 +125,8 @@ class ChatScreen(Screen[None]):
 
     def show(self, conversation: Conversation) -> None:
         """Show another conversation."""
-        self.action_cancel_edit()
         self.writing.keep()
+        self.action_cancel_edit()
         self._transcript.show(conversation)
         self._inspection.forget()
         if self._replay is None:

@@ -106,6 +106,19 @@ async def test_what_was_being_written_before_an_edit_is_there_after_an_end_in_th
         assert store.unsent.texts() == {1: "half a thought\n\nanother version"}
 
 
+async def test_another_version_that_is_being_written_stays_with_its_chat(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await two_turns(stage, pilot)
+        composer = stage.app.screen.query_one(Composer)
+        composer.load_text("half a thought")
+        await stage.press(pilot, "ctrl+e", "e")
+        composer.load_text("another version")
+        await stage.press(pilot, "ctrl+n")
+        assert composer.text == ""
+        await stage.press(pilot, "ctrl+b", "home", "enter")
+        assert composer.text == "half a thought\n\nanother version"
+
+
 async def test_another_reply_stands_beside_the_first(tmp_path: Path) -> None:
     stage = Stage(tmp_path, temperature=0.7, seed=3)
     async with stage.app.run_test(size=WIDE) as pilot:
