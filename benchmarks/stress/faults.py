@@ -233,7 +233,7 @@ def can_mount() -> bool:
     return mounted.returncode == 0
 
 
-def _until(condition: Callable[[], bool], what: str, seconds: float = 10) -> None:
+def _until(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"not {what} after {seconds:g} s"

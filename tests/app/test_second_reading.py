@@ -66,8 +66,9 @@ def test_the_classes_are_those_of_evaluate(chat: Chat, tmp_path: Path) -> None:
     options = EvaluateOptions(chat.model.parent, str(chat.model), (trace,), drafters=DRAFTERS)
     found = json.loads(evaluate(options, lambda _line: None).json())
     only = {pair["has"]["drafter"]: pair["places"][0] for pair in found["only_one"]}
-    for had, drafter in ((Had.ONLY_A, "combined"), (Had.ONLY_B, "suffix")):
-        assert [place for place, each in enumerate(aligned.had) if each is had] == only[drafter] != []
+    shown = [[at for at, each in enumerate(aligned.had) if each is had] for had in (Had.ONLY_A, Had.ONLY_B)]
+    assert shown == [only["combined"], only["suffix"]]
+    assert any(shown)
     for figures, counted in zip(aligned.alignment.figures, found["figures"], strict=True):
         assert (figures.drafter, figures.tau, figures.alpha) == (counted["drafter"], counted["tau"], counted["alpha"])
 
