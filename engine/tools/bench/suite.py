@@ -69,25 +69,30 @@ class Suite:
         self, place: Place, prompts: Sequence[Prompt], variants: Sequence[Variant], peers: Sequence[Peer]
     ) -> tuple[dict[Variant, list[Tally]], dict[Peer, list[Pace]]]:
         batch, temperature = place.batch, place.temperature
-        sampling = Sampling(temperature=temperature, seed=self.plan.seed)
         ours: dict[Variant, list[Tally]] = defaultdict(list)
         theirs: dict[Peer, list[Pace]] = defaultdict(list)
         self.say(f"{place.prompts}, batch {batch}, temperature {temperature:g}: warming up")
         first, brief = self._warm_up(prompts, batch)
         for variant in variants:
-            measure(self.engine, variant, first, batch, sampling, brief)
+            measure(self.engine, variant, first, batch, self._sampling(variant, temperature), brief)
         for peer in peers:
             peer.run(first, batch, temperature, brief)
         for number in range(self.plan.passes):
             self.say(f"{place.prompts}, batch {batch}, temperature {temperature:g}: {number + 1}/{self.plan.passes}")
             start = number % len(variants)
             for variant in (*variants[start:], *variants[:start]):
+                sampling = self._sampling(variant, temperature)
                 ours[variant].append(
                     measure(self.engine, variant, prompts, batch, sampling, self.plan.max_tokens),
                 )
             for peer in peers:
                 theirs[peer].append(peer.run(prompts, batch, temperature, self.plan.max_tokens))
         return ours, theirs
+
+    def _sampling(self, variant: Variant, temperature: float) -> Sampling:
+        """Seeded, so that a run repeats; where γ is to adapt as in a chat, not: with a seed it is fixed."""
+        adapts = variant.gamma is None and variant != NONE
+        return Sampling(temperature=temperature, seed=None if adapts else self.plan.seed)
 
     def _warm_up(self, prompts: Sequence[Prompt], batch: int) -> tuple[Sequence[Prompt], int]:
         """Prompts and reply length of the warm-up, which is not timed."""

@@ -12,6 +12,7 @@ import torch
 
 from specchat.engine import EngineError
 from specchat.engine.events import Admitted, Prefilled
+from specchat.engine.request import Sampling
 from specchat.engine.tools.bench import command, roofline, suite
 from specchat.engine.tools.bench.__main__ import main
 from specchat.engine.tools.bench.cell import Cell
@@ -242,3 +243,22 @@ def test_every_variant_takes_its_turn_first(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(StopError):
         whole.run([NONE, Variant("ngram", 4)], [PromptSet("s", (Prompt("x"),))])
     assert turns[2:] == ["none", "ngram", "ngram", "none"]
+
+
+def test_a_draft_length_that_adapts_has_no_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one it would keep to one length, and γ auto would not be measured."""
+    seeds: dict[str, int | None] = {}
+
+    class StopError(Exception):
+        pass
+
+    def note(_engine: object, variant: Variant, _prompts: object, _batch: int, sampling: Sampling, _most: int) -> None:
+        seeds[variant.name] = sampling.seed
+        if len(seeds) == 3:
+            raise StopError
+
+    monkeypatch.setattr(suite, "measure", note)
+    whole = Suite(SimpleNamespace(ready=None), Plan(temperatures=(1.0,)), Traffic(1, 1, 1, 1), 1.0, lambda _line: None)  # type: ignore[arg-type]
+    with pytest.raises(StopError):
+        whole.run([NONE, Variant("head", 4), Variant("head", None)], [PromptSet("s", (Prompt("x"),))])
+    assert list(seeds.values()) == [1, 1, None]
