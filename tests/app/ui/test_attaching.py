@@ -120,7 +120,8 @@ async def test_choices_are_gone_through_and_names_with_spaces_are_quoted(stage: 
 async def test_attach_names_a_file_and_refuses_what_is_none(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.ready(pilot)
-        await stage.press(pilot, *"/attach no", "tab")
+        await stage.press(pilot, *"/attach no")
+        await stage.press(pilot, "tab")
         assert composer(stage).text == "/attach notes.txt"
         await stage.press(pilot, "enter", *"read it", "enter")
         assert asked(stage).startswith("notes.txt:\n```\nBring cake.\n```\n\n@notes.txt read it")
