@@ -81,12 +81,18 @@ async def test_an_earlier_prompt_is_edited_and_nothing_is_lost(stage: Stage) -> 
         assert len(again.every) == 3
 
 
+async def editing_over_a_thought(stage: Stage, pilot: Pilot[None]) -> Composer:
+    """The composer with the newest prompt in it to be edited, of a chat in which something else was being written."""
+    await two_turns(stage, pilot)
+    composer = stage.app.screen.query_one(Composer)
+    composer.load_text("half a thought")
+    await stage.press(pilot, "ctrl+e", "e")
+    return composer
+
+
 async def test_escape_ends_an_edit_and_brings_back_what_was_being_written(stage: Stage) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
-        await two_turns(stage, pilot)
-        composer = stage.app.screen.query_one(Composer)
-        composer.load_text("half a thought")
-        await stage.press(pilot, "ctrl+e", "e")
+        composer = await editing_over_a_thought(stage, pilot)
         assert composer.text == FOLLOW_UP
         await stage.press(pilot, "escape")
         assert composer.text == "half a thought"
@@ -95,10 +101,7 @@ async def test_escape_ends_an_edit_and_brings_back_what_was_being_written(stage:
 
 async def test_what_was_being_written_before_an_edit_is_there_after_an_end_in_the_middle_of_it(stage: Stage) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
-        await two_turns(stage, pilot)
-        composer = stage.app.screen.query_one(Composer)
-        composer.load_text("half a thought")
-        await stage.press(pilot, "ctrl+e", "e")
+        composer = await editing_over_a_thought(stage, pilot)
         stage.app.actions.chats.write()
         assert list(stage.app.chat_screen.writing.unsent._stored.values()) == ["half a thought"]
         composer.load_text("another version")
@@ -108,10 +111,7 @@ async def test_what_was_being_written_before_an_edit_is_there_after_an_end_in_th
 
 async def test_another_version_that_is_being_written_stays_with_its_chat(stage: Stage) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
-        await two_turns(stage, pilot)
-        composer = stage.app.screen.query_one(Composer)
-        composer.load_text("half a thought")
-        await stage.press(pilot, "ctrl+e", "e")
+        composer = await editing_over_a_thought(stage, pilot)
         composer.load_text("another version")
         await stage.press(pilot, "ctrl+n")
         assert composer.text == ""
