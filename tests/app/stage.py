@@ -64,6 +64,8 @@ class Stage:
 
     async def send(self, pilot: Pilot[None], text: str = QUESTION) -> None:
         """Put a prompt into the composer and send it."""
+        await self.app.prepared.wait()
+        await all_done(pilot.app)
         self.app.screen.query_one(TextArea).load_text(text)
         await pilot.press("enter")
         await self.settle(pilot)
@@ -75,8 +77,11 @@ class Stage:
         await self.settle(pilot)
 
     async def press(self, pilot: Pilot[None], *keys: str) -> None:
-        """Press keys, and wait for what they do."""
-        await pilot.press(*keys)
+        """Press keys one by one, each after what the one before did, and wait for what they do."""
+        await self.app.prepared.wait()
+        for key in keys:
+            await all_done(pilot.app)
+            await pilot.press(key)
         await self.settle(pilot)
 
     async def counted(self, pilot: Pilot[None]) -> None:
