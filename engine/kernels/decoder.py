@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from array import array
 from collections.abc import Sequence
+from functools import lru_cache
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.kernels.chains import Batch, Chains, Ints
+from specchat.engine.kernels.chains import Batch, Chains
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.library import KernelError, library
 
@@ -27,6 +27,8 @@ class Decoder:
         self._library = library()
         self._c = self._library.new_decoder(weights.c)
         self._logits = torch.empty(0)
+        self._whole: dict[int, Tensor] = {}
+        """Views of `_logits` by the tokens of a pass."""
         weakref.finalize(self, self._library.free_decoder, self._c)
 
     def attach(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
@@ -48,9 +50,9 @@ class Decoder:
 
     def run(
         self,
-        tokens: NDArray[np.int64],
+        tokens: Sequence[int],
         chains: Chains,
-        judged: Ints,
+        judged: Sequence[int],
         threads: int,
         taps: Sequence[int] = (),
         entered: Tensor | None = None,
@@ -73,11 +75,10 @@ class Decoder:
         """
         logits = torch.empty(len(judged), self.shape.vocabulary)
         tapped = torch.empty(len(tokens), len(taps) * self.shape.hidden) if taps else None
-        depths = np.asarray(taps, dtype=np.int32)
         batch = Batch(tokens, chains, judged, threads)
         read = self._enter(batch, entered, len(tokens))
         batch.c.logits = logits.data_ptr()
-        batch.c.tap_count, batch.c.taps = len(taps), depths.ctypes.data
+        batch.c.tap_count, batch.c.taps = len(taps), _depths(tuple(taps)).buffer_info()[0]
         batch.c.tapped = None if tapped is None else tapped.data_ptr()
         self._library.run(self._c, batch.c)
         del read
@@ -85,35 +86,42 @@ class Decoder:
 
     def run_all(
         self,
-        tokens: NDArray[np.int64],
+        tokens: Sequence[int],
         chains: Chains,
         threads: int,
         taps: Sequence[int] = (),
         *,
         likeliest: int,
         entered: Tensor | None = None,
-    ) -> tuple[Tensor, Ints | None, Tensor | None]:
+    ) -> tuple[Tensor, list[list[int]], Tensor | None]:
         """One pass with the logits [n, vocabulary] of every token, which hold until the next one; and tapped states.
 
         With `likeliest`, so many of the likeliest tokens [n, likeliest] behind every token as well, in order, -1 where
         a logit is not a number. Other arguments as for `run`, which says what else there is.
         """
-        count, size = len(tokens), self.shape.vocabulary
-        if self._logits.numel() < count * size:
-            self._logits = torch.empty(count * size)
-        logits = self._logits[: count * size].view(count, size)
+        count = len(tokens)
+        logits = self._room(count)
         tapped = torch.empty(count, len(taps) * self.shape.hidden) if taps else None
-        best = np.empty((count, likeliest), dtype=np.int32) if likeliest else None
-        depths = np.asarray(taps, dtype=np.int32)
-        batch = Batch(tokens, chains, np.arange(count, dtype=np.int32), threads)
+        best = array("i", bytes(4 * count * likeliest))
+        batch = Batch(tokens, chains, range(count), threads)
         read = self._enter(batch, entered, count)
         batch.c.logits, batch.c.best_count = logits.data_ptr(), max(1, likeliest)
-        batch.c.best = None if best is None else best.ctypes.data
-        batch.c.tap_count, batch.c.taps = len(taps), depths.ctypes.data
+        batch.c.best = best.buffer_info()[0] if likeliest else None
+        batch.c.tap_count, batch.c.taps = len(taps), _depths(tuple(taps)).buffer_info()[0]
         batch.c.tapped = None if tapped is None else tapped.data_ptr()
         self._library.run(self._c, batch.c)
         del read
-        return logits, best, tapped
+        found = best.tolist()
+        return logits, [found[at : at + likeliest] for at in range(0, len(found), likeliest or 1)], tapped
+
+    def _room(self, count: int) -> Tensor:
+        """[count, vocabulary], where the logits of a pass go."""
+        size = self.shape.vocabulary
+        if self._logits.numel() < count * size:
+            self._logits, self._whole = torch.empty(count * size), {}
+        if count not in self._whole:
+            self._whole[count] = self._logits[: count * size].view(count, size)
+        return self._whole[count]
 
     def _enter(self, batch: Batch, entered: Tensor | None, count: int) -> Tensor | None:
         """Let the first layer read these states; what is given back has to live as long as the pass."""
@@ -124,3 +132,9 @@ class Decoder:
         read = entered.float().contiguous()
         batch.c.entered = read.data_ptr()
         return read
+
+
+@lru_cache
+def _depths(taps: tuple[int, ...]) -> array[int]:
+    """As the library reads them."""
+    return array("i", taps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.kernels.chains import Batch, Chains, Ints
+from specchat.engine.kernels.chains import Batch, Chains
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.grown_trees import (
     Growing,
@@ -154,7 +155,13 @@ class PackedHead:
                 raise KernelError(f"hidden states of the shape {list(each.tapped.shape)} are not {width} wide")
 
     def run(
-        self, tokens: NDArray[np.int64], chains: Chains, sources: Ints, judged: Ints, best: int, threads: int
+        self,
+        tokens: Sequence[int],
+        chains: Chains,
+        sources: Sequence[int],
+        judged: Sequence[int],
+        best: int,
+        threads: int,
     ) -> Scores:
         """One step.
 
@@ -177,8 +184,8 @@ class PackedHead:
         batch.c.logits = logits.data_ptr()
         batch.c.best, batch.c.shares = places.ctypes.data, shares.ctypes.data
         batch.c.best_count = places.shape[1]
-        sources = np.ascontiguousarray(sources, dtype=np.int32)
         if len(sources) != len(tokens):
             raise KernelError(f"sources does not fit a step over {len(tokens)} places")
-        self._library.run_head(self._c, CHeadStep(batch=batch.c, sources=sources.ctypes.data))
+        behind = array("i", sources)
+        self._library.run_head(self._c, CHeadStep(batch=batch.c, sources=behind.buffer_info()[0]))
         return Scores(logits, places, shares)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from ctypes import Array
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -112,14 +111,19 @@ class Growing:
             raise KernelError(f"a tree needs {longest + 1} prices, {grades} rates and a place to begin at")
         if q is None and any(tree.sampling for tree in wanted):
             raise KernelError("tokens that are drawn need room for what they are drawn from")
-        # One array for all rows: beside a short pass each call into numpy is felt.
-        numbers = np.array([[*tree.passes, *tree.rates] for tree in wanted] + [[0.0] * (longest + 1 + grades)])
-        numbers[-1, : grades - 1] = rules.edges
-        ids = np.array([token for tree in wanted for token in tree.ids], dtype=np.int64)
-        self._drafted = np.empty((count, 3, longest), dtype=np.int64)
+        # In arrays of the standard library: beside a short pass each call into numpy is felt.
+        numbers, ids, firsts = array("d"), array("q"), list[int]()
+        for tree in wanted:
+            numbers.extend(tree.passes)
+            numbers.extend(tree.rates)
+            firsts.append(len(ids))
+            ids.extend(tree.ids)
+        numbers.extend(rules.edges)
+        self._longest = longest
+        self._drafted = array("q", bytes(8 * count * 3 * longest))
         self._kept = (numbers, ids, q, known, read)
-        firsts = accumulate((8 * len(tree.ids) for tree in wanted), initial=ids.ctypes.data)
-        number, drafted, size = numbers.ctypes.data, self._drafted.ctypes.data, 8 * numbers.shape[1]
+        first_id, number, drafted = (part.buffer_info()[0] for part in (ids, numbers, self._drafted))
+        size = 8 * (longest + 1 + grades)
         q_at, q_size = (0, 0) if q is None else (q.data_ptr(), 4 * longest * q.shape[2])
         self._rows = (CGrowth * count)(
             *(
@@ -130,7 +134,7 @@ class Growing:
                     tree.depth,
                     tree.line,
                     tree.repeatable,
-                    first,
+                    first_id + 8 * first,
                     number + i * size,
                     number + i * size + 8 * (longest + 1),
                     tree.step,
@@ -140,7 +144,7 @@ class Growing:
                     q_at + i * q_size,
                     drafted + i * 24 * longest,
                 )
-                for i, (tree, first) in enumerate(zip(wanted, firsts, strict=False))
+                for i, (tree, first) in enumerate(zip(wanted, firsts, strict=True))
             )
         )
         self.c = CGrowing(
@@ -163,9 +167,11 @@ class Growing:
     @property
     def trees(self) -> list[GrownTree]:
         """What the library has written."""
+        found, longest = self._drafted.tolist(), self._longest
+        starts = range(0, len(found), longest)
         return [
-            GrownTree(*(part[: row.count] for part in parts))
-            for parts, row in zip(self._drafted.tolist(), self._rows, strict=True)
+            GrownTree(*(found[at : at + row.count] for at in starts[3 * i : 3 * i + 3]))
+            for i, row in enumerate(self._rows)
         ]
 
 

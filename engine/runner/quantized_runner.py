@@ -7,11 +7,10 @@ from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.errors import EngineError
@@ -25,7 +24,6 @@ from specchat.engine.runner.tree import Tree, chain
 from specchat.engine.runner.tree_mask import TreeMask
 from specchat.engine.runner.tree_part import TreePlace
 
-Ints = NDArray[np.int32]
 CPU = torch.device("cpu")
 
 
@@ -143,7 +141,7 @@ class QuantizedRunner:
 
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
         """Feed drafted tokens behind those of their trees that the cache holds: logits [n, V], float32, of n places."""
-        ids = np.array([place.token for place in places])
+        ids = [place.token for place in places]
         logits, _, _ = self._decoder.run_all(ids, _behind(places), torch.get_num_threads(), likeliest=0)
         return logits
 
@@ -178,16 +176,17 @@ class QuantizedRunner:
             entered: [positions of all rows, d], float32, as for `forward_tapped`, with trees of so many; or None.
         """
         lengths = [1 + len(tree) for tree in trees]
-        flat = np.array([token for row in tokens for token in row]) if entered is None else np.zeros(sum(lengths), int)
+        flat = [token for row in tokens for token in row] if entered is None else [0] * sum(lengths)
         threads = torch.get_num_threads()
         logits, best, tapped = self._decoder.run_all(
             flat, _chains(trees, slots, starts), threads, self.taps, likeliest=likeliest, entered=entered
         )
+        if len(lengths) == 1:
+            return Seen([logits], [best], tapped if tapped is None else [tapped])
         rows = list(pairwise([0, *accumulate(lengths)]))
-        found = [] if best is None else best.tolist()
         return Seen(
             [logits[first:end] for first, end in rows],
-            [found[first:end] for first, end in rows],
+            [best[first:end] for first, end in rows],
             None if tapped is None else [tapped[first:end] for first, end in rows],
         )
 
@@ -218,8 +217,8 @@ class QuantizedRunner:
         self, tokens: Tensor, chains: Chains, *, every: bool, entered: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """A pass over flat tokens; logits of every one or of none."""
-        flat: NDArray[Any] = tokens.flatten().numpy()
-        judged = np.arange(len(flat) if every else 0, dtype=np.int32)
+        flat: list[int] = tokens.flatten().tolist()
+        judged = range(len(flat) if every else 0)
         return self._decoder.run(flat, chains, judged, torch.get_num_threads(), self.taps, entered)
 
 
@@ -256,53 +255,45 @@ def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:
 
 def _chains(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) -> Chains:
     """Where the tokens of trees stand, one after the other; those that do not branch see the cache alone."""
-    lengths = [len(tree) + 1 for tree in trees]
-    plain = Chains.plain(slots, starts, lengths)
+    plain = Chains.plain(slots, starts, [len(tree) + 1 for tree in trees])
     if all(tree == chain(len(tree)) for tree in trees):
         return plain
-    positions, prefixes = plain.positions.copy(), plain.prefixes.copy()
-    counts, ancestors = [np.zeros(1, dtype=np.int32)], []
-    ends = np.cumsum([0, *lengths])
-    for tree, start, (first, end) in zip(trees, starts, pairwise(ends.tolist()), strict=True):
+    positions, prefixes, ancestors, offsets = list[int](), list[int](), list[int](), [0]
+    for tree, start in zip(trees, starts, strict=True):
         if tree == chain(len(tree)):
-            counts.append(np.zeros(len(tree) + 1, dtype=np.int32))
+            positions += range(start, start + len(tree) + 1)
+            prefixes += range(start, start + len(tree) + 1)
+            offsets += offsets[-1:] * (len(tree) + 1)
             continue
         depths, before = _ancestors(tree)
-        positions[first:end] = start + depths
-        prefixes[first:end] = start
-        counts.append(depths)
-        ancestors.append(start + before)
-    offsets = np.cumsum(np.concatenate(counts), dtype=np.int32)
+        positions += [start + depth for depth in depths]
+        prefixes += [start] * len(depths)
+        offsets += [len(ancestors) + end for end in accumulate(depths)]
+        ancestors += [start + other for other in before]
     return Chains(
         slots=plain.slots,
         positions=positions,
         columns=plain.columns,
         prefixes=prefixes,
         ancestor_offsets=offsets,
-        ancestors=np.concatenate(ancestors).astype(np.int32),
+        ancestors=ancestors,
     )
 
 
 def _behind(places: Sequence[TreePlace]) -> Chains:
     """Where tokens stand that are fed after those before them in their trees."""
-    first, column, depth, slot = (
-        np.array(part, dtype=np.int32)
-        for part in zip(*((place.first, place.column, len(place.path), place.slot) for place in places), strict=True)
-    )
-    ancestors = [place.first + before for place in places for before in place.path]
     return Chains(
-        slots=slot,
-        positions=first + depth + 1,
-        columns=first + column,
-        prefixes=first + 1,
-        ancestor_offsets=np.cumsum(np.concatenate([[0], depth]), dtype=np.int32),
-        ancestors=np.array(ancestors, dtype=np.int32),
+        slots=[place.slot for place in places],
+        positions=[place.first + len(place.path) + 1 for place in places],
+        columns=[place.first + place.column for place in places],
+        prefixes=[place.first + 1 for place in places],
+        ancestor_offsets=[0, *accumulate(len(place.path) for place in places)],
+        ancestors=[place.first + before for place in places for before in place.path],
     )
 
 
-@lru_cache
-def _ancestors(tree: Tree) -> tuple[Ints, Ints]:
+@lru_cache(maxsize=1024)
+def _ancestors(tree: Tree) -> tuple[list[int], list[int]]:
     """How many tokens of the pass each one follows, and which, in order, one token's after another's."""
     before = [[0, *tree.path(token)[:-1]] if token else [] for token in range(len(tree) + 1)]
-    flat = [other for each in before for other in each]
-    return np.array([len(each) for each in before], np.int32), np.array(flat, np.int32)
+    return [len(each) for each in before], [other for each in before for other in each]

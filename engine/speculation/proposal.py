@@ -146,8 +146,10 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
         draft = drafts[0][1]
         tokens = _tensor(draft, device)
         q = None if draft.q is None else draft.q[:, : tokens.shape[1]]
-        trees, trials = _trees(drafts, rows), _trials(drafts, rows)
-        return Proposal(tokens, draft.lengths, q, trees, draft.tree_q, draft.support, _certain(drafts), trials)
+        trees = _trees(drafts, rows) if draft.trees else None
+        trials = _trials(drafts, rows) if draft.trials else None
+        certain = _certain(drafts) if trees else frozenset[int]()
+        return Proposal(tokens, draft.lengths, q, trees, draft.tree_q, draft.support, certain, trials)
     lengths = [0] * rows
     tokens = torch.zeros(rows, max((max(d.lengths) for _, d in drafts), default=0), dtype=torch.long, device=device)
     q = _room([draft.q for _, draft in drafts], rows, tokens.shape[1], device)
@@ -219,4 +221,5 @@ def _tensor(draft: Draft, device: torch.device) -> Tensor:
     if isinstance(draft.tokens, Tensor):
         return draft.tokens[:, :longest]
     padded = [tokens + [0] * (longest - len(tokens)) for tokens in draft.tokens]
-    return to_device(padded, device, torch.long).reshape(len(padded), longest)
+    found = to_device(padded, device, torch.long)
+    return found if longest else found.reshape(len(padded), 0)

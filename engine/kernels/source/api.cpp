@@ -160,6 +160,7 @@ int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch) {
         if (!fault.empty()) return fault;
         std::lock_guard<std::mutex> lock(sk::ThreadPool::instance().mutex);
         decoder->decoder.pass(*batch);
+        sk::ThreadPool::instance().fetch_next();
         return "";
     });
 }

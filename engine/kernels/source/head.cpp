@@ -13,10 +13,29 @@ namespace {
 // Tokens of a prompt that are fused at a time, so that what is made on the way stays small.
 constexpr int64_t kAbsorbed = 64;
 
+// More than this would not stay in the cache.
+constexpr int64_t kMostFetched = 16 << 20;
+
+std::shared_ptr<Fetch> weights_of(const sk_head_model& model) {
+    std::vector<sk_matrix> all{model.fuse, model.token, model.again};
+    for (int32_t i = 0; i < model.layer.layer_count; i++) {
+        const sk_layer& layer = model.layer.layers[i];
+        for (const sk_matrix& each :
+             {layer.query, layer.key, layer.value, layer.output, layer.gate, layer.up, layer.down})
+            all.push_back(each);
+    }
+    all.push_back(model.layer.output);
+    auto fetch = std::make_shared<Fetch>();
+    for (const sk_matrix& each : all) fetch->add(each.data, panels(each.rows) * panel_bytes(each.format, each.columns));
+    if (int64_t(fetch->chunks.size()) * Fetch::kChunk > kMostFetched) fetch->chunks.clear();
+    return fetch;
+}
+
 }  // namespace
 
 Head::Head(const sk_head_model& model)
     : layer_(model.layer),
+      weights_(weights_of(model)),
       fuse_(model.fuse),
       again_(model.again),
       token_(model.token),

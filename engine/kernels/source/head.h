@@ -2,6 +2,7 @@
 #pragma once
 #include <stdint.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,7 @@ class Head {
     void enter(const sk_head_step& step);
 
     Decoder layer_;
+    std::shared_ptr<Fetch> weights_;  // of a draft's first step
     sk_matrix fuse_, again_, token_;
     int64_t tap_count_;
     int64_t slots_ = 0, columns_ = 0;

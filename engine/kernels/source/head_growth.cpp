@@ -108,6 +108,8 @@ std::string Head::grow(sk_growing& all) {
         settle_who_goes_on(growths);
     }
     for (Growth& growth : growths) growth.finish();
+    // The next pass of the target leaves nothing of these weights in the caches.
+    pool_.will_fetch(weights_);
     return "";
 }
 

@@ -1,5 +1,6 @@
 #include "thread_pool.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace sk {
@@ -90,12 +91,43 @@ bool ThreadPool::take_piece(int thread) {
     return false;
 }
 
+void Fetch::add(const void* data, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += kChunk) chunks.push_back(static_cast<const char*>(data) + at);
+}
+
+void ThreadPool::will_fetch(const std::shared_ptr<Fetch>& fetch) {
+    if (std::find(fetches_.begin(), fetches_.end(), fetch) == fetches_.end()) fetches_.push_back(fetch);
+    wanted_fetch_ = fetch.get();
+}
+
+void ThreadPool::fetch_next() {
+    if (!wanted_fetch_) return;
+    wanted_fetch_->next.store(0);
+    fetch_.store(wanted_fetch_);
+    wanted_fetch_ = nullptr;
+}
+
+bool ThreadPool::may_fetch() const {
+    const Fetch* fetch = fetch_.load(std::memory_order_acquire);
+    return fetch && fetch->next.load(std::memory_order_relaxed) < int64_t(fetch->chunks.size());
+}
+
+void ThreadPool::fetch_chunk() {
+    Fetch* fetch = fetch_.load(std::memory_order_acquire);
+    const int64_t chunk = fetch->next.fetch_add(1);
+    if (chunk >= int64_t(fetch->chunks.size())) return;
+    // Hints, which no address can make fail: the weights may be gone by now.
+    for (int64_t at = 0; at < Fetch::kChunk; at += 64) __builtin_prefetch(fetch->chunks[size_t(chunk)] + at, 0, 2);
+}
+
 void ThreadPool::work_as(int number) {
     for (;;) {
         const auto wanted = [this, number] {
             return (ticket_.load() & 0xffffffffu) && number < active_.load();
         };
-        if (!spin_until(wanted)) {
+        if (spin_until([&] { return wanted() || may_fetch(); })) {
+            while (!wanted() && may_fetch()) fetch_chunk();
+        } else {
             std::unique_lock<std::mutex> lock(sleep_);
             sleeping_.fetch_add(1);
             work_there_.wait(lock, wanted);

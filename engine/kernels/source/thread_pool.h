@@ -4,11 +4,22 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 namespace sk {
+
+// Memory that what comes next will read, in chunks.
+struct Fetch {
+    static constexpr int64_t kChunk = 16384;
+
+    void add(const void* data, int64_t bytes);
+
+    std::vector<const char*> chunks;
+    std::atomic<int64_t> next{0};  // the first chunk that nobody has taken
+};
 
 // Pieces are handed out one by one, and a job is over when all of them are done, not when all threads have
 // arrived: a thread that another process keeps from running holds up the piece it has, and nothing else.
@@ -35,7 +46,15 @@ class ThreadPool {
 
     int threads() const { return active_; }
 
+    // Remembers what `fetch_next` fetches, once. It is kept for good: a thread may still be reading the list.
+    void will_fetch(const std::shared_ptr<Fetch>& fetch);
+
+    // Lets threads that have nothing to do bring it into the cache that they share; to be called between jobs.
+    void fetch_next();
+
    private:
+    bool may_fetch() const;
+    void fetch_chunk();
     void work_as(int number);
     bool take_piece(int thread);
     void wake_workers();
@@ -50,6 +69,9 @@ class ThreadPool {
     Work work_ = nullptr;
     void* context_ = nullptr;
     int64_t count_ = 0;
+    std::atomic<Fetch*> fetch_{nullptr};
+    Fetch* wanted_fetch_ = nullptr;
+    std::vector<std::shared_ptr<Fetch>> fetches_;
     std::vector<std::thread> workers_;
     std::mutex sleep_;
     std::condition_variable work_there_, all_done_;

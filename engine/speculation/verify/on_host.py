@@ -63,7 +63,7 @@ def verify_on_host(
     plain = [_is_plain(row) and trial is None for row, trial in zip(rows, trials, strict=True)]
     greedy = [own and row.request.sampling.greedy for row, own in zip(rows, plain, strict=True)]
     whole = target.score(fed, slots, starts, shapes, likeliest=max(successors, int(any(greedy))), entered=entered)
-    seen = whole.first(list(map(len, fed)))
+    seen = whole if riders is None else whole.first(list(map(len, fed)))
     outcomes: dict[int, Outcome] = {}
     for i in compress(range(len(rows)), greedy):
         likeliest = [each[0] for each in seen.best[i]]

@@ -133,7 +133,6 @@ class HeadDrafter(Drafter):
         """On the quantised kernels, where every verified token costs; not where logits or acceptance are special."""
         return isinstance(self._layer, PackedLayer) and self._may_branch(row)
 
-    @torch.inference_mode()
     def propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:
@@ -141,6 +140,15 @@ class HeadDrafter(Drafter):
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
             return Draft([[] for _ in rows], [0] * len(rows), None, [[] for _ in rows])
         gammas = [min(gamma, self._layer.deepest) for gamma in gammas]
+        if all(self.grows(row) for row in rows):
+            return self._grow(rows, gammas, budgets or [None] * len(rows))
+        return self._propose_each(rows, gammas, budgets)
+
+    @torch.inference_mode()
+    def _propose_each(
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]
+    ) -> Draft:
+        """The drafts of rows of which not all grow."""
         alike: dict[tuple[Tree | None, bool, bool], list[int]] = {}
         for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True)):
             grows = self.grows(row)

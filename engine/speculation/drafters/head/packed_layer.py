@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.kernels.chains import Chains, Ints
+from specchat.engine.kernels.chains import Chains
 from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights, LayerWeights, check_sizes
 from specchat.engine.kernels.draft_head import STATE, HeadWeights, PackedHead
 from specchat.engine.kernels.grown_trees import GrownTree, GrowthRules, ReadTokens, WantedTree
@@ -81,10 +81,10 @@ class PackedLayer:
     def time_step(self) -> float:
         """Seconds of a step over one place, the fastest of a few; no slot may be in use."""
         self._states[0, 0] = 0
-        one, times = np.zeros(1, dtype=np.int32), []
+        times = []
         for _ in range(_TIMED):
             started = time.perf_counter()
-            self._run(one.astype(np.int64), Chains.plain([0], [0], [1]), np.full(1, STATE), one, 1)
+            self._run([0], Chains.plain([0], [0], [1]), [STATE], [0], 1)
             times.append(time.perf_counter() - started)
         return min(times)
 
@@ -135,10 +135,8 @@ class PackedLayer:
             for token in row.tokens[begin + 1 : end + 1]
         ]
         chains = Chains.plain([row.slot for row in rows], begins, counts)
-        sources = np.full(len(ids), STATE, dtype=np.int32)
-        judged = np.array([end - 1 for end in accumulate(counts)], dtype=np.int32)
         self._scored = 1
-        return self._run(np.array(ids), chains, sources, judged, len(rows))
+        return self._run(ids, chains, [STATE] * len(ids), [end - 1 for end in accumulate(counts)], len(rows))
 
     def extend(
         self, rows: Sequence[SequenceState], tree: Tree, level: Sequence[int], parents: Sequence[int], tokens: Tensor
@@ -157,25 +155,22 @@ class PackedLayer:
 
     def go_on(self, places: Sequence[Place]) -> Scores:
         """Score [1, n, V'] what follows n drafted tokens; those of a row stand next to each other."""
-        slots, columns, prefixes, ancestors, offsets = [], [], [], [], [0]
-        for place in places:
-            before = len(place.row.tokens) - 2
-            slots.append(place.row.slot)
-            prefixes.append(before + 1)
-            columns.append(before + place.column)
-            ancestors += [before + column for column in place.path]
-            offsets.append(len(ancestors))
-        positions = [prefix + len(place.path) for prefix, place in zip(prefixes, places, strict=True)]
-        slot, position, column, prefix = np.array([slots, positions, columns, prefixes], dtype=np.int32)
-        offset, ancestor = np.array(offsets, dtype=np.int32), np.array(ancestors, dtype=np.int32)
-        chains = Chains(slot, position, column, prefix, offset, ancestor)
-        count = len(places)
-        ids = np.array([place.token for place in places])
-        sources = np.array([place.source for place in places], dtype=np.int32)
-        self._scored = count
-        return self._run(ids, chains, sources, np.arange(count, dtype=np.int32), 1)
+        before = [len(place.row.tokens) - 2 for place in places]
+        chains = Chains(
+            slots=[place.row.slot for place in places],
+            positions=[first + 1 + len(place.path) for first, place in zip(before, places, strict=True)],
+            columns=[first + place.column for first, place in zip(before, places, strict=True)],
+            prefixes=[first + 1 for first in before],
+            ancestor_offsets=[0, *accumulate(len(place.path) for place in places)],
+            ancestors=[first + column for first, place in zip(before, places, strict=True) for column in place.path],
+        )
+        self._scored = len(places)
+        sources = [place.source for place in places]
+        return self._run([place.token for place in places], chains, sources, range(len(places)), 1)
 
-    def _run(self, ids: NDArray[np.int64], chains: Chains, sources: Ints, judged: Ints, rows: int) -> Scores:
+    def _run(
+        self, ids: Sequence[int], chains: Chains, sources: Sequence[int], judged: Sequence[int], rows: int
+    ) -> Scores:
         scores = self._head.run(ids, chains, sources, judged, BRANCHES, torch.get_num_threads())
         return Scores(scores.logits.view(rows, len(judged) // rows, -1), scores.best, scores.shares)
 
