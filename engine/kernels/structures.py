@@ -10,7 +10,7 @@ class CMatrix(Structure):
 
     _fields_ = (
         ("format", c_int32),
-        ("reserved", c_int32),
+        ("streamed", c_int32),
         ("rows", c_int64),
         ("columns", c_int64),
         ("data", c_void_p),

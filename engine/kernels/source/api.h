@@ -31,7 +31,7 @@ enum sk_activation : int32_t { SK_SILU = 0, SK_GELU_TANH = 1 };
 // W [rows, columns] of y = x Wᵀ, packed.
 struct sk_matrix {
     int32_t format;
-    int32_t reserved;
+    int32_t streamed;  // set by a decoder: with the rest of its model it does not fit into the caches
     int64_t rows;
     int64_t columns;
     const void* data;

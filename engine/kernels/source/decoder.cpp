@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "packing.h"
 #include "pieces.h"
@@ -11,6 +12,14 @@
 namespace sk {
 
 namespace {
+
+// Bytes of the cache that is shared by the cores next to each other, as Linux says; elsewhere a common size. `sysconf`
+// would add up those of all cores.
+int64_t last_cache() {
+    int64_t kilobytes = 0;
+    std::ifstream("/sys/devices/system/cpu/cpu0/cache/index3/size") >> kilobytes;
+    return (kilobytes > 0 ? kilobytes : 32 << 10) << 10;
+}
 
 bool wants_codes(const sk_matrix& matrix) { return is_quantized(matrix.format); }
 
@@ -22,6 +31,12 @@ Decoder::Decoder(const sk_model& model)
       ropes_(model.ropes, model.ropes + model.rope_count) {
     model_.layers = layers_.data();
     model_.ropes = ropes_.data();
+    std::vector<sk_matrix*> all{&model_.output};
+    for (sk_layer& layer : layers_)
+        for (sk_matrix* each : matrices(layer)) all.push_back(each);
+    int64_t bytes = 0;
+    for (const sk_matrix* each : all) bytes += matrix_bytes(*each);
+    for (sk_matrix* each : all) each->streamed = bytes > last_cache();
 }
 
 void Decoder::attach(int32_t slots, int32_t columns, uint16_t* const* keys, uint16_t* const* values) {

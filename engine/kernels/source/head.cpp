@@ -17,16 +17,13 @@ constexpr int64_t kAbsorbed = 64;
 constexpr int64_t kMostFetched = 16 << 20;
 
 std::shared_ptr<Fetch> weights_of(const sk_head_model& model) {
-    std::vector<sk_matrix> all{model.fuse, model.token, model.again};
-    for (int32_t i = 0; i < model.layer.layer_count; i++) {
-        const sk_layer& layer = model.layer.layers[i];
-        for (const sk_matrix& each :
-             {layer.query, layer.key, layer.value, layer.output, layer.gate, layer.up, layer.down})
-            all.push_back(each);
-    }
-    all.push_back(model.layer.output);
     auto fetch = std::make_shared<Fetch>();
-    for (const sk_matrix& each : all) fetch->add(each.data, panels(each.rows) * panel_bytes(each.format, each.columns));
+    for (const sk_matrix& each : {model.fuse, model.token, model.again}) fetch->add(each.data, matrix_bytes(each));
+    for (int32_t i = 0; i < model.layer.layer_count; i++) {
+        sk_layer layer = model.layer.layers[i];
+        for (const sk_matrix* each : matrices(layer)) fetch->add(each->data, matrix_bytes(*each));
+    }
+    fetch->add(model.layer.output.data, matrix_bytes(model.layer.output));
     if (int64_t(fetch->chunks.size()) * Fetch::kChunk > kMostFetched) fetch->chunks.clear();
     return fetch;
 }

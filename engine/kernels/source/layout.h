@@ -21,6 +21,8 @@
 #pragma once
 #include <stdint.h>
 
+#include <array>
+
 #include "api.h"
 
 namespace sk {
@@ -67,6 +69,14 @@ static constexpr int64_t block_bytes(int32_t format) {
 static constexpr int64_t panel_bytes(int32_t format, int64_t columns) {
     const int64_t per_block = columns_per_block(format);
     return padded((columns + per_block - 1) / per_block * block_bytes(format));
+}
+
+static inline std::array<sk_matrix*, 7> matrices(sk_layer& layer) {
+    return {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down};
+}
+
+static inline int64_t matrix_bytes(const sk_matrix& matrix) {
+    return panels(matrix.rows) * panel_bytes(matrix.format, matrix.columns);
 }
 
 // Where the codes of a group of 32 columns begin in a panel.

@@ -88,7 +88,10 @@ inline Floats power_of_2(Ints n) {
     };
     return {part(n.low), part(n.high)};
 }
-inline void prefetch(const void* p) { _mm_prefetch((const char*)p, _MM_HINT_T0); }
+template <bool Once = false>
+inline void prefetch(const void* p) {
+    _mm_prefetch((const char*)p, Once ? _MM_HINT_NTA : _MM_HINT_T0);
+}
 
 // Lane l plus lane l + 8, then 4, 2 and 1.
 inline float sum(Floats a) {

@@ -104,7 +104,10 @@ inline Floats power_of_2(Ints n) {
         return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n.part[i], vdupq_n_s32(127)), 23));
     });
 }
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
+template <bool Once = false>
+inline void prefetch(const void* p) {
+    __builtin_prefetch(p, 0, Once ? 0 : 3);
+}
 
 // Lane l plus lane l + 8, then 4, 2 and 1.
 inline float sum(Floats a) {
