@@ -11,7 +11,7 @@ from specchat.app.storage.window_slot import WindowSlot, while_free
 
 _CHATS = 1 << 40
 """More than there are. The key of a text in a chat is its program's number times this, plus the chat's id; in the chat
-that is not stored yet, minus the number. Its row is one more: earlier versions keep one text for all chats, in row 1."""
+that is not stored yet, minus the number. Its row is one more, as row 1 has the one text of the earliest versions."""
 
 
 class UnsentRows:
