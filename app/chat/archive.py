@@ -227,7 +227,8 @@ class Archive:
                     chat = None
                 if unsent is not None:
                     self._store.unsent.keep(NO_CHAT if chat is None else chat.id, *unsent)
-            conversation.chat = chat
+            if chat is None:
+                conversation.chat = None
 
         return self._in_order(write)
 

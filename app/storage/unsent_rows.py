@@ -37,9 +37,13 @@ class UnsentRows:
         return {chat_id: attached[key] for chat_id, (key, _) in self._shown().items() if key in attached}
 
     def keep(self, chat_id: int, text: str, attachments: Sequence[Attachment] | None = None) -> None:
-        """Store what is typed in a chat, or 0; attachments only where they are given."""
+        """Store what is typed in a chat, or 0; attachments that are not given are those that are shown there."""
         number = self._number()
-        self._put(number * _CHATS + chat_id if chat_id else -number, text, attachments)
+        key = number * _CHATS + chat_id if chat_id else -number
+        with self._file.write():
+            if attachments is None and self._shown().get(chat_id, (key, ""))[0] != key:
+                attachments = self.attachments().get(chat_id)  # of another program, which keeps its own
+            self._put(key, text, attachments)
 
     def close(self) -> None:
         """Let another program take over what this one has typed."""

@@ -122,11 +122,11 @@ def test_a_killed_program_leaves_all_it_had_written(path: Path) -> None:
 def test_what_two_programs_type_in_one_chat_is_kept_and_joined_at_the_next_start(path: Path) -> None:
     paste, same = Attachment(PASTE, "[Paste 1]", "long"), Attachment(PASTE, "[Paste 1]", "another")
     with Store(path) as first:
-        first.unsent.keep(7, "as both begin")
+        first.unsent.keep(7, "as both begin [Paste 1]", (paste,))
         with Store(path) as second:
-            assert second.unsent.texts() == {7: "as both begin"}
-            second.unsent.keep(7, "of the second [Paste 1]", (paste,))
-            first.unsent.keep(7, "of the first")
+            assert second.unsent.texts() == {7: "as both begin [Paste 1]"}
+            second.unsent.keep(7, "of the second [Paste 1]")
+            first.unsent.keep(7, "of the first", ())
             second.unsent.keep(8, "[Paste 1]", (paste,))
             first.unsent.keep(8, "another [Paste 1]", (same,))
             assert first.unsent.texts() == {7: "of the first", 8: "another [Paste 1]"}
