@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
+from specchat.app.chat.unsent import NO_CHAT, Unsent
 from specchat.app.errors import AppError, LostRowError
 from specchat.app.storage.attachment import Attachment
 from specchat.app.storage.search_index import Hit
@@ -206,15 +207,27 @@ class Archive:
 
         return self._do(write)
 
-    def take_back(self, conversation: Conversation, turns: list[Turn]) -> Future[None]:
-        """Remove prompts that were never asked; a chat that had nothing else goes with them."""
+    def take_back(self, conversation: Conversation, turns: list[Turn], unsent: Unsent | None = None) -> Future[None]:
+        """Remove prompts that were never asked; a chat that had nothing else goes with them.
+
+        Args:
+            conversation: Had them.
+            turns: The prompts.
+            unsent: What is typed and not sent there from now on, with these prompts; None leaves it as it is.
+        """
 
         def write() -> None:
-            for turn in reversed(turns):  # each follows the one before it
-                if turn.prompt_id is not None:
-                    self._store.take_back(turn.prompt_id)
-            if turns and conversation.chat is not None and not self._store.messages(conversation.chat.id):
-                self._store.delete_chat(conversation.chat.id)
+            chat = conversation.chat
+            with self._store.one_transaction():
+                for turn in reversed(turns):  # each follows the one before it
+                    if turn.prompt_id is not None:
+                        self._store.take_back(turn.prompt_id)
+                if turns and chat is not None and not self._store.messages(chat.id):
+                    self._store.delete_chat(chat.id)
+                    chat = None
+                if unsent is not None:
+                    self._store.unsent.keep(NO_CHAT if chat is None else chat.id, *unsent)
+            if chat is None:
                 conversation.chat = None
 
         return self._in_order(write)

@@ -20,6 +20,7 @@ from specchat.app.chat.reply import Reply, Stage, furthest
 from specchat.app.chat.requests import candidate_requests, going_on, request_for, told
 from specchat.app.chat.running_replies import RunningReplies
 from specchat.app.chat.session import Session
+from specchat.app.chat.unsent import Unsent
 from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.sources.no_source import NoSource
 from specchat.app.sources.source import Source
@@ -203,11 +204,14 @@ class RequestManager:
         """Go on with another version of a prompt of the path, by its number from 1."""
         self._chosen(conversation, conversation.show_version(turn, number))
 
-    def stop(self, conversation: Conversation) -> list[str]:
-        """End the running replies, keeping their text, and take the waiting prompts back."""
+    def stop(self, conversation: Conversation, unsent: Unsent | None = None) -> list[str]:
+        """End the running replies, keeping their text, and take the waiting prompts back.
+
+        What is typed and not sent from now on, if given, is stored as they are removed: a kill loses neither.
+        """
         waiting = conversation.drop_waiting()
         if waiting and self._archive is not None:
-            self._archive.take_back(conversation, waiting)
+            self._archive.take_back(conversation, waiting, unsent)
             self.changes += 1
         self._cancel(conversation.all_running)
         return [turn.prompt for turn in waiting]

@@ -10,6 +10,8 @@ from specchat.app.storage.attachment import Attachment
 NO_CHAT = 0
 """Stands for the chat that has no prompt yet, and so no id."""
 Attachments = tuple[Attachment, ...]
+Unsent = tuple[str, Attachments]
+"""A text, and what is attached to it."""
 
 
 class UnsentTexts:

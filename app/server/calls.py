@@ -105,16 +105,14 @@ class Calls:
             raise ApiError(400, str(error)) from None
         message = f"the reply took longer than {self._seconds:g} seconds: ask for fewer tokens, or raise --timeout"
         late = ApiError(504, message, code="timeout")
-        self._timers[call] = self._loop.call_later(self._seconds, call.fail, late)
+        self._timers[call] = self._loop.call_later(self._seconds, self._give_up, call, late)
         return call
 
     def end(self, call: Call) -> None:
         """The client has all it gets: what is still open is cancelled, which frees its slots within a round."""
         if timer := self._timers.pop(call, None):
             timer.cancel()
-        for request in call.requests:
-            if self._of.pop(request.request_id, None) is not None and request.request_id in call.open:
-                self._engine.cancel(request.request_id)
+        self._cancel(call)
 
     def check_alive(self) -> list[str]:
         """Read what the engine says about itself; the sentences of its notices.
@@ -127,6 +125,16 @@ class Calls:
         if self.death is not None:
             raise ApiError(503, f"nothing is served any more: {self.death}", code="engine_dead")
         return [event.text for event in said if isinstance(event, Notice)]
+
+    def _give_up(self, call: Call, why: ApiError) -> None:
+        """Fail a call and free its slots, also where its client has stopped reading, who is told if it goes on."""
+        call.fail(why)
+        self._cancel(call)
+
+    def _cancel(self, call: Call) -> None:
+        for request in call.requests:
+            if self._of.pop(request.request_id, None) is not None and request.request_id in call.open:
+                self._engine.cancel(request.request_id)
 
     def _deliver(self, events: list[Event]) -> None:
         for event in events:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-
-import httpx2
+from typing import Any
 
 from specchat.app.sources.servers.connection import LOST, Connection, chunks, complaint, words
 from specchat.app.sources.servers.protocol import check, count, turns
@@ -91,11 +91,14 @@ class AttachedEngine:
         )
 
     def cancel(self, request_id: str) -> None:
-        """Leave, which ends the reply at the server within a round. Unknown ids are ignored."""
+        """Leave, which ends the reply at the server within a round; one that has not begun ends here at once.
+
+        Unknown ids are ignored.
+        """
         with self._lock:
             stream = self._streams.get(request_id)
-        if stream is not None:
-            stream.leave()
+        if stream is not None and not stream.leave():
+            self._end(stream, Finished(request_id, FinishReason.CANCELLED, "", "", stream.at))
 
     def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:  # noqa: ARG002
         """Refuse: a reply at a server drafts as it was asked to.
@@ -137,9 +140,9 @@ class AttachedEngine:
 
     def close(self, timeout: float | None = None) -> None:  # noqa: ARG002
         """End all replies."""
-        for stream in list(self._streams.values()):
-            stream.leave()
-        self._connection.http.close()
+        for request_id in list(self._streams):
+            self.cancel(request_id)
+        self._connection.close()
 
     def _meet(self) -> None:
         self.outbox.put(Loading("attach", f"asking {self.url}", None, 0.0))
@@ -202,12 +205,17 @@ class AttachedEngine:
             message = f"{self.url} was lost in mid-reply ({words(error)}): ask again"
         for event in reader.close() if reader is not None else ():
             stream.put(event)
-        with self._lock:
-            self._streams.pop(stream.request_id, None)
         finished = reader.finished if reader is not None else None
         if finished is None:
             reason = FinishReason.CANCELLED if stream.left else FinishReason.ERROR
             finished = Finished(stream.request_id, reason, "", "" if stream.left else message, stream.at)
+        self._end(stream, finished)
+
+    def _end(self, stream: _Stream, finished: Finished) -> None:
+        """Say that a reply has ended, which frees its id."""
+        with self._lock:
+            if self._streams.get(stream.request_id) is stream:
+                del self._streams[stream.request_id]
         stream.put(finished)
 
     def _read(self, stream: _Stream, call: Call, reader: Reader, gone: range) -> None:
@@ -216,8 +224,11 @@ class AttachedEngine:
         Raises:
             EngineError: the server refuses, or sends something else.
         """
-        with self._connection.http.stream("POST", call.path, json=call.body) as reply:
-            stream.opened(reply)
+        if stream.left:
+            return
+        extensions = {"trace": stream.trace}
+        with self._connection.replies.stream("POST", call.path, json=call.body, extensions=extensions) as reply:
+            stream.begin()
             if reply.status_code != 200:
                 raise EngineError(complaint(reply.read(), reply.status_code))
             for chunk in chunks(reply):
@@ -234,25 +245,38 @@ class _Stream:
         self.at = 0.0
         """Time of the last event."""
         self.left = False
-        self._reply: httpx2.Response | None = None
+        self._begun = False
+        self._ended = False
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
 
     def put(self, event: Event) -> None:
-        """Hand over one event."""
-        self.at = event.at
-        self.outbox.put(event)
+        """Hand over one event; none follows the end."""
+        with self._lock:
+            if not self._ended:
+                self.at, self._ended = event.at, isinstance(event, Finished)
+                self.outbox.put(event)
 
-    def opened(self, reply: httpx2.Response) -> None:
+    def trace(self, name: str, info: Mapping[str, Any]) -> None:
+        """What httpcore reports of the request: its connection, as soon as there is one."""
+        if name.endswith(("connect_tcp.complete", "start_tls.complete")):
+            with self._lock:
+                self._socket = info["return_value"].get_extra_info("socket")
+                self._cut_if_left()
+
+    def begin(self) -> None:
         """The server has begun to answer."""
-        self._reply = reply
-        if self.left:
-            self.leave()
+        with self._lock:
+            self._begun = True
 
-    def leave(self) -> None:
-        """Read no more."""
-        self.left = True
-        if self._reply is not None:
-            socket = self._reply.extensions.get("network_stream")
-            raw = socket.get_extra_info("socket") if socket is not None else None
-            if raw is not None:
-                with suppress(OSError):
-                    raw.shutdown(2)  # wakes the thread that waits for more
+    def leave(self) -> bool:
+        """Read no more; whether the server had begun to answer, so that what has come of it is still to be read."""
+        with self._lock:
+            self.left = True
+            self._cut_if_left()
+            return self._begun
+
+    def _cut_if_left(self) -> None:
+        if self.left and self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for more

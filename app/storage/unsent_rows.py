@@ -1,20 +1,25 @@
-"""What is typed and not sent, in the store: of each chat, and of each program whose chat is not stored yet."""
+"""What is typed and not sent, in the store: each program has a text of its own in every chat."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from specchat.app.storage.attachment import Attachment
 from specchat.app.storage.attachment_rows import AttachmentRows
 from specchat.app.storage.store_file import StoreFile, storable
-from specchat.app.storage.window_slot import WindowSlot
+from specchat.app.storage.window_slot import WindowSlot, while_free
 
-T = TypeVar("T")
+_CHATS = 1 << 40
+"""More than there are. The key of a text in a chat is its program's number times this, plus the chat's id; in the chat
+that is not stored yet, minus the number. Its row is one more, as row 1 has the one text of the earliest versions."""
 
 
 class UnsentRows:
-    """Texts and attachments by the chat's id; 0 is the chat of this program that is not stored yet."""
+    """Texts and attachments by the chat's id; 0 is the chat of this program that is not stored yet.
+
+    What programs that have ended left in a chat joins what this one has there; what others that run have in it is shown
+    where this one has nothing.
+    """
 
     def __init__(self, file: StoreFile, attachments: AttachmentRows) -> None:
         self._file = file
@@ -23,21 +28,22 @@ class UnsentRows:
         """Which of the programs on this file this is, once that is asked."""
 
     def texts(self) -> dict[int, str]:
-        """The texts. The first call takes over that of an unstored chat from a program that has ended."""
-        rows = self._file.read("SELECT id, text FROM drafts WHERE text != ''")
-        return self._own({row_id - 1: str(text) for row_id, text in rows})
+        """The texts. The first call takes over those of programs that have ended."""
+        return {chat_id: text for chat_id, (_, text) in self._shown().items()}
 
     def attachments(self) -> dict[int, tuple[Attachment, ...]]:
         """What is attached to them."""
-        return self._own(self._attachments.unsent())
+        attached = self._attachments.unsent()
+        return {chat_id: attached[key] for chat_id, (key, _) in self._shown().items() if key in attached}
 
     def keep(self, chat_id: int, text: str, attachments: Sequence[Attachment] | None = None) -> None:
-        """Store what is typed in a chat, or 0; attachments only where they are given."""
-        key = chat_id or self._window_key()
-        with self._file.write() as db:  # earlier versions keep one text for all chats, in row 1
-            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (?, ?)", (key + 1, storable(text)))
-            if attachments is not None:
-                self._attachments.keep_unsent(key, attachments)
+        """Store what is typed in a chat, or 0; attachments that are not given are those that are shown there."""
+        number = self._number()
+        key = number * _CHATS + chat_id if chat_id else -number
+        with self._file.write():
+            if attachments is None and self._shown().get(chat_id, (key, ""))[0] != key:
+                attachments = self.attachments().get(chat_id)  # of another program, which keeps its own
+            self._put(key, text, attachments)
 
     def close(self) -> None:
         """Let another program take over what this one has typed."""
@@ -45,18 +51,63 @@ class UnsentRows:
             if self._slot is not None:
                 self._slot.release()
 
-    def _own(self, unsent: dict[int, T]) -> dict[int, T]:
-        """Of what is kept for each chat, or for a program whose chat is not stored yet, what this program shows."""
-        key = self._window_key()
-        return {chat_id: kept for chat_id, kept in unsent.items() if chat_id > 0} | (
-            {0: unsent[key]} if key in unsent else {}
-        )
+    def _shown(self) -> dict[int, tuple[int, str]]:
+        """Key and text of what this program shows in each chat."""
+        own = self._number()
+        shown: dict[int, tuple[int, str]] = {}
+        for key, text in sorted(self._kept().items(), key=lambda row: _place(row[0])[0] != own):
+            number, chat_id = _place(key)
+            if chat_id or number == own:
+                shown.setdefault(chat_id, (key, text))
+        return shown
 
-    def _window_key(self) -> int:
-        """What stands for this program's chat that is not stored yet: 0 or less."""
+    def _kept(self) -> dict[int, str]:
+        """All texts by their keys."""
+        rows = self._file.read("SELECT id - 1, text FROM drafts WHERE text != '' ORDER BY id")
+        return {int(key): str(text) for key, text in rows}
+
+    def _put(self, key: int, text: str, attachments: Sequence[Attachment] | None) -> None:
+        with self._file.write() as db:
+            db.execute("INSERT OR REPLACE INTO drafts (id, text) VALUES (?, ?)", (key + 1, storable(text)))
+            if attachments is not None:
+                self._attachments.keep_unsent(key, attachments)
+
+    def _number(self) -> int:
+        """This program's number."""
         with self._file.lock, self._file.sentences():
             if self._slot is None:
-                kept = self._file.read("SELECT id - 1 FROM drafts WHERE text != '' AND id <= 1")
-                kept += self._file.read("SELECT draft_id - 1 FROM attachments WHERE draft_id <= 1")
-                self._slot = WindowSlot(self._file.path, {-int(key) for (key,) in kept})
-        return -self._slot.number
+                unstored = {_place(key)[0] for key in (*self._kept(), *self._attachments.unsent()) if key <= 0}
+                self._slot = WindowSlot(self._file.path, unstored)
+                self._take_over(self._slot.number)
+            return self._slot.number
+
+    def _take_over(self, own: int) -> None:
+        """Join what programs that have ended left in chats to what this one has there."""
+        for other in {_place(key)[0] for key in self._kept() if key > 0} - {own}:
+            with while_free(self._file.path, other) as ended:
+                if ended:
+                    self._join(other, own)
+
+    def _join(self, other: int, own: int) -> None:
+        """Join the texts of another program in chats to this one's.
+
+        A text of which an attachment has a name that this one's has too, and is another, waits until that is sent.
+        """
+        with self._file.write():
+            texts, attached = self._kept(), self._attachments.unsent()
+            for key, text in texts.items():
+                number, chat_id = _place(key)
+                if not chat_id or number != other:
+                    continue
+                to = own * _CHATS + chat_id
+                before, theirs = texts.get(to, ""), attached.get(key, ())
+                both = {one.name: one for one in (*theirs, *attached.get(to, ()))}
+                if all(both[one.name].is_same(one) for one in theirs):
+                    joined = text if text == before else "\n\n".join(filter(None, (before, text)))
+                    self._put(to, joined, list(both.values()))
+                    self._put(key, "", ())
+
+
+def _place(key: int) -> tuple[int, int]:
+    """Program and chat of a key."""
+    return divmod(key, _CHATS) if key > 0 else (-key, 0)

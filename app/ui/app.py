@@ -226,8 +226,10 @@ class SpecChat(App[None]):
         """Show what has come.
 
         Only what can be seen: Textual draws all of a screen again for each change of one that is covered by it. A
-        screen whose widgets are not styled yet cannot be drawn, and while the app closes there is none left.
+        screen whose widgets are not styled yet cannot be drawn, nor one that loses its widgets while the app closes.
         """
+        if not self.is_running:
+            return
         if self.stepper is not None:
             self.requests.show_steps(self.stepper.shown)
         shown = next((screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen)), None)

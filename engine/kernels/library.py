@@ -8,6 +8,8 @@ from enum import IntFlag
 from functools import lru_cache
 from pathlib import Path
 
+import torch
+
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.build import LIBRARY
 from specchat.engine.kernels.structures import (
@@ -23,10 +25,16 @@ from specchat.engine.kernels.structures import (
 )
 
 _ABI = 5
+_NO_MEMORY = "there is not enough memory"
+"""SK_NO_MEMORY."""
 
 
 class KernelError(EngineError):
     """What the kernels cannot do; the message is one sentence."""
+
+
+class KernelMemoryError(KernelError, torch.OutOfMemoryError):
+    """Memory is too short for a call, which says nothing against what was asked."""
 
 
 class Variant(IntFlag):
@@ -184,8 +192,12 @@ class Library:
         self._check(self._c.sk_judge(ctypes.byref(rows)))
 
     def _check(self, succeeded: object) -> None:
-        if not succeeded:
-            raise KernelError(self._c.sk_error().decode())
+        if succeeded:
+            return
+        why = self._c.sk_error().decode()
+        if why == _NO_MEMORY:
+            raise KernelMemoryError(f"{why} to compute in: run fewer replies at once, or lower --context")
+        raise KernelError(why)
 
 
 @lru_cache(maxsize=1)

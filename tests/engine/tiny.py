@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specchat.engine import Engine, EngineConfig, Event, Finished, Message, Outbox, Request, Round
+from specchat.engine import Died, Engine, EngineConfig, Event, Finished, Message, Notice, Outbox, Request, Round
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import Progress
 from specchat.engine.speculation.drafters.head.folder import LoadedHead
@@ -104,6 +104,19 @@ def tiny_engine(
 def ask(text: str, name: str = "r", **options: object) -> Request:
     """A request of one user turn."""
     return Request(name, messages=(Message("user", text),), **options)  # type: ignore[arg-type]
+
+
+def said_while_loading(engine: Engine) -> list[str]:
+    """The notices of the engine's start: they follow `Ready`, and all are there once a request has been served."""
+    list(engine.stream(Request("served", prompt_ids=(97,), max_tokens=1, drafter="none")))
+    return [event.text for event in engine.drain() if isinstance(event, Notice)]
+
+
+def last_words(engine: Engine) -> str:
+    """Why the engine has ended, which it says once every request has."""
+    while not isinstance(event := engine.outbox.get(120), Died):
+        assert event is not None
+    return event.message
 
 
 def ids_of(events: list[Event]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -47,8 +48,17 @@ class Connection:
         self.url = _base(url)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
-        limits = httpx2.Limits(max_connections=None, keepalive_expiry=KEEP_S)
-        self.http = httpx2.Client(base_url=self.url, headers=headers, timeout=timeout, limits=limits)
+        make = partial(
+            httpx2.Client, base_url=self.url, headers=headers, timeout=timeout, verify=httpx2.create_ssl_context()
+        )
+        self.http = make(limits=httpx2.Limits(max_connections=None, keepalive_expiry=KEEP_S))
+        self.replies = make(limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0))
+        """For streams, each on a connection of its own, which is known as soon as it is made, and can be cut."""
+
+    def close(self) -> None:
+        """Use it no more."""
+        self.http.close()
+        self.replies.close()
 
     def meet(self, model: str | None) -> Server:
         """Ask the server who it is; `model` names one of its models.

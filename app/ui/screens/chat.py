@@ -310,10 +310,10 @@ class ChatScreen(Screen[None]):
 
     def action_stop(self) -> None:
         """End the reply, and take waiting prompts back."""
-        attached = [one for turn in self.conversation.waiting for one in turn.attachments]
-        taken = self._requests.stop(self.conversation)
-        if taken and self._replay is None:
-            self.writing.take_back(taken, attached)
+        if self._replay is None:
+            self.writing.take_back(self.conversation.waiting)
+        unsent = self.writing.unsent
+        self._requests.stop(self.conversation, (unsent.of(self.conversation), unsent.attachments_of(self.conversation)))
         self._widgets.frame.show(self.conversation)
         self.update()
 

@@ -112,10 +112,12 @@ class Writing:
         """The prompt is on its way: its files are read anew for the next one."""
         self._composer.tray.hold(())
 
-    def take_back(self, prompts: list[str], attachments: list[Attachment]) -> None:
-        """Prompts that were not sent come before what stands in the composer."""
-        self._composer.tray.hold([*self._composer.attached, *attachments])
-        self._composer.take_back(prompts)
+    def take_back(self, waiting: list[Turn]) -> None:
+        """The prompts of these turns, which wait, come before what stands in the composer."""
+        if waiting:
+            attachments = [one for turn in waiting for one in turn.attachments]
+            self._composer.tray.hold([*self._composer.attached, *attachments])
+            self._composer.take_back([turn.prompt for turn in waiting])
 
     def restore(self, texts: Mapping[int, str], attachments: Mapping[int, tuple[Attachment, ...]]) -> None:
         """Take over what was typed and not sent in an earlier run."""

@@ -29,7 +29,7 @@ int32_t guarded(Body body) {
         const std::string fault = body();
         return fault.empty() ? 1 : refuse(fault);
     } catch (const std::bad_alloc&) {
-        return refuse("there is not enough memory");
+        return refuse(SK_NO_MEMORY);
     } catch (const std::exception& error) {
         return refuse(error.what());
     }
@@ -139,7 +139,7 @@ sk_decoder* sk_decoder_new(const sk_model* model) {
     try {
         return new sk_decoder{sk::Decoder(*model)};
     } catch (const std::bad_alloc&) {
-        refuse("there is not enough memory");
+        refuse(SK_NO_MEMORY);
         return nullptr;
     }
 }
@@ -169,7 +169,7 @@ sk_head* sk_head_new(const sk_head_model* model) {
     try {
         return new sk_head{sk::Head(*model)};
     } catch (const std::bad_alloc&) {
-        refuse("there is not enough memory");
+        refuse(SK_NO_MEMORY);
         return nullptr;
     }
 }

@@ -2,10 +2,12 @@
 // SK_ABI, which the Python side compares.
 //
 // Functions that can fail return 0 and leave one sentence in sk_error() (per thread); they return 1 otherwise.
+// Where memory is short, on whichever thread, that sentence is SK_NO_MEMORY.
 #pragma once
 #include <stdint.h>
 
 #define SK_ABI 5
+#define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
 #else

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace sk {
 
@@ -67,11 +68,22 @@ void ThreadPool::run(int64_t count, Work work, void* context) {
     while (take_piece(0)) {
     }
     const auto done = [this] { return unfinished_.load() == 0; };
-    if (spin_until(done)) return;
-    std::unique_lock<std::mutex> lock(sleep_);
-    caller_sleeps_.store(true);
-    all_done_.wait(lock, done);
-    caller_sleeps_.store(false);
+    if (!spin_until(done)) {
+        std::unique_lock<std::mutex> lock(sleep_);
+        caller_sleeps_.store(true);
+        all_done_.wait(lock, done);
+        caller_sleeps_.store(false);
+    }
+    if (failed_.exchange(false)) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void ThreadPool::do_piece(int64_t piece, int thread) {
+    if (failed_.load(std::memory_order_relaxed)) return;
+    try {
+        work_(context_, piece, thread);
+    } catch (...) {
+        if (!failed_.exchange(true)) failure_ = std::current_exception();
+    }
 }
 
 bool ThreadPool::take_piece(int thread) {
@@ -81,7 +93,7 @@ bool ThreadPool::take_piece(int thread) {
     while ((ticket & 0xffffffffu) && thread < active_.load()) {
         if (!ticket_.compare_exchange_weak(ticket, ticket - 1)) continue;
         // The job cannot be over before this piece is done, so what it says still holds.
-        work_(context_, count_ - int64_t(ticket & 0xffffffffu), thread);
+        do_piece(count_ - int64_t(ticket & 0xffffffffu), thread);
         if (unfinished_.fetch_sub(1) == 1 && caller_sleeps_.load()) {
             std::lock_guard<std::mutex> lock(sleep_);
             all_done_.notify_all();

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -35,7 +36,8 @@ class ThreadPool {
     // How many threads take part in what follows, the caller included; worker w of them has number w.
     void start(int threads);
 
-    // Calls work(context, piece, thread) for every piece from 0 to count - 1.
+    // Calls work(context, piece, thread) for every piece from 0 to count - 1. What a piece throws, on whichever thread,
+    // is thrown here when the job is over: the first of several, and pieces that had not begun by then are left out.
     using Work = void (*)(void* context, int64_t piece, int thread);
     void run(int64_t count, Work work, void* context);
 
@@ -58,6 +60,7 @@ class ThreadPool {
     void work_as(int number);
     bool take_piece(int thread);
     void wake_workers();
+    void do_piece(int64_t piece, int thread);
 
     // Upper half: number of the job; lower half: its pieces not handed out yet.
     alignas(64) std::atomic<uint64_t> ticket_{0};
@@ -72,6 +75,8 @@ class ThreadPool {
     std::atomic<Fetch*> fetch_{nullptr};
     Fetch* wanted_fetch_ = nullptr;
     std::vector<std::shared_ptr<Fetch>> fetches_;
+    std::atomic<bool> failed_{false};
+    std::exception_ptr failure_;  // written by the thread that has set `failed_`, read when the job is over
     std::vector<std::thread> workers_;
     std::mutex sleep_;
     std::condition_variable work_there_, all_done_;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -18,11 +19,7 @@ from tests.app.server.served import Served, chat
 @pytest.mark.slow
 def test_running_replies_are_finished_after_sigterm(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     model = tiny_model(eos_token_id=0)
-    options = ("--dtype", "float32", "--slots", 1, "--timeout", 4)
-    with Served("--target", model, *options, home=tmp_path) as served, served.http() as http:
-        late = http.post("/v1/chat/completions", json=chat(n=100, max_tokens=200, drafter="none"))
-        assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
-        served.wait_until_idle()
+    with Served("--target", model, "--dtype", "float32", home=tmp_path) as served, served.http() as http:
         with http.stream("POST", "/v1/chat/completions", json=chat(max_tokens=60, stream=True)) as reply:
             lines = reply.iter_lines()
             assert next(lines).startswith("data: ")
@@ -33,6 +30,31 @@ def test_running_replies_are_finished_after_sigterm(tiny_model: Callable[..., Pa
         assert served.errors == ""
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", served.port))
+
+
+@pytest.mark.slow
+def test_a_client_that_stops_reading_keeps_its_slots_no_longer_than_a_reply_may_take(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Its connection is open all the time, and full, as much is said of each of the many tokens."""
+    options = ("--dtype", "float32", "--slots", 8, "--timeout", 6)
+    wanted = {"n": 128, "max_tokens": 200, "drafter": "none", "logprobs": True, "top_logprobs": 20, "speculation": True}
+    body = json.dumps(chat(stream=True, **wanted)).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: here\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    with Served("--target", tiny_model(eos_token_id=0), *options, home=tmp_path) as served, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", served.port))
+        client.sendall(head + body)
+        assert client.recv(12) == b"HTTP/1.1 200"
+        served.wait_until_idle()
+        assert served.metrics()["specchat_requests_total{reason=cancelled}"] > 0
+        with served.http() as http:
+            late = http.post("/v1/chat/completions", json=chat(**wanted))
+        assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
+        said = bytearray()
+        while not said.endswith(b"\r\n0\r\n\r\n"):  # it reads again
+            said += client.recv(1 << 16)
+        assert b'"code":"timeout"' in said
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from specchat.engine import (
 )
 from tests.app.cli.commands.command import command
 from tests.app.server.served import Served, chat
+from tests.app.sources.servers.recorded import CHAT, QUEUE, Recorded
 
 ASKED = (Message("user", "the quick brown fox"),)
 
@@ -122,6 +123,24 @@ def test_a_cancelled_reply_frees_its_slot(attached: AttachedEngine, served: Serv
     served.wait_until_idle()
 
 
+def test_a_reply_that_waits_at_the_server_is_cancelled_at_once() -> None:
+    """Its server never answers; it is left, and the id is free again."""
+    with Recorded({"/v1/models": {"data": [{"id": "m"}]}}, {CHAT: [QUEUE]}) as server:
+        attached = AttachedEngine(server.url)
+        for _ in range(2):
+            box = Outbox()
+            attached.submit(Request("waits", ASKED), box)
+            while not server.asked:
+                time.sleep(0.01)
+            server.asked.clear()
+            attached.cancel("waits")
+            (last,) = to_the_end(box)
+            assert isinstance(last, Finished)
+            assert (last.reason, last.message) == (FinishReason.CANCELLED, "")
+            assert server.left.get(timeout=60) == CHAT
+        attached.close()
+
+
 def test_it_counts_the_tokens_of_a_prompt(attached: AttachedEngine, served: Served) -> None:
     attached.count(ASKED)
     counted = attached.outbox.get(60)
@@ -158,8 +177,10 @@ def test_a_pause_holds_rounds_back(attached: AttachedEngine) -> None:
     assert attached.drain() == []
     attached.resume()
     rest = attached.drain()
+    while not rest or not isinstance(rest[-1], Finished):
+        time.sleep(0.02)
+        rest += attached.drain()
     assert [event.number for event in rest if isinstance(event, Round)] == [1, 2, 3, 4]
-    assert isinstance(rest[-1], Finished)
 
 
 @pytest.mark.parametrize(

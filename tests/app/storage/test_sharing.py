@@ -14,6 +14,7 @@ import pytest
 
 from specchat.app.errors import StoreError
 from specchat.app.storage import database
+from specchat.app.storage.attachment import PASTE, Attachment
 from specchat.app.storage.store import Store
 from tests.app.storage.helpers import child
 
@@ -116,3 +117,25 @@ def test_a_killed_program_leaves_all_it_had_written(path: Path) -> None:
         assert reply.events == tuple(map(str, numbers))
         store.append_rounds(reply.id, "more", [])
         store.finish_message(reply.id, "cancelled")
+
+
+def test_what_two_programs_type_in_one_chat_is_kept_and_joined_at_the_next_start(path: Path) -> None:
+    paste, same = Attachment(PASTE, "[Paste 1]", "long"), Attachment(PASTE, "[Paste 1]", "another")
+    with Store(path) as first:
+        first.unsent.keep(7, "as both begin [Paste 1]", (paste,))
+        with Store(path) as second:
+            assert second.unsent.texts() == {7: "as both begin [Paste 1]"}
+            second.unsent.keep(7, "of the second [Paste 1]")
+            first.unsent.keep(7, "of the first", ())
+            second.unsent.keep(8, "[Paste 1]", (paste,))
+            first.unsent.keep(8, "another [Paste 1]", (same,))
+            assert first.unsent.texts() == {7: "of the first", 8: "another [Paste 1]"}
+            assert second.unsent.texts() == {7: "of the second [Paste 1]", 8: "[Paste 1]"}
+    with Store(path) as alone:
+        assert alone.unsent.texts() == {7: "of the first\n\nof the second [Paste 1]", 8: "another [Paste 1]"}
+        assert alone.unsent.attachments() == {7: (paste,), 8: (same,)}
+        alone.unsent.keep(7, "")
+        alone.unsent.keep(8, "", ())
+    with Store(path) as later:
+        assert later.unsent.texts() == {8: "[Paste 1]"}
+        assert later.unsent.attachments() == {8: (paste,)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,6 +141,22 @@ async def test_prompts_taken_back_leave_nothing_behind(stage: Stage) -> None:
         await stage.press(pilot, "escape")
         assert [chat.title for chat in stage.store.chats()] == ["Regex for dates"]
         assert stage.app.chat_screen.writing.unsent.of(stage.app.chat_screen.conversation) == "too early"
+
+
+async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prompts are stored as unsent text as they leave their chat, not when what is typed is stored next."""
+    monkeypatch.setattr("specchat.app.ui.app.WRITE_S", 1e6)
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.settle(pilot)
+        await stage.send(pilot, "too early")
+        await stage.press(pilot, *"typed", "escape")
+        for file in tmp_path.glob("specchat.db*"):  # what a kill would leave
+            shutil.copy(file, killed)
+    with Store(killed / "specchat.db") as store:
+        assert [chat.title for chat in store.chats()] == ["Regex for dates"]
+        assert store.unsent.texts() == {0: "too early\n\ntyped"}
 
 
 async def test_what_was_typed_and_not_sent_is_there_again(stage: Stage, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specchat.app.sources.stepper import Part
+from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.step_bar import StepBar
 from specchat.app.ui.widgets.transcript import Transcript
@@ -160,3 +161,20 @@ async def test_a_replay_goes_on_after_steps() -> None:
         await replay.press(pilot, "n", "r")
         assert not replay.player.paused
         assert replay.player.position == 0
+
+
+async def test_a_frame_while_the_app_closes_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The widgets of a screen lose their styles before it leaves the stack, and frames still fall due."""
+    replay = Replay()
+    fallen = []
+
+    def frame(screen: ChatScreen) -> None:
+        bar.notify_style_update()  # forgets what it has looked up, as after every change of a style
+        replay.app.pump.run()
+        fallen.append(screen in replay.app.screen_stack)
+
+    monkeypatch.setattr(ChatScreen, "on_unmount", frame, raising=False)
+    async with replay.app.run_test(size=WIDE) as pilot:
+        await replay.at(pilot, 0.5)
+        bar = replay.screen.query_one(ReplayBar)
+    assert fallen == [True]

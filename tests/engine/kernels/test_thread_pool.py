@@ -1,9 +1,10 @@
-"""The threads of the kernels: who is not asked takes no part."""
+"""The threads of the kernels: who is not asked takes no part, and what fails on one of them fails the call."""
 
 from __future__ import annotations
 
 import platform
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,55 @@ import pytest
 from specchat.engine.kernels.build import SOURCE, compile_source, find_compiler, link
 
 
+def output_of(name: str, folder: Path) -> str:
+    """What a program beside this file prints, compiled with the pool."""
+    compiler, program = str(find_compiler()), folder / name
+    sources = SOURCE / "thread_pool.cpp", Path(__file__).with_name(f"{name}.cpp")
+    link([compile_source(each, folder, compiler, platform.machine()) for each in sources], program, compiler)
+    return subprocess.run([program], capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.slow
 def test_a_thread_that_wakes_up_late_takes_no_part_in_a_job_with_fewer_threads(tmp_path: Path) -> None:
     """What a piece works in is there for the threads of its job alone; the race is rare, and a pass proves little."""
-    compiler, program = str(find_compiler()), tmp_path / "late_threads"
-    sources = SOURCE / "thread_pool.cpp", Path(__file__).with_name("late_threads.cpp")
-    link([compile_source(each, tmp_path, compiler, platform.machine()) for each in sources], program, compiler)
-    assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "0\n"
+    assert output_of("late_threads", tmp_path) == "0\n"
+
+
+@pytest.mark.slow
+def test_what_a_piece_throws_on_another_thread_comes_to_the_caller(tmp_path: Path) -> None:
+    assert output_of("throwing_pieces", tmp_path) == "bad_alloc, 9\n"
+
+
+@pytest.mark.slow
+def test_jobs_are_done_while_threads_fetch_memory_that_is_freed_meanwhile(tmp_path: Path) -> None:
+    assert output_of("fetching", tmp_path) == "0\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep to RLIMIT_AS")
+def test_a_call_that_memory_is_too_short_for_fails_as_the_device_does_and_the_next_succeeds() -> None:
+    """In a process of its own, whose address space is limited; a draw takes the size of its row in each thread."""
+    script = """
+import resource, torch
+from specchat.engine.kernels.library import KernelMemoryError
+from specchat.engine.kernels.sampling import Wanted, draw
+from specchat.engine import Sampling
+size, few = 1 << 26, 1 << 10
+logits, q = torch.zeros(size), torch.zeros(size)
+def drawn(size):
+    return draw([Wanted(logits[:size], Sampling(temperature=1.0), [0.5], q[:size]) for _ in range(2)], threads=2)
+drawn(few)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (128 << 20), resource.RLIM_INFINITY))
+try:
+    drawn(size)
+except torch.OutOfMemoryError as error:
+    assert isinstance(error, KernelMemoryError)
+    print(error)
+print(drawn(few))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "there is not enough memory to compute in: run fewer replies at once, or lower --context",
+        "[[512], [512]]",
+    ], done.stderr

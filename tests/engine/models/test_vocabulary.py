@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from specchat.engine import Engine, EngineConfig, EngineError, Notice
+from specchat.engine import Engine, EngineConfig, EngineError
 from specchat.engine.models.vocabulary import check_vocabularies
-from tests.engine.tiny import ids_of, tiny_engine, tiny_model
+from tests.engine.tiny import ids_of, said_while_loading, tiny_engine, tiny_model
 
 
 class Tokenizer:
@@ -69,7 +69,7 @@ def test_padded_widths_of_one_family_draft_for_each_other(target_size: int, draf
 
 def test_a_draft_that_is_no_smaller_than_its_target_is_warned_of() -> None:
     with tiny_engine(tiny_model(), draft=tiny_model(seed=3, hidden=64)) as engine:
-        notices = [event.text for event in engine.outbox.drain() if isinstance(event, Notice)]
+        notices = said_while_loading(engine)
     assert len(notices) == 1
     assert "is not smaller than the target" in notices[0]
 

@@ -9,19 +9,17 @@ import pytest
 import torch
 
 from specchat.engine import (
-    Died,
     EngineConfig,
     EngineError,
     Finished,
     FinishReason,
-    Notice,
     Outbox,
     Prefilled,
     Request,
 )
 from specchat.engine.runner.kv_cache import KVCache
 from specchat.engine.worker.assembly import put_together
-from tests.engine.tiny import ask, ended, ids_of, run_together, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ended, ids_of, last_words, run_together, said_while_loading, tiny_engine, tiny_model
 
 
 def test_logits_that_are_no_numbers_fail_their_request_and_nobody_elses() -> None:
@@ -46,7 +44,7 @@ def test_when_the_thread_dies_every_caller_hears_of_it() -> None:
         target.model.forward = None  # type: ignore[assignment, method-assign]
         results = run_together(engine, [ask("hi", name=f"r{i}") for i in range(6)])
         assert all(events[-1].reason is FinishReason.ERROR for events in results)
-        assert any(isinstance(event, Died) for event in engine.outbox.drain())
+        assert "internal error" in last_words(engine)
         (late,) = list(engine.stream(ask("too late")))
         assert late.reason is FinishReason.ERROR
         with pytest.raises(EngineError, match="internal error"):
@@ -85,8 +83,7 @@ def test_a_cache_that_does_not_fit_is_made_smaller_and_the_user_told(monkeypatch
         ready = engine.wait_ready()
         assert ready.slots < 4
         assert ready.cache_bytes < 200_000
-        notices = [event for event in engine.outbox.drain() if isinstance(event, Notice)]
-        assert f"room for {ready.slots} replies" in notices[0].text
+        assert f"room for {ready.slots} replies" in said_while_loading(engine)[0]
 
 
 @pytest.mark.parametrize("together", [1, 4])
@@ -136,7 +133,7 @@ def test_the_last_words_are_said_whatever_else_fails() -> None:
             assert events[0].reason is FinishReason.ERROR
         with pytest.raises(EngineError, match="gone"):
             engine.wait_ready(120)
-        assert any(isinstance(event, Died) for event in engine.outbox.drain())
+        assert "gone" in last_words(engine)
 
 
 def test_closing_ends_each_request_once() -> None:

@@ -11,7 +11,7 @@ import torch
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
-from specchat.engine.events import Finished, Notice
+from specchat.engine.events import Finished
 from specchat.engine.kernels import library
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Message, Request
@@ -19,6 +19,7 @@ from specchat.engine.round import Round
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.worker import obtain
 from specchat.engine.worker.assembly import Assembly, assemble
+from tests.engine.tiny import said_while_loading
 from tests.tiny_model import write_tiny_gguf
 
 QUESTIONS = ("Name three colours.", "Repeat this twice: one two three four five.", "What is 12 times 12?", "Say hello.")
@@ -130,7 +131,6 @@ def test_sizes_that_the_kernels_do_not_compute_run_in_the_modelling_code(
     try:
         ready = engine.wait_ready(60)
         assert ready.dtype == "F32"  # as the file has it: its layers are on the kernels
-        notices = [event.text for event in engine.drain() if isinstance(event, Notice)]
-        assert any("multiples of 16" in text and "slower" in text for text in notices)
+        assert any("multiples of 16" in text and "slower" in text for text in said_while_loading(engine))
     finally:
         engine.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import threading
 from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,8 @@ from typing import Any, Self
 CHAT = "/v1/chat/completions"
 BREAK = "break"
 """In a stream: the connection is cut here."""
+QUEUE = "queue"
+"""Begins a stream: nothing is answered until the client leaves."""
 
 
 class Recorded:
@@ -33,6 +36,8 @@ class Recorded:
     ) -> None:
         self.asked: list[tuple[str, Any]] = []
         """Path and body of each POST."""
+        self.left: queue.SimpleQueue[str] = queue.SimpleQueue()
+        """Path of each stream that a client has left in the queue."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -63,6 +68,10 @@ class Recorded:
                 self.wfile.write(data)
 
             def _stream(self, chunks: Sequence[Mapping[str, Any] | str]) -> None:
+                if QUEUE in chunks[:1]:
+                    self.connection.recv(1)
+                    outer.left.put(self.path)
+                    return
                 self.send_response(200)
                 self.send_header("content-type", "text/event-stream")
                 self.end_headers()
