@@ -81,8 +81,8 @@ def test_a_text_takes_the_place_of_one_with_its_key() -> None:
     store = filled({1: STORY[:20], 2: STORY[20:40]})
     store.update({1: STORY[40:]})
     assert store.keys == {1, 2}
-    assert store.continuation(STORY[:9], 1) == []
-    assert store.continuation(STORY[40:49], 1) == [(STORY[49], 1)]
+    assert store.continuation(STORY[:17], 1) == []
+    assert store.continuation(STORY[40:57], 1) == [(STORY[57], 1)]
 
 
 def test_a_continuation_ends_where_its_text_ends_or_matches_go_apart() -> None:
@@ -99,8 +99,9 @@ def test_grades_grow_with_the_match_and_with_agreement() -> None:
     alone.update({1: STORY})
     agreed.update({1: STORY, 2: STORY})
     assert alone.continuation(STORY[:LEAST], 1) == []
-    assert [grade for _, grade in alone.continuation(STORY[:6], 12)] == [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2]
-    assert [grade for _, grade in agreed.continuation(STORY[:5], 6)] == [0, 1, 1, 1, 2, 2]
+    assert [grade for _, grade in alone.continuation(STORY[:12], 6)] == [0, 0, 0, 0, 0, 1]
+    assert agreed.continuation(STORY[: LEAST - 1], 1) == []
+    assert [grade for _, grade in agreed.continuation(STORY[:LEAST], 4)] == [0, 0, 0, 1]
     assert alone.continuation(STORY[:20], 1, shared=20) == []
 
 
@@ -115,7 +116,7 @@ def test_the_oldest_texts_are_forgotten_where_they_are_too_many(monkeypatch: pyt
         assert key in store.keys
         assert store.keys == set(range(min(store.keys), key + 1))
     assert 350 // 31 <= most <= 400 // 31
-    assert store.continuation([39] * 9, 1) == [(39, 2)]
+    assert store.continuation([39] * 9, 1) == [(39, 1)]
     assert store.continuation([0] * 9, 1) == []
 
 
