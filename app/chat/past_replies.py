@@ -69,14 +69,14 @@ class PastReplies:
             chats = None if self._engine is None else self._engine.other_chats
             model, sizes = self._model, self._sizes
         try:
-            self._forget(chats, sizes)
+            kept = self._forget(chats, sizes)
             if chats is not None:
-                self._add(chats, model, sizes)
+                self._tokens.forget(kept & self._add(chats, model, sizes))
         except StoreError:  # the chats cannot be read now: that is said where it matters
             return
 
-    def _forget(self, chats: OtherChats | None, sizes: dict[int, int]) -> None:
-        """Let nothing be left of replies that are not there any more."""
+    def _forget(self, chats: OtherChats | None, sizes: dict[int, int]) -> set[int]:
+        """Let nothing be left of replies that are not there any more; gives the rows whose tokens are kept."""
         kept = self._tokens.rows()
         gone = (kept | sizes.keys()) - self._store.replies.still_there(kept | sizes.keys())
         for row in gone & sizes.keys():
@@ -84,21 +84,25 @@ class PastReplies:
         if chats is not None and gone & chats.keys:
             chats.update({}, gone)
         self._tokens.forget(gone & kept)
+        return kept - gone
 
-    def _add(self, chats: OtherChats, model: str, sizes: dict[int, int]) -> None:
-        """Hand over what the engine does not have yet."""
+    def _add(self, chats: OtherChats, model: str, sizes: dict[int, int]) -> set[int]:
+        """Hand over what the engine does not have yet; gives the rows that are too old."""
         rows = self._store.replies.newest(model, _REPLIES)
         found: dict[int, list[int]] = {}
-        left = chats.wanted
+        left, too_old = chats.wanted, set[int]()
         for start in range(0, len(rows), _AT_ONCE):
             some = rows[start : start + _AT_ONCE]
             found.update(self._encoded(chats, [row for row in some if row not in sizes]))
             left -= sum(sizes[row] if row in sizes else len(found.get(row, ())) for row in some)
-            if left <= 0 or self._wanted.is_set() or self._closed.is_set():
+            if left <= 0:
+                too_old = set(rows[start + _AT_ONCE :])
+            if too_old or self._wanted.is_set() or self._closed.is_set():
                 break
         if found and not self._closed.is_set():
             chats.update(found)
             sizes.update((row, len(tokens)) for row, tokens in found.items())
+        return too_old
 
     def _encoded(self, chats: OtherChats, rows: list[int]) -> dict[int, list[int]]:
         """The tokens of these replies, from the file or encoded now; as many as there is time for."""
@@ -115,7 +119,7 @@ class PastReplies:
                 continue
             found[row] = chats.encode(prompt, reply)
             new[row] = text, found[row]
-            if self._closed.wait(_PAUSE_S):
+            if self._closed.wait(_PAUSE_S) or self._wanted.is_set():
                 break
         self._tokens.keep(chats.tokenizer_digest, new)
         return found

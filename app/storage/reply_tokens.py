@@ -21,7 +21,7 @@ T = TypeVar("T")
 _VERSION = 1
 _TABLE = (
     "CREATE TABLE replies (tokenizer TEXT NOT NULL, reply INTEGER NOT NULL, text BLOB NOT NULL, tokens BLOB NOT NULL,"
-    " PRIMARY KEY (tokenizer, reply)) WITHOUT ROWID"
+    " PRIMARY KEY (reply, tokenizer)) WITHOUT ROWID"
 )
 _BYTES = array("I").itemsize
 _BUSY_S = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from array import array
 from collections.abc import Callable, Iterator
@@ -9,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from specchat.app.chat import past_replies as module
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.past_replies import PastReplies
+from specchat.app.chat.session import Session
+from specchat.app.settings.settings import Settings
 from specchat.app.storage.reply_tokens import ReplyTokens, text_digest
 from specchat.app.storage.store import Chat, Store
+from specchat.app.ui.app import SpecChat
 from specchat.engine import Engine, EngineConfig, Message, OtherChats, Request, Round
+from specchat.engine.speculation.drafters.datastore import Datastore
 from specchat.engine.speculation.drafters.suffix import OTHER_CHATS
+from tests.app.quiet import all_done, show_all
 
 MODEL = "tiny"
 QUESTION = "Why is the sky blue?"
@@ -109,6 +116,45 @@ def test_only_what_is_new_is_encoded_in_the_next_run(
         chats.update({}, rows)
         rows.add(talk(store, text)[1])
     assert encoded == [REPLY, "a new one"]
+
+
+def test_the_newest_replies_are_enough(
+    engine: Engine, chats: OtherChats, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(chats.encode(QUESTION, REPLY))
+    monkeypatch.setattr(Datastore, "wanted", 3 * size)
+    monkeypatch.setattr(module, "_AT_ONCE", 1)
+    rows = [talk(store)[1] for _ in range(5)]
+    past = PastReplies(store)
+    past.use(engine, MODEL)
+    done(past)
+    assert chats.keys == set(rows[2:])
+    rows += [talk(store)[1] for _ in range(2)]
+    past.refresh()
+    done(past)
+    past.close()
+    assert chats.keys == set(rows[2:])  # what is there stays until there is too much
+    assert ReplyTokens(store.path.with_suffix(".tokens")).rows() == set(rows[4:])
+
+
+async def test_the_app_hands_its_chats_over_and_takes_back_what_is_deleted(
+    tiny_model: Callable[..., Path], store: Store
+) -> None:
+    chat, row = talk(store)
+    engine = Engine(EngineConfig(str(tiny_model()), device="cpu", dtype="float32", slots=1, context=256))
+    app = SpecChat(lambda: Session(engine, Settings(target=MODEL), store))
+    async with app.run_test():
+        await app.prepared.wait()
+        await asyncio.to_thread(engine.wait_ready, 120)
+        await show_all(app, app.pump)
+        assert engine.other_chats is not None
+        tokens = engine.other_chats.encode(QUESTION, REPLY)
+        assert engine.other_chats.keys == {row}
+        assert on_disk(store, tokens)
+        app.actions.chats.delete(chat)
+        await all_done(app)
+        assert engine.other_chats.keys == set()
+        assert not on_disk(store, tokens)
 
 
 @pytest.mark.parametrize("damage", ["garbage", "cut", "version", "table", "folder"])
