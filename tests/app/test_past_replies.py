@@ -197,7 +197,7 @@ def test_ids_that_the_model_does_not_have_are_left_out(chats: OtherChats) -> Non
 
 
 def test_a_reply_that_is_asked_for_again_comes_from_the_other_chat_and_is_the_same(
-    engine: Engine, chats: OtherChats, store: Store
+    engine: Engine, chats: OtherChats
 ) -> None:
     def rounds(name: str) -> list[Round]:
         request = Request(name, (Message("user", QUESTION),), drafter="suffix", gamma=8, max_tokens=60)
