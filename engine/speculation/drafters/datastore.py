@@ -17,9 +17,9 @@ MOST_TOKENS = 1 << 20
 """Tokens of all texts together, at 8 bytes each, and one more for each text."""
 WANTED_TOKENS = MOST_TOKENS * 7 // 8
 """What is left where it became too much: the newest texts."""
-GRADES = 2
-"""Grades of sureness, 0 and 1."""
-_ALONE, _AGREED = (12, 17), (6, 9)
+GRADES = 3
+"""Grades of sureness, 0 to 2."""
+_ALONE, _AGREED = (12, 17, 25), (6, 9, 13)
 """Length from which on a match has each grade: by itself, and where all of several go on in the same way. Of shorter
 ones the draft head knows better, in chats about something else."""
 LEAST = min(*_ALONE, *_AGREED)

@@ -27,7 +27,7 @@ _LIKELY = 2
 """First bucket of matches that are more often right than not: of two tokens and more."""
 _STORED = len(_LENGTHS) + 2
 """First bucket of matches in other chats: the grades of the datastore, all of them nearly always right."""
-_EXPECTED = {0: 0.15, 1: 0.25, 2: 0.4, 3: 0.55, 4: 0.7, 5: 0.85, 6: 0.65, 7: 0.85}
+_EXPECTED = {0: 0.15, 1: 0.25, 2: 0.4, 3: 0.55, 4: 0.7, 5: 0.85, 6: 0.65, 7: 0.85, 8: 0.95}
 """Acceptance rates per bucket in chats with the default model."""
 OTHER_CHATS = "other chats"
 """What a draft from them is called."""

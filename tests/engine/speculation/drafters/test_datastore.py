@@ -99,9 +99,9 @@ def test_grades_grow_with_the_match_and_with_agreement() -> None:
     alone.update({1: STORY})
     agreed.update({1: STORY, 2: STORY})
     assert alone.continuation(STORY[:LEAST], 1) == []
-    assert [grade for _, grade in alone.continuation(STORY[:12], 6)] == [0, 0, 0, 0, 0, 1]
+    assert [grade for _, grade in alone.continuation(STORY[:12], 14)] == [*[0] * 5, *[1] * 8, 2]
     assert agreed.continuation(STORY[: LEAST - 1], 1) == []
-    assert [grade for _, grade in agreed.continuation(STORY[:LEAST], 4)] == [0, 0, 0, 1]
+    assert [grade for _, grade in agreed.continuation(STORY[:LEAST], 8)] == [0, 0, 0, 1, 1, 1, 1, 2]
     assert alone.continuation(STORY[:20], 1, shared=20) == []
 
 
