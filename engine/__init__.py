@@ -28,6 +28,7 @@ from specchat.engine.events import (
 )
 from specchat.engine.lanes.clock import CLOCKS, Order
 from specchat.engine.lanes.engine import LaneEngine, LaneReady
+from specchat.engine.other_chats import OtherChats
 from specchat.engine.outbox import Outbox
 from specchat.engine.preload import preload_torch
 from specchat.engine.private_files import FILE_MODE, create_text, make_folder, make_private
@@ -73,6 +74,7 @@ __all__ = [
     "Metrics",
     "Notice",
     "Order",
+    "OtherChats",
     "Outbox",
     "Prefilled",
     "Progress",

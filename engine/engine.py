@@ -34,6 +34,7 @@ from specchat.engine.commands import (
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
+from specchat.engine.other_chats import OtherChats
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Message, Request, check_gamma
 from specchat.engine.sequence.prompt import check_source, encode
@@ -74,6 +75,9 @@ class Engine:
         self.outbox = Outbox()
         self.ready: Ready | None = None
         """Set once the models are loaded."""
+        self.other_chats: OtherChats | None = None
+        """Takes texts that drafts may be taken from, once the models are loaded; None where they hold no conversations,
+        and of an engine with lanes."""
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
         self._epoch = time.perf_counter()
@@ -294,6 +298,8 @@ class Engine:
     def _on_ready(self, ready: Ready, *made: Assembly) -> None:
         self._vocabularies = tuple(each.model.vocab_size for each in made)
         self._tokenizer = made[0].model.tokenizer if made else None
+        if len(made) == 1 and ready.conversations:
+            self.other_chats = OtherChats(made[0].datastore, self._tokenizer, self._vocabularies[0])
         self.ready = ready
         self.outbox.put(ready)
         self._settled.set()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.past_replies import PastReplies
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.chat.unsent import NO_CHAT, Unsent
@@ -31,11 +32,13 @@ class Archive:
 
     What was said in a chat and cannot be stored is kept and tried again, in order, before whatever comes later: no
     prompt is missing, and no reply has a hole. `on_error` gets one sentence when that begins, and for each other job
-    that failed; it is called in the writing thread.
+    that failed; it is called in the writing thread. `past` is told when a reply has ended, and when a chat was deleted
+    or restored; it is closed with the store.
     """
 
-    def __init__(self, store: Store, on_error: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, on_error: Callable[[str], None], past: PastReplies | None = None) -> None:
         self._store = store
+        self._past = past
         self._on_error = on_error
         self._behind: deque[Callable[[], None]] = deque()
         """What is not stored yet, oldest first; only the writing thread uses it."""
@@ -114,6 +117,8 @@ class Archive:
             with self._store.one_transaction():
                 for reply, records in additions:
                     self._add(reply, records)
+            if any(isinstance(record, Finished) for _, records in additions for record in records):
+                self._tell()
 
         return self._in_order(write)
 
@@ -246,11 +251,21 @@ class Archive:
 
     def delete(self, chat: Chat) -> Future[None]:
         """Take a chat off the list."""
-        return self._do(lambda: self._store.delete_chat(chat.id))
+
+        def delete() -> None:
+            self._store.delete_chat(chat.id)
+            self._tell()
+
+        return self._do(delete)
 
     def restore(self, chat: Chat) -> Future[None]:
         """Undo `delete`."""
-        return self._do(lambda: self._store.restore_chat(chat.id))
+
+        def restore() -> None:
+            self._store.restore_chat(chat.id)
+            self._tell()
+
+        return self._do(restore)
 
     def close(self) -> None:
         """Write what is left and close the store."""
@@ -261,7 +276,14 @@ class Archive:
 
         self._do(last_try)
         self._writer.shutdown(wait=True)
+        if self._past is not None:
+            self._past.close()
         self._store.close()
+
+    def _tell(self) -> None:
+        """There are other replies than before."""
+        if self._past is not None:
+            self._past.refresh()
 
     def _add(self, reply: Reply, records: Sequence[Record]) -> None:
         """Store records of a reply; one that has no row is left out, since that was said when it began."""

@@ -85,7 +85,7 @@ _COLUMNS = (
 )
 """What must be there in the newest version."""
 
-_NOT_THE_FILE = {
+NOT_THE_FILE = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
     sqlite3.SQLITE_PROTOCOL,
@@ -151,7 +151,7 @@ def _damage() -> Iterator[None]:
     except UnicodeError as error:  # Python cannot read what SQLite says about broken names in a broken file
         raise UnreadableError("is damaged") from error
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_THE_FILE:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in NOT_THE_FILE:
             raise
         raise UnreadableError("cannot be read as a database of chats") from error
 

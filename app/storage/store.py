@@ -19,6 +19,7 @@ from typing import Self
 from specchat.app.errors import StoreError
 from specchat.app.storage.attachment import PASTE, Attachment
 from specchat.app.storage.attachment_rows import AttachmentRows
+from specchat.app.storage.finished_replies import FinishedReplies
 from specchat.app.storage.imported import ImportedChat
 from specchat.app.storage.search_index import SearchIndex
 from specchat.app.storage.store_file import StoreFile, storable
@@ -79,6 +80,7 @@ class Store:
         self._now = now
         self._file = file = StoreFile(path)
         self.search = SearchIndex(file, now)
+        self.replies = FinishedReplies(file)
         self.attachments = AttachmentRows(file)
         self.unsent = UnsentRows(file, self.attachments)
 

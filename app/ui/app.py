@@ -248,6 +248,7 @@ class SpecChat(App[None]):
     def _suit(self, device: str) -> None:
         if self._player is None:  # nothing is computed in a replay
             self.pump.suit(device)
+            self.actions.draft_from_chats()
 
     # What the user does
 

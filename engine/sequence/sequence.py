@@ -66,14 +66,17 @@ class SequenceState:
         return self.encoded and self.cached == len(self.tokens) - 1
 
     @property
+    def repeatable(self) -> bool:
+        """Whether its drafts may depend on nothing but the request: a sampled reply with a seed has to repeat."""
+        return self.request.sampling.seed is not None and not self.request.sampling.greedy
+
+    @property
     def adaptive(self) -> bool:
         """Whether γ is chosen anew each round.
 
         Not for a sampled reply with a seed: the choice depends on measured times and would not repeat.
         """
-        request = self.request
-        repeatable = request.sampling.seed is not None and not request.sampling.greedy
-        return request.gamma is None and self.drafter != "none" and not repeatable
+        return self.request.gamma is None and self.drafter != "none" and not self.repeatable
 
     def draft_room(self, context: int) -> int:
         """Largest useful draft length: the γ asked for, bounded by the context and the token limit.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.speculation.drafters.base import Drafter
 from specchat.engine.speculation.drafters.combined import CombinedDrafter
 from specchat.engine.speculation.drafters.copying import CopyDrafter
+from specchat.engine.speculation.drafters.datastore import Datastore
 from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
 from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
 from specchat.engine.speculation.drafters.look_ahead.folder import LookAhead, is_look_ahead, load_look_ahead
@@ -70,6 +71,8 @@ class Assembly:
     """What the user should know about these models."""
     smaller: Callable[[], Assembly] | None
     """The same with fewer slots or less context, for when this is gone; None if this is the smallest."""
+    datastore: Datastore = field(default_factory=Datastore)
+    """Texts of other chats that the suffix drafter takes drafts from; empty until somebody fills it."""
     exact: BatchInvarianceCheck | None = None
     """What passes of fixed shape give here; None where they were not asked for."""
 
@@ -217,7 +220,8 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     exact = check_batch_invariance(target) if config.exact else None
     penalties = Penalties(target.cache.slots, context, target.device)
     never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
-    suffix = SuffixDrafter(model.eos_ids, never)
+    datastore = Datastore()
+    suffix = SuffixDrafter(model.eos_ids, never, datastore)
     of_text: list[Drafter] = [suffix, NGramDrafter(model.eos_ids, never), CopyDrafter(model.eos_ids, never)]
     recycling = RecyclingDrafter(model.eos_ids, branches=target.branches)
     at_random = RandomDrafter(model.vocab_size, target.device)
@@ -252,6 +256,7 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         cache_bytes=cache_bytes,
         score_bytes=score_bytes,
         smaller=smaller,
+        datastore=datastore,
         notices=(
             *notices,
             *notices_of(model, target, drafts, cached, (slots, context) if parts.reduced(slots, context) else None),

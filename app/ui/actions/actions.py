@@ -10,6 +10,7 @@ from textual.app import App
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.past_replies import PastReplies
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.session import Session
 from specchat.app.settings.preferences import Preferences
@@ -63,6 +64,7 @@ class Actions:
         *,
         replaying: bool,
     ) -> None:
+        self._past: PastReplies | None = None
         self.scope = scope = ActionScope(app, screen, requests, EngineOffer())
         self.chats = ChatActions(scope, now, lambda chat: self.models.tell_of(chat))
         self.clipboard = Clipboard(scope)
@@ -159,7 +161,9 @@ class Actions:
     def connect(self, session: Session) -> None:
         """Give each what it needs of the session."""
         if session.store is not None:
-            self.scope.archive = Archive(session.store, self._store_failed)
+            self._past = PastReplies(session.store)
+            self._past.refresh()
+            self.scope.archive = Archive(session.store, self._store_failed, self._past)
         if session.settings_file is not None:
             self.texts.keep_in(session.settings_file.parent)
             self.settings.preferences = Preferences(session.settings_file, self._store_failed)
@@ -167,6 +171,11 @@ class Actions:
         if session.settings is not None:
             self.scope.offer.target = Path(session.settings.target).name
             self.settings.show(session.settings)
+
+    def draft_from_chats(self) -> None:
+        """The engine is ready: let it draft from what it said in other chats, too."""
+        if self._past is not None and self.models.source is not None:
+            self._past.use(self.models.source, self.scope.requests.model)
 
     def _store_failed(self, sentence: str) -> None:
         """The chat goes on; the user knows that it is not kept. Called in the writing thread."""

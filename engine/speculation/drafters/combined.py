@@ -1,4 +1,4 @@
-"""Two drafters in one: the text itself where it repeats, the head everywhere else.
+"""Two drafters in one: the text itself where it repeats, or repeats other chats, and the head everywhere else.
 
 A long match costs nothing and is nearly always right; the head is right more often than a short one.
 """
@@ -124,9 +124,11 @@ class CombinedDrafter(Drafter):
         return replace(join([*parts, (heads, draft)], len(rows), self._device), steps=steps)
 
     def proposers(self, row: SequenceState, drafted: Sequence[int]) -> tuple[Proposer, ...]:
-        """The one of the two that drafted."""
-        one = self._suffix if row.request.request_id in self._from_text else self._head
-        return (Proposer(one.name, len(drafted), len(drafted)),)
+        """The one of the two that drafted, or other chats."""
+        if row.request.request_id in self._from_text:
+            named = self._suffix.proposers(row, drafted)
+            return named or (Proposer(self._suffix.name, len(drafted), len(drafted)),)
+        return (Proposer(self._head.name, len(drafted), len(drafted)),)
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """For the suffix drafter's text."""

@@ -5,6 +5,7 @@ And bit by bit on logits: a token's do not depend on what is read with it, on it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine import Engine, EngineConfig, Message, Request
+from specchat.engine import Engine, EngineConfig, Message, Request, Round
 from specchat.engine.kernels.library import missing
 from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.runner.tree import chain, tree_of
+from specchat.engine.speculation.drafters.suffix import OTHER_CHATS
 from specchat.engine.worker.assembly import assemble
 from tests.engine.prompts import PROMPTS
 from tests.engine.tiny import ids_of, run_together
@@ -66,6 +68,31 @@ def said(engine: Engine, drafter: str, start: int, batch: int) -> list[list[int]
 def test_greedy_tokens_are_the_targets_own(engine: Engine, plain: list[list[int]], drafter: str, batch: int) -> None:
     together = [reply for start in range(0, len(PROMPTS), batch) for reply in said(engine, drafter, start, batch)]
     assert together == plain
+
+
+@pytest.mark.parametrize("drafter", ["suffix", "combined"])
+def test_greedy_tokens_stay_the_same_where_other_chats_have_them(
+    engine: Engine, plain: list[list[int]], drafter: str
+) -> None:
+    """Every reply stands in another chat, then every reply with one wrong token in it."""
+    assert engine.other_chats is not None
+    prompts = [engine.prompt_ids(Request("p", (Message("user", text),)))[-32:] for text in PROMPTS]
+    for wrong, fewest in ((len(plain[0]) + 1, 0.9), (LENGTH // 2, 0.1)):
+        texts = {
+            number: [*prompt, *(7 if place == wrong else token for place, token in enumerate(reply))]
+            for number, (prompt, reply) in enumerate(zip(prompts, plain, strict=True))
+        }
+        engine.other_chats.update(texts)
+        before: Counter[bool] = Counter()
+        for number, text in enumerate(PROMPTS):
+            request = Request(f"{number}", (Message("user", text),), drafter=drafter, max_tokens=LENGTH)
+            events = list(engine.stream(request))
+            assert ids_of(events) == plain[number]
+            for record in events:
+                if isinstance(record, Round) and [each.name for each in record.proposers] == [OTHER_CHATS]:
+                    before.update({True: record.accepted, False: record.tested - record.accepted})
+        assert before[True] > fewest * before.total() > 0
+    engine.other_chats.update({}, engine.other_chats.keys)
 
 
 def test_every_drafter_is_tested(engine: Engine) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.speculation.drafters.datastore import GRADES
 from specchat.engine.speculation.drafters.suffix import SURE, SuffixDrafter
 from specchat.engine.speculation.drafters.suffix_automaton import SuffixAutomaton
 
@@ -100,7 +101,7 @@ def test_buckets_grow_with_the_match_and_doubt_has_its_own() -> None:
     assert tokens == [1, 2, 3, 4]
     assert buckets == [1, 2, SURE, SURE]
     assert draft([1, 5, 1, 6, 1], 1) == ([6], [0])
-    assert max(draft(list(range(20)) * 2, 1)[1]) == SuffixDrafter.buckets[-1]
+    assert max(draft(list(range(20)) * 2, 1)[1]) == SuffixDrafter.buckets[-1 - GRADES]
 
 
 def test_nothing_is_drafted_behind_an_end_and_turn_marks_never() -> None:

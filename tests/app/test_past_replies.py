@@ -1,0 +1,214 @@
+"""What stored chats give the engine to draft from: handed over, kept on disk, taken back, never in another's way."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from specchat.app.chat import past_replies as module
+from specchat.app.chat.archive import Archive
+from specchat.app.chat.past_replies import PastReplies
+from specchat.app.chat.session import Session
+from specchat.app.settings.settings import Settings
+from specchat.app.storage.reply_tokens import ReplyTokens, text_digest
+from specchat.app.storage.store import Chat, Store
+from specchat.app.ui.app import SpecChat
+from specchat.engine import Engine, EngineConfig, Message, OtherChats, Request, Round
+from specchat.engine.speculation.drafters.datastore import Datastore
+from specchat.engine.speculation.drafters.suffix import OTHER_CHATS
+from tests.app.quiet import all_done, show_all
+
+MODEL = "tiny"
+QUESTION = "Why is the sky blue?"
+REPLY = "Because air scatters blue light more than red light, in all directions."
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model: Callable[..., Path]) -> Iterator[Engine]:
+    running = Engine(EngineConfig(str(tiny_model()), device="cpu", dtype="float32", slots=1, context=256))
+    running.start()
+    running.wait_ready(120)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def chats(engine: Engine) -> Iterator[OtherChats]:
+    """Those of the engine, which has none when a test begins."""
+    assert engine.other_chats is not None
+    yield engine.other_chats
+    engine.other_chats.update({}, engine.other_chats.keys)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "specchat.db")
+
+
+def talk(store: Store, reply: str = REPLY, model: str = MODEL, reason: str | None = "eos") -> tuple[Chat, int]:
+    """A chat with one reply, and that one's row."""
+    chat = store.create_chat("sky")
+    prompt = store.add_message(chat.id, "user", QUESTION)
+    row = store.add_message(chat.id, "assistant", "", parent=prompt, model=model)
+    store.append_rounds(row, reply, [])
+    if reason is not None:
+        store.finish_message(row, reason)
+    return chat, row
+
+
+def done(past: PastReplies) -> None:
+    """Wait until everything is handed over or taken back."""
+    past._worker.submit(lambda: None).result()
+
+
+def on_disk(store: Store, tokens: list[int]) -> bool:
+    """Whether these tokens stand in any file beside the chats."""
+    wanted = array("I", tokens).tobytes()
+    return any(wanted in path.read_bytes() for path in store.path.parent.glob("*.tokens*"))
+
+
+def test_a_stored_reply_is_handed_over_and_taken_back_with_its_chat(
+    engine: Engine, chats: OtherChats, store: Store
+) -> None:
+    chat, row = talk(store)
+    talk(store, model="another")
+    talk(store, reason=None)
+    tokens = chats.encode(QUESTION, REPLY)
+    past = PastReplies(store)
+    past.use(engine, MODEL)
+    archive = Archive(store, pytest.fail, past)
+    done(past)
+    assert chats.keys == {row}
+    assert on_disk(store, tokens)
+
+    archive.delete(chat).result()
+    done(past)
+    assert chats.keys == set()
+    assert not on_disk(store, tokens)
+
+    archive.restore(chat).result()
+    done(past)
+    assert chats.keys == {row}
+    archive.delete(chat)
+    archive.close()
+    assert chats.keys == set()
+    assert not on_disk(store, tokens)
+
+
+def test_only_what_is_new_is_encoded_in_the_next_run(
+    engine: Engine, chats: OtherChats, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = list[str]()
+    encode = OtherChats.encode
+    monkeypatch.setattr(OtherChats, "encode", lambda self, *text: encoded.append(text[1]) or encode(self, *text))
+    rows = {talk(store)[1]}
+    for text in ("a new one", "the newest"):
+        past = PastReplies(store)
+        past.use(engine, MODEL)
+        done(past)
+        past.close()
+        assert chats.keys == rows
+        chats.update({}, rows)
+        rows.add(talk(store, text)[1])
+    assert encoded == [REPLY, "a new one"]
+
+
+def test_the_newest_replies_are_enough(
+    engine: Engine, chats: OtherChats, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(chats.encode(QUESTION, REPLY))
+    monkeypatch.setattr(Datastore, "wanted", 3 * size)
+    monkeypatch.setattr(module, "_AT_ONCE", 1)
+    rows = [talk(store)[1] for _ in range(5)]
+    past = PastReplies(store)
+    past.use(engine, MODEL)
+    done(past)
+    assert chats.keys == set(rows[2:])
+    rows += [talk(store)[1] for _ in range(2)]
+    past.refresh()
+    done(past)
+    past.close()
+    assert chats.keys == set(rows[2:])  # what is there stays until there is too much
+    assert ReplyTokens(store.path.with_suffix(".tokens")).rows() == set(rows[4:])
+
+
+async def test_the_app_hands_its_chats_over_and_takes_back_what_is_deleted(
+    tiny_model: Callable[..., Path], store: Store
+) -> None:
+    chat, row = talk(store)
+    engine = Engine(EngineConfig(str(tiny_model()), device="cpu", dtype="float32", slots=1, context=256))
+    app = SpecChat(lambda: Session(engine, Settings(target=MODEL), store))
+    async with app.run_test():
+        await app.prepared.wait()
+        await asyncio.to_thread(engine.wait_ready, 120)
+        await show_all(app, app.pump)
+        assert engine.other_chats is not None
+        tokens = engine.other_chats.encode(QUESTION, REPLY)
+        assert engine.other_chats.keys == {row}
+        assert on_disk(store, tokens)
+        app.actions.chats.delete(chat)
+        await all_done(app)
+        assert engine.other_chats.keys == set()
+        assert not on_disk(store, tokens)
+
+
+@pytest.mark.parametrize("damage", ["garbage", "cut", "version", "table", "folder"])
+def test_a_damaged_file_is_made_anew_and_one_that_cannot_be_is_done_without(
+    engine: Engine, chats: OtherChats, store: Store, damage: str
+) -> None:
+    _, row = talk(store)
+    tokens = ReplyTokens(store.path.with_suffix(".tokens"))
+    if damage == "folder":
+        tokens.path.mkdir()
+    else:
+        tokens.keep("t", {number: (b"x", [1] * 2000) for number in range(1, 9)})
+        _damage(tokens.path, damage)
+    past = PastReplies(store)
+    past.use(engine, MODEL)
+    done(past)
+    past.close()
+    assert chats.keys == {row}
+    found = tokens.known(chats.tokenizer_digest, [row])
+    assert (damage == "folder") == (row not in found)
+    if found:
+        assert found[row] == (text_digest(QUESTION, REPLY), array("I", chats.encode(QUESTION, REPLY)))
+        assert tokens.path.stat().st_mode & 0o077 == 0
+
+
+def _damage(path: Path, kind: str) -> None:
+    if kind == "garbage":
+        path.write_bytes(b"this is no database, and has not been one" * 200)
+    elif kind == "cut":
+        path.write_bytes(path.read_bytes()[:5000])
+    else:
+        db = sqlite3.connect(path)
+        db.execute("PRAGMA user_version = 99" if kind == "version" else "DROP TABLE replies")
+        db.close()
+
+
+def test_ids_that_the_model_does_not_have_are_left_out(chats: OtherChats) -> None:
+    chats.update({1: [1, 2, 1 << 30], 2: [1, 2, 3], 3: []})
+    assert chats.keys == {2}
+
+
+def test_a_reply_that_is_asked_for_again_comes_from_the_other_chat_and_is_the_same(
+    engine: Engine, chats: OtherChats
+) -> None:
+    def rounds(name: str) -> list[Round]:
+        request = Request(name, (Message("user", QUESTION),), drafter="suffix", gamma=8, max_tokens=60)
+        return [event for event in engine.stream(request) if isinstance(event, Round)]
+
+    before = rounds("before")
+    said = [token for record in before for token in record.emitted]
+    chats.update({1: [*engine.prompt_ids(Request("p", (Message("user", QUESTION),))), *said]})
+    again = rounds("again")
+    assert [token for record in again for token in record.emitted] == said
+    ours = [record for record in again if any(each.name == OTHER_CHATS for each in record.proposers)]
+    assert ours
+    assert all(record.accepted == len(record.drafted) for record in ours)
+    assert len(again) < len(before)
