@@ -101,6 +101,7 @@ def test_instructions_that_are_not_used_are_named(default_model: Path, monkeypat
     assert sentence in assembled("smollm2-135m", default_model.parent).notices
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_a_stated_dtype_or_none_leaves_the_kernels_out(default_model: Path) -> None:
     for about in ({"dtype": "float32"}, {"quantize": "none"}):

@@ -36,6 +36,7 @@ def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(roofline._COPIED, "cpu", 1 << 16)
 
 
+@pytest.mark.slow
 def test_a_synthetic_pair_over_drafters_gammas_batches_and_temperatures() -> None:
     said: list[str] = []
     options = BenchOptions(

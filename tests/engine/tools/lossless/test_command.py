@@ -81,6 +81,7 @@ def test_the_limit_bounds_the_places_that_are_sampled() -> None:
     assert LosslessOptions(**options, limit=1, contexts=3).places == 3  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_accepting_what_should_be_refused_is_found(pair: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     def lax(best: Tensor, drafted: Tensor, lengths: Tensor, near: Tensor | None) -> Verdict:
         best = best.clone()
@@ -99,6 +100,7 @@ def test_accepting_what_should_be_refused_is_found(pair: dict[str, str], monkeyp
     assert "logits apart" in text
 
 
+@pytest.mark.slow
 def test_a_skewed_acceptance_is_found_by_sampling(pair: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     def lax(p: Tensor, drafted: Tensor, lengths: Tensor, u: Tensor, *rest: Tensor) -> Verdict:
         return accept(p, drafted, lengths, u * 0.3, *rest)
