@@ -136,7 +136,7 @@ class SpecChat(App[None]):
         self.actions = Actions(
             self, self.chat_screen, self.requests, now, pictures, make_duet, make_source, replaying=player is not None
         )
-        self._records = EngineRecords(self.actions.scope, self.actions.settings, self._suit, probe)
+        self._records = EngineRecords(self.actions.scope, self.actions.settings, self._engine_ready, probe)
         self.pump = Pump(self, self.actions.chats, self._records.handle, self._draw)
         self.chat_screen.set_pace(self.pump.pace)
         self._theme_choice = ThemeChoice(self, theme)
@@ -245,7 +245,8 @@ class SpecChat(App[None]):
         self.chat_screen.connect(self.stepper)
         return self.stepper
 
-    def _suit(self, device: str) -> None:
+    def _engine_ready(self, device: str) -> None:
+        """Draw as often as suits the engine's device, and let it draft from other chats."""
         if self._player is None:  # nothing is computed in a replay
             self.pump.suit(device)
             self.actions.draft_from_chats()

@@ -18,7 +18,7 @@ class EngineRecords:
     Args:
         scope: What it acts on.
         settings: Shows what drafts.
-        suit: Called with the engine's device.
+        on_ready: Called with the engine's device once the models are loaded.
         probe: Told which GPU to look at; None where nothing is measured.
     """
 
@@ -26,12 +26,12 @@ class EngineRecords:
         self,
         scope: ActionScope,
         settings: SettingsActions,
-        suit: Callable[[str], None],
+        on_ready: Callable[[str], None],
         probe: Probe | None,
     ) -> None:
         self._scope = scope
         self._settings = settings
-        self._suit = suit
+        self._on_ready = on_ready
         self._probe = probe
 
     def handle(self, record: Record) -> None:
@@ -62,7 +62,7 @@ class EngineRecords:
 
     def _become_ready(self, ready: Ready) -> None:
         self._scope.offer.update(ready)
-        self._suit(ready.device)
+        self._on_ready(ready.device)
         self._settings.show_drafting()
         self._scope.screen.status.show_ready(ready)
         if self._probe is not None and ready.device == "cuda":

@@ -13,8 +13,8 @@ namespace sk {
 
 namespace {
 
-// Bytes of the cache that is shared by the cores next to each other, as Linux says; elsewhere a common size. `sysconf`
-// would add up those of all cores.
+// Bytes of the last-level cache that the first processor shares with its neighbours, as Linux says; elsewhere a common
+// size. `sysconf` may give the sum over all such groups.
 int64_t last_cache() {
     int64_t kilobytes = 0;
     std::ifstream("/sys/devices/system/cpu/cpu0/cache/index3/size") >> kilobytes;

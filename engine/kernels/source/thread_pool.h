@@ -12,7 +12,7 @@
 
 namespace sk {
 
-// Memory that what comes next will read, in chunks.
+// Memory to be prefetched by idle threads, in chunks.
 struct Fetch {
     static constexpr int64_t kChunk = 16384;
 
@@ -48,10 +48,10 @@ class ThreadPool {
 
     int threads() const { return active_; }
 
-    // Remembers what `fetch_next` fetches, once. It is kept for good: a thread may still be reading the list.
+    // Names what the next `fetch_next` prefetches. The list is kept for good: a thread may still be reading it.
     void will_fetch(const std::shared_ptr<Fetch>& fetch);
 
-    // Lets threads that have nothing to do bring it into the cache that they share; to be called between jobs.
+    // Lets idle threads prefetch it into the cache that all share; to be called between jobs.
     void fetch_next();
 
    private:
