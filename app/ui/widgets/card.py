@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.style import Style as VisualStyle
-from textual.visual import Visual, visualize
 from textual.widget import Widget
 
 from specchat.app.sanitize import escape_controls
@@ -61,8 +61,9 @@ class Card(Widget):
         row = self._shown[y] if y < len(self._shown) else Text()
         known = self._drawn.get(y)
         if known is None or known[0] != (row, width, style):
-            strips = Visual.to_strips(self, visualize(self, row), width, 1, style)
-            known = self._drawn[y] = (row, width, style), strips[0] if strips else Strip.blank(width, style.rich_style)
+            base, console = style.rich_style, self.app.console
+            segments = Segment.apply_style(row.render(console), base + console.get_style(row.style))
+            known = self._drawn[y] = (row, width, style), Strip(segments).adjust_cell_length(width, base)
         return known[1]
 
     def notify_style_update(self) -> None:

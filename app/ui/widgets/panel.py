@@ -26,6 +26,10 @@ SLOWER = 0.97
 """A measured speedup below this, and below 1 by more than its error, is worth a warning."""
 UNSURE = 0.15
 """A measured speedup with an error of so much is not shown yet."""
+SAID, DRAFTS, GAIN = 2, 2, 6
+"""Lines for what became of the drafted tokens, for each of several drafts, and for a speedup that is measured."""
+TOGETHER = ("auto", "combined")
+"""Drafters that put several drafts together as a rule."""
 
 
 class ReplyCard(Card):
@@ -42,6 +46,16 @@ class ReplyCard(Card):
         self.update()
 
     @property
+    def drafting(self) -> bool:
+        """Whether the reply runs, and drafts: lines that it may yet take are kept free, so that no card moves."""
+        reply = self.reply
+        return reply.running and bool(reply.request_id) and reply.drafter not in ("none", OBSERVED)
+
+    def _padded(self, rows: list[Text], lines: int) -> list[Text]:
+        """As many lines as this may yet take, if the reply drafts."""
+        return rows + [Text()] * (lines - len(rows) if self.drafting else 0)
+
+    @property
     def metrics(self) -> Metrics:
         """What the figures are read from."""
         return self.reply.figures.metrics
@@ -56,7 +70,7 @@ class AcceptanceCard(ReplyCard):
         lines = [
             self.headline(percent(s.acceptance), d.ACCEPTANCE),
             self.meter(s.acceptance, self.inner),
-            *self.sentence(_said(s)),
+            *self._padded(self.sentence(_said(s)), SAID),
             *self._by_place(),
             *self._by_draft(),
             self.headline(rate(s.mean_emitted_length), f"tokens per big-model step · {d.TAU.label}"),
@@ -64,17 +78,25 @@ class AcceptanceCard(ReplyCard):
             Text(),
             Text(d.POSITIONS.label.ljust(self.inner - 6) + "tested", self.style("label")),
         ]
-        for number, share in enumerate(s.per_position[:POSITIONS], start=1):
-            tested = f"{percent(share):>5} {s.position_tested[number - 1]:>5}"
+        for number in range(max(min(len(s.per_position), POSITIONS), self._positions())):
+            known = number < len(s.per_position)
+            share, count = (s.per_position[number], s.position_tested[number]) if known else (None, 0)
+            tested = f"{percent(share):>5} {count:>5}"
             bar = self.meter(share, self.inner - 2 - len(tested) - 1)
-            lines.append(Text.assemble(self.label(f"{number} "), bar, " ", tested))
-        if not s.per_position:
+            lines.append(Text.assemble(self.label(f"{number + 1} "), bar, " ", tested))
+        if not self._positions() and not s.per_position:
             lines.append(Text(NOTHING, self.style("empty")))
         asked = [] if s.unknown else [float(gamma) for gamma in self.reply.figures.gammas]
         latest = f"{asked[-1]:>3.0f} " if asked else f"{NOTHING:>3} "
         spark = sparkline(asked, self.inner - 6)
         lines.append(Text.assemble(self.label(d.GAMMA.label), latest, " ", (spark, self.style("draft"))))
         return lines
+
+    def _positions(self) -> int:
+        """Positions that a draft may have."""
+        if not self.drafting:
+            return 0
+        return min(int(self.reply.gamma), POSITIONS) if self.reply.gamma.isdecimal() else POSITIONS
 
     def _by_place(self) -> list[Text]:
         """Acceptance inside and outside of thinking, if there is any."""
@@ -89,7 +111,7 @@ class AcceptanceCard(ReplyCard):
         """Acceptance of each draft, where several were put together."""
         counts = self.metrics.by_draft
         if len(counts) < 2:
-            return []
+            return self._padded([], DRAFTS if self.reply.drafter in TOGETHER else 0)
         names = [escape_controls(name) for name in counts]
         values = [
             f"{percent(accepted / tested if tested else None)} of {tested}" for tested, accepted in counts.values()
@@ -115,7 +137,7 @@ class Speed(ReplyCard):
             Text(sparkline(figures.speeds, self.inner) or " ", self.style("spark")),
             self.row(d.REPLY, over),
             self.row(d.FIRST, duration(s.time_to_first_token_s)),
-            *self._gain(figures.gain),
+            *self._padded(self._gain(figures.gain), GAIN),
         ]
 
     def _gain(self, gain: Speedup | None) -> list[Text]:

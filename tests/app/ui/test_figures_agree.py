@@ -47,6 +47,21 @@ async def test_line_and_panel_agree_in_every_frame(tmp_path: Path) -> None:
         assert len(seen) > 1
 
 
+async def test_figures_stay_in_their_place_while_a_reply_runs(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot)
+        places = []
+        for _ in range(4):
+            stage.engine.give(15)
+            await stage.settle(pilot)
+            await stage.counted(pilot)
+            places.append([stage.app.screen.query_one(card).region.offset for card in (AcceptanceCard, Speed)])
+        assert panel_figures(stage)[1] != "–"
+        assert places == places[:1] * 4
+
+
 async def test_the_speed_of_now_is_empty_when_nothing_runs(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     async with stage.app.run_test(size=WIDE) as pilot:
