@@ -53,8 +53,9 @@ async def test_figures_stay_in_their_place_while_a_reply_runs(tmp_path: Path) ->
         await stage.ready(pilot)
         await stage.send(pilot)
         places = []
-        for _ in range(4):
-            stage.engine.give(15)
+        for rounds in (0, 15, 15, 15):
+            if rounds:
+                stage.engine.give(rounds)
             await stage.settle(pilot)
             await stage.counted(pilot)
             places.append([stage.app.screen.query_one(card).region.offset for card in (AcceptanceCard, Speed)])
