@@ -12,6 +12,7 @@ from textual.events import Click
 
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
+from specchat.app.settings.settings import AUTO
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.widgets import definitions as d
 from specchat.app.ui.widgets.card import LABEL, Card, cut
@@ -28,8 +29,8 @@ UNSURE = 0.15
 """A measured speedup with an error of so much is not shown yet."""
 SAID, DRAFTS, GAIN = 2, 2, 6
 """Lines for what became of the drafted tokens, for each of several drafts, and for a speedup that is measured."""
-TOGETHER = ("auto", "combined")
-"""Drafters that put several drafts together as a rule."""
+COMBINED = "combined"
+"""The drafter that puts several drafts together."""
 
 
 class ReplyCard(Card):
@@ -39,6 +40,7 @@ class ReplyCard(Card):
         super().__init__(title, **options)
         self.reply = Reply()
         self.held = False
+        self.ready: Ready | None = None
 
     def show(self, reply: Reply, *, held: bool = False) -> None:
         """Show the figures of this reply, whose rounds may be held back; called again when they have changed."""
@@ -49,7 +51,14 @@ class ReplyCard(Card):
     def drafting(self) -> bool:
         """Whether the reply runs, and drafts: lines that it may yet take are kept free, so that no card moves."""
         reply = self.reply
-        return reply.running and bool(reply.request_id) and reply.drafter not in ("none", OBSERVED)
+        return reply.running and bool(reply.request_id) and self.drafter not in ("none", OBSERVED)
+
+    @property
+    def drafter(self) -> str:
+        """The reply's drafter; what auto stands for until its first round says so."""
+        if self.reply.drafter == AUTO and self.ready is not None:
+            return next(iter(self.ready.drafters), AUTO)
+        return self.reply.drafter
 
     def _padded(self, rows: list[Text], lines: int) -> list[Text]:
         """As many lines as this may yet take, if the reply drafts."""
@@ -111,7 +120,7 @@ class AcceptanceCard(ReplyCard):
         """Acceptance of each draft, where several were put together."""
         counts = self.metrics.by_draft
         if len(counts) < 2:
-            return self._padded([], DRAFTS if self.reply.drafter in TOGETHER else 0)
+            return self._padded([], DRAFTS if self.drafter == COMBINED else 0)
         names = [escape_controls(name) for name in counts]
         values = [
             f"{percent(accepted / tested if tested else None)} of {tested}" for tested, accepted in counts.values()
@@ -174,7 +183,6 @@ class SetUpCard(ReplyCard):
 
     def __init__(self, title: str, **options: Any) -> None:
         super().__init__(title, **options)
-        self.ready: Ready | None = None
         self.gpu = ""
         self.interface: float | None = None
 
@@ -231,7 +239,8 @@ class Panel(Container):
 
     def show_machine(self, ready: Ready) -> None:
         """Show what was loaded, and where."""
-        self._set_up.ready = ready
+        for card in self._cards:
+            card.ready = ready
         self._set_up.update()
 
     def show_load(self, gpu: str, interface: float | None) -> None:
