@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.types import Receive, Scope, Send
@@ -70,8 +70,8 @@ class Answer:
         while not call.over:
             body = bytearray()
             try:
-                for request_id, event in await call.events():
-                    body += self._form.chunk(*self._added(request_id, event))
+                for choice, delta in self._merged(await call.events()):
+                    body += self._form.chunk(choice, delta)
             except ApiError as error:
                 if not started:
                     raise
@@ -91,6 +91,29 @@ class Answer:
                 await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
                 started = True
             await send({"type": "http.response.body", "body": bytes(body), "more_body": not last})
+
+    def _merged(self, events: Sequence[tuple[str, Event]]) -> Iterator[tuple[Choice, Delta]]:
+        """What events add; a choice's rounds in one piece, but where chunks carry records.
+
+        Raises:
+            ApiError: a request has failed.
+        """
+        last: tuple[Choice, Delta] | None = None
+        try:
+            for request_id, event in events:
+                choice, delta = self._added(request_id, event)
+                if last and self._form.joins and last[0] is choice and last[1].is_round and delta.is_round:
+                    last = choice, last[1].then(delta)
+                    continue
+                if last:
+                    yield last
+                last = choice, delta
+        except ApiError:
+            if last:
+                yield last
+            raise
+        if last:
+            yield last
 
     async def _send_whole(self, call: Call, send: Send) -> None:
         deltas: dict[str, list[Delta]] = {request.request_id: [] for request in self._requests}

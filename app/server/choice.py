@@ -39,6 +39,15 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...] = ()
     ending: str | None = None
 
+    @property
+    def is_round(self) -> bool:
+        """Whether it is of a round."""
+        return isinstance(self.event, Round)
+
+    def then(self, later: Delta) -> Delta:
+        """Both at once."""
+        return Delta(later.event, self.text + later.text, self.logprobs + later.logprobs, later.ending)
+
 
 class Choice:
     """Running state of one choice.

@@ -38,6 +38,11 @@ class Format(ABC):
         self._around: dict[int, tuple[str, str]] = {}
         """Of each choice, what stands before and behind the text in a chunk that has nothing else to say."""
 
+    @property
+    def joins(self) -> bool:
+        """Whether a chunk may say what several rounds add: none has a record to carry."""
+        return not self._speculation
+
     def chunk(self, choice: Choice, delta: Delta) -> bytes:
         """The chunk of a stream for one event; empty if it has nothing to say."""
         opens = isinstance(delta.event, Admitted) and self.opens
