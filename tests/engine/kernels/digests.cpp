@@ -206,6 +206,90 @@ uint64_t samples(uint64_t hash) {
     return hash;
 }
 
+// Trees that a head of one layer grows: of the likeliest tokens, and of drawn ones.
+uint64_t growths(uint64_t hash) {
+    constexpr int32_t hidden = 64, heads = 2, size = 32, inner = 96, words = 300, slots = 2, columns = 64, taps = 2;
+    constexpr int32_t read_tokens = 5, longest = 8, branches = 3, edge_count = 3;
+    const std::vector<float> norm = random_floats(hidden, 1.5f);
+    const std::vector<float> cosines = random_floats(columns * size / 2), sines = random_floats(columns * size / 2);
+    const sk_rope rope = {cosines.data(), sines.data(), columns, size / 2};
+    sk_layer layer{};
+    for (sk_matrix* each : {&layer.query, &layer.key, &layer.value, &layer.output})
+        *each = random_matrix(SK_Q4, hidden, hidden);
+    layer.gate = random_matrix(SK_Q8, inner, hidden);
+    layer.up = random_matrix(SK_Q8, inner, hidden);
+    layer.down = random_matrix(SK_Q8, hidden, inner);
+    layer.attention_norm = layer.mlp_norm = norm.data();
+    sk_head_model model{};
+    model.layer.layer_count = model.layer.rope_count = 1;
+    model.layer.hidden = hidden;
+    model.layer.heads = model.layer.key_heads = heads;
+    model.layer.head_size = size;
+    model.layer.intermediate = inner;
+    model.layer.vocabulary = words;
+    model.layer.activation = SK_SILU;
+    model.layer.epsilon = 1e-5f;
+    model.layer.attention_scale = 0.2f;
+    model.layer.embedding_scale = 1.0f;
+    model.layer.embedding = model.layer.output = random_matrix(SK_Q8, words, hidden);
+    model.layer.final_norm = norm.data();
+    model.layer.layers = &layer;
+    model.layer.ropes = &rope;
+    model.fuse = random_matrix(SK_Q8, hidden, taps * hidden);
+    model.again = random_matrix(SK_Q8, hidden, hidden);
+    model.token = random_matrix(SK_Q4, hidden, hidden);
+    model.tap_count = taps;
+    sk_head* head = sk_head_new(&model);
+    std::vector<float> states(slots * columns * hidden), q(slots * longest * words);
+    std::vector<uint16_t> keys(slots * columns * hidden), values(keys.size());
+    sk_head_attach(head, slots, columns, states.data(), keys.data(), values.data());
+    std::vector<int64_t> known(words), drafted(slots * 3 * longest);
+    for (int64_t i = 0; i < words; i++) known[size_t(i)] = i;
+    const int64_t ids[] = {3, 1, 4, 1, 5};
+    const double passes[] = {0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.14, 0.16}, rates[] = {0.3, 0.5, 0.7, 0.9};
+    const double edges[] = {0.01, 0.05, 0.3};
+    const sk_sampling sampling = {0.9, 0.95, 0, -INFINITY, 0};
+    std::vector<float> tapped[slots];
+    sk_read read[slots];
+    sk_growth rows[slots]{};
+    for (int32_t slot = 0; slot < slots; slot++) {
+        tapped[slot] = random_floats(read_tokens * taps * hidden);
+        read[slot] = {slot, 0, read_tokens, tapped[slot].data()};
+        rows[slot].slot = slot;
+        rows[slot].begin = 1;
+        rows[slot].end = 1 + read_tokens;
+        rows[slot].depth = 4;
+        rows[slot].line = 2;
+        rows[slot].ids = ids;
+        rows[slot].passes = passes;
+        rows[slot].rates = rates;
+        rows[slot].step = 0.02;
+        rows[slot].sampling = slot ? &sampling : nullptr;
+        rows[slot].seed = 7;
+        rows[slot].number = 3;
+        rows[slot].q = q.data() + slot * longest * words;
+        rows[slot].drafted = drafted.data() + slot * 3 * longest;
+    }
+    sk_growing growing{};
+    growing.row_count = growing.read_count = slots;
+    growing.rows = rows;
+    growing.read = read;
+    growing.known = known.data();
+    growing.edges = edges;
+    growing.edge_count = edge_count;
+    growing.longest = longest;
+    growing.branches = branches;
+    growing.least = 0.01;
+    growing.hope = 0.8;
+    growing.threads = 2;
+    if (!sk_head_grow(head, &growing)) printf("%s\n", sk_error());
+    const std::vector<float> found(drafted.begin(), drafted.end());
+    hash = digest(digest(digest(hash, states), found), q);
+    hash = digest(hash, {float(rows[0].count), float(rows[1].count), float(growing.steps)});
+    sk_head_free(head);
+    return hash;
+}
+
 }  // namespace
 
 int main() {
@@ -214,7 +298,7 @@ int main() {
         sk_use(variant);
         state = 1;
         const uint64_t layers = linear_layers(14695981039346656037ull);
-        const uint64_t all = samples(passes(layers));
+        const uint64_t all = growths(samples(passes(layers)));
         printf("%s %016llx\n", std::string(sk_variant()).c_str(), (unsigned long long)all);
     }
     for (Packed* packed : kept) delete packed;
