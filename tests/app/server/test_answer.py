@@ -1,4 +1,4 @@
-"""Streamed answers of which the rest comes while a client takes its time with the beginning."""
+"""Streamed answers of which the rest comes while a client takes its time with the beginning: in how many chunks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def said(text: str) -> Round:
     return Round("r", 0, 3, "none", 0, (), (), (), (), (), 0, 5, Fate.PLAIN, (), text, 0.0, 0.0, 0.0, 0.0, 1)
 
 
-def streamed(*rest: Event) -> list[Any]:
+def streamed(*rest: Event, speculation: bool = False) -> list[Any]:
     """What is sent of a reply whose rest comes while the first delivery is being sent."""
     calls, sent = OneCall(), []
 
@@ -47,7 +47,7 @@ def streamed(*rest: Event) -> list[Any]:
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    form = CompletionFormat("call", "model", 7, speculation=False, with_logprobs=False)
+    form = CompletionFormat("call", "model", 7, speculation=speculation, with_logprobs=False)
     answer = Answer(calls, [Request("r", prompt="x")], form, 1, stream=True, usage=False, top=None)  # type: ignore[arg-type]
     asyncio.run(answer({}, receive, send))
     assert b'"text":"first"' in sent[1]["body"]
@@ -60,6 +60,18 @@ def test_the_last_text_is_sent_to_a_slow_client() -> None:
     assert '"text":" second"' in text
     assert '"finish_reason":"stop"' in end
     assert done == "[DONE]"
+
+
+def test_rounds_that_come_together_are_one_chunk() -> None:
+    text, _, done = streamed(said(" second"), said(" third"), Finished("r", FinishReason.EOS, "", "", 0.0))
+    assert '"text":" second third"' in text
+    assert done == "[DONE]"
+
+
+def test_rounds_that_come_together_are_a_chunk_each_where_records_are_asked_for() -> None:
+    ending = Finished("r", FinishReason.EOS, "", "", 0.0)
+    chunks = streamed(said(" second"), said(" third"), ending, speculation=True)
+    assert ['"text":" second"' in chunks[0], '"text":" third"' in chunks[1]] == [True, True]
 
 
 def test_text_that_comes_with_an_error_is_sent_before_it() -> None:
