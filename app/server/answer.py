@@ -93,7 +93,7 @@ class Answer:
             await send({"type": "http.response.body", "body": bytes(body), "more_body": not last})
 
     def _merged(self, events: Sequence[tuple[str, Event]]) -> Iterator[tuple[Choice, Delta]]:
-        """What events add; a choice's rounds in one piece, but where chunks carry records.
+        """What events add; a choice's rounds in one piece, except where chunks carry records.
 
         Raises:
             ApiError: a request has failed.
