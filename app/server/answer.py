@@ -98,22 +98,20 @@ class Answer:
         Raises:
             ApiError: a request has failed.
         """
-        last: tuple[Choice, Delta] | None = None
+        rounds: dict[Choice, Delta] = {}  # what they have added that is not given yet: choices take turns
         try:
             for request_id, event in events:
                 choice, delta = self._added(request_id, event)
-                if last and self._form.joins and last[0] is choice and last[1].is_round and delta.is_round:
-                    last = choice, last[1].then(delta)
+                if self._form.joins and delta.is_round:
+                    rounds[choice] = rounds[choice].then(delta) if choice in rounds else delta
                     continue
-                if last:
-                    yield last
-                last = choice, delta
+                if choice in rounds:
+                    yield choice, rounds.pop(choice)
+                yield choice, delta
         except ApiError:
-            if last:
-                yield last
+            yield from rounds.items()
             raise
-        if last:
-            yield last
+        yield from rounds.items()
 
     async def _send_whole(self, call: Call, send: Send) -> None:
         deltas: dict[str, list[Delta]] = {request.request_id: [] for request in self._requests}

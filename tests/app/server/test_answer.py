@@ -9,7 +9,7 @@ from typing import Any
 from specchat.app.server.answer import Answer
 from specchat.app.server.calls import Call
 from specchat.app.server.formats import CompletionFormat
-from specchat.engine import Admitted, Event, Fate, Finished, FinishReason, Request, Round
+from specchat.engine import Admitted, Fate, Finished, FinishReason, Request, Round
 
 
 class OneCall:
@@ -20,9 +20,9 @@ class OneCall:
         self.deliver(Admitted("r", 1, 0, 0.0, 0.0), said("first"))
         return self.call
 
-    def deliver(self, *events: Event) -> None:
+    def deliver(self, *events: Admitted | Round | Finished) -> None:
         for event in events:
-            self.call.add("r", event)
+            self.call.add(event.request_id, event)
 
     def check_alive(self) -> list[str]:
         return []
@@ -31,12 +31,12 @@ class OneCall:
         """Nothing is open."""
 
 
-def said(text: str) -> Round:
-    return Round("r", 0, 3, "none", 0, (), (), (), (), (), 0, 5, Fate.PLAIN, (), text, 0.0, 0.0, 0.0, 0.0, 1)
+def said(text: str, request_id: str = "r") -> Round:
+    return Round(request_id, 0, 3, "none", 0, (), (), (), (), (), 0, 5, Fate.PLAIN, (), text, 0.0, 0.0, 0.0, 0.0, 1)
 
 
-def streamed(*rest: Event, speculation: bool = False) -> list[Any]:
-    """What is sent of a reply whose rest comes while the first delivery is being sent."""
+def streamed(*rest: Admitted | Round | Finished, speculation: bool = False, choices: str = "r") -> list[Any]:
+    """What is sent of a reply whose rest comes while the first delivery, of its first choice, is being sent."""
     calls, sent = OneCall(), []
 
     async def send(message: Any) -> None:
@@ -48,7 +48,8 @@ def streamed(*rest: Event, speculation: bool = False) -> list[Any]:
         await asyncio.Event().wait()
 
     form = CompletionFormat("call", "model", 7, speculation=speculation, with_logprobs=False)
-    answer = Answer(calls, [Request("r", prompt="x")], form, 1, stream=True, usage=False, top=None)  # type: ignore[arg-type]
+    requests = [Request(choice, prompt="x") for choice in choices]
+    answer = Answer(calls, requests, form, 1, stream=True, usage=False, top=None)  # type: ignore[arg-type]
     asyncio.run(answer({}, receive, send))
     assert b'"text":"first"' in sent[1]["body"]
     assert [message["more_body"] for message in sent[1:]] == [True, False]
@@ -68,6 +69,14 @@ def test_rounds_that_come_together_are_one_chunk() -> None:
     assert done == "[DONE]"
 
 
+def test_rounds_of_several_choices_are_one_chunk_of_each() -> None:
+    rounds = [said(text, choice) for text in (" second", " third") for choice in "rs"]
+    endings = [Finished(choice, FinishReason.EOS, "", "", 0.0) for choice in "rs"]
+    one, one_ends, other, other_ends, done = streamed(*rounds, *endings, choices="rs")
+    assert ['"index":0,"text":" second third"' in one, '"index":1,"text":" second third"' in other] == [True, True]
+    assert ['"index":0,"text":""' in one_ends, '"index":1,"text":""' in other_ends, done] == [True, True, "[DONE]"]
+
+
 def test_rounds_that_come_together_are_a_chunk_each_where_records_are_asked_for() -> None:
     ending = Finished("r", FinishReason.EOS, "", "", 0.0)
     chunks = streamed(said(" second"), said(" third"), ending, speculation=True)
@@ -78,3 +87,9 @@ def test_text_that_comes_with_an_error_is_sent_before_it() -> None:
     text, error = streamed(said(" second"), Finished("r", FinishReason.ERROR, "", "out of memory", 0.0))
     assert '"text":" second"' in text
     assert "out of memory" in error
+
+
+def test_the_text_of_every_choice_is_sent_before_an_error() -> None:
+    failure = Finished("s", FinishReason.ERROR, "", "out of memory", 0.0)
+    one, other, error = streamed(said(" second"), said(" other", "s"), said(" third"), failure, choices="rs")
+    assert ['"text":" second third"' in one, '"text":" other"' in other, "out of memory" in error] == [True] * 3
