@@ -100,7 +100,7 @@ class Card(Widget):
 
     def row(self, figure: Figure, value: str, part: str = "") -> Text:
         """A figure behind its name; what does not fit is cut."""
-        value = cut(escape_controls(value), self.inner - LABEL)
+        value = cut(one_line(value), self.inner - LABEL)
         return Text.assemble(self.label(figure.label.ljust(LABEL)), (value, self.style(part) if part else Style.null()))
 
     def meter(self, share: float | None, width: int, part: str = "full") -> Text:
@@ -112,13 +112,18 @@ class Card(Widget):
         """A text in as many lines as it needs."""
         lines: list[Text] = []
         line = ""
-        for word in escape_controls(text).split(" "):
+        for word in one_line(text).split(" "):
             if line and cell_len(f"{line} {word}") > self.inner:
                 lines.append(Text(line, self.style(part)))
                 line = word
             else:
                 line = f"{line} {word}" if line else word
         return [*lines, Text(line, self.style(part))]
+
+
+def one_line(text: str) -> str:
+    """The text with signs for what steers a terminal, line ends and tabs among it: it is drawn as it stands."""
+    return escape_controls(text).replace("\n", "↵").replace("\t", "⇥")
 
 
 def cut(text: str, width: int) -> str:

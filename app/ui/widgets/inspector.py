@@ -13,10 +13,9 @@ from textual.events import Resize
 from specchat.app.chat.chosen import CHOSEN
 from specchat.app.chat.computed import Computed
 from specchat.app.chat.reply import Reply
-from specchat.app.sanitize import escape_controls
 from specchat.app.sources.observed import drawn_text
 from specchat.app.ui.widgets import definitions as d
-from specchat.app.ui.widgets.card import Card, cut
+from specchat.app.ui.widgets.card import Card, cut, one_line
 from specchat.app.ui.widgets.figures import FATES, UNTOLD, duration
 from specchat.app.ui.widgets.token_cursor import Spot
 from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
@@ -234,7 +233,7 @@ class Inspector(Container):
 
 def shown(text: str) -> str:
     """A token's text with signs for what would not be seen."""
-    seen = escape_controls(text).replace("\n", "↵").replace("\t", "⇥")
+    seen = one_line(text)
     stripped = seen.lstrip(" ")
     return "␣" * (len(seen) - len(stripped)) + stripped if stripped else "␣" * len(seen) or "∅"
 

@@ -11,11 +11,10 @@ from textual.containers import Container
 from textual.events import Click
 
 from specchat.app.chat.reply import Reply
-from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import AUTO
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.widgets import definitions as d
-from specchat.app.ui.widgets.card import LABEL, Card, cut
+from specchat.app.ui.widgets.card import LABEL, Card, cut, one_line
 from specchat.app.ui.widgets.figures import NOTHING, duration, kept_of_drafted, percent, rate, size, sparkline, times
 from specchat.engine import Metrics, Ready, Speedup
 
@@ -121,7 +120,7 @@ class AcceptanceCard(ReplyCard):
         counts = self.metrics.by_draft
         if len(counts) < 2:
             return self._padded([], DRAFTS if self.drafter == COMBINED else 0)
-        names = [escape_controls(name) for name in counts]
+        names = [one_line(name) for name in counts]
         values = [
             f"{percent(accepted / tested if tested else None)} of {tested}" for tested, accepted in counts.values()
         ]

@@ -6,6 +6,7 @@ The trace comes from a llama.cpp server: specchat ask --attach URL --trace.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,17 @@ async def test_tokens_are_told_apart_when_the_server_tells(tmp_path: Path) -> No
         assert "observed" in said(stage, Speed)
         assert "vLLM" in said(stage, SetUpCard)
         assert any("One two three┊ four" in line for line in lines_of(stage))
+
+
+async def test_a_name_with_line_ends_stays_on_its_line(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.engine = RecordedEngine([replace(READY, target="m\nn\to")])
+    async with stage.app.run_test(size=(140, 40)) as pilot:
+        await stage.ready(pilot)
+        card = stage.app.screen.query_one(SetUpCard)
+        drawn = [card.render_line(y).text for y in range(card.size.height)]
+        assert sum(line.startswith("target       m↵n⇥o ") for line in drawn) == 1
+        assert not set("".join(drawn)) & set("\n\t")
 
 
 async def test_sums_are_shown_where_only_they_are_told(tmp_path: Path) -> None:
