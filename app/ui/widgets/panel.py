@@ -28,8 +28,10 @@ UNSURE = 0.15
 """A measured speedup with an error of so much is not shown yet."""
 SAID, DRAFTS, GAIN = 2, 2, 6
 """Lines for what became of the drafted tokens, for each of several drafts, and for a speedup that is measured."""
-COMBINED = "combined"
-"""The drafter that puts several drafts together."""
+SEVERAL = ("combined", "merged")
+"""The drafters that put several drafts together."""
+NONE = "none"
+"""The drafter that a reply has where nothing is drafted."""
 
 
 class ReplyCard(Card):
@@ -50,14 +52,17 @@ class ReplyCard(Card):
     def drafting(self) -> bool:
         """Whether the reply runs, and drafts: lines that it may yet take are kept free, so that no card moves."""
         reply = self.reply
-        return reply.running and bool(reply.request_id) and self.drafter not in ("none", OBSERVED)
+        return reply.running and bool(reply.request_id) and self.drafter not in (NONE, OBSERVED)
 
     @property
     def drafter(self) -> str:
-        """The reply's drafter; what auto stands for until its first round says so."""
-        if self.reply.drafter == AUTO and self.ready is not None:
-            return next(iter(self.ready.drafters), AUTO)
-        return self.reply.drafter
+        """The reply's drafter; until its first round says so, what it will be for what was asked for."""
+        reply, ready = self.reply, self.ready
+        if reply.gamma == "0":
+            return NONE
+        if ready is not None and (ready.observed or reply.drafter == AUTO):
+            return next(iter(ready.drafters), reply.drafter)
+        return reply.drafter
 
     def _padded(self, rows: list[Text], lines: int) -> list[Text]:
         """As many lines as this may yet take, if the reply drafts."""
@@ -119,7 +124,7 @@ class AcceptanceCard(ReplyCard):
         """Acceptance of each draft, where several were put together."""
         counts = self.metrics.by_draft
         if len(counts) < 2:
-            return self._padded([], DRAFTS if self.drafter == COMBINED else 0)
+            return self._padded([], DRAFTS if self.drafter in SEVERAL else 0)
         names = [one_line(name) for name in counts]
         values = [
             f"{percent(accepted / tested if tested else None)} of {tested}" for tested, accepted in counts.values()
@@ -188,7 +193,7 @@ class SetUpCard(ReplyCard):
     def rows(self) -> list[Text]:
         """The set-up of the reply."""
         s, ready = self.metrics, self.ready
-        asked = self.reply.gamma if self.reply.drafter not in ("", "none", OBSERVED) else ""
+        asked = self.reply.gamma if self.reply.drafter not in ("", NONE, OBSERVED) else ""
         drafting = f"{self.reply.drafter} · γ {asked}" if asked else self.reply.drafter
         prompt = f"{s.prompt_tokens} tok, {s.reused_tokens} reused" if s.prompt_tokens else NOTHING
         rows = [self.row(d.DRAFTER, drafting or NOTHING)]

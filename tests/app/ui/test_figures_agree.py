@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from textual.geometry import Offset
 from textual.pilot import Pilot
 
 from specchat.app.ui.widgets.panel import AcceptanceCard, SetUpCard, Speed
 from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Round
+from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage
 from tests.app.views import WIDE, Replay
+from tests.engine.records import make_round
 
 
 def line_figures(stage: Stage) -> tuple[str, ...] | None:
@@ -28,6 +32,11 @@ def panel_figures(stage: Stage) -> tuple[str, ...]:
     assert tau
     assert acceptance
     return tau.group(1), acceptance.group(1)
+
+
+def places_of(stage: Stage) -> list[Offset]:
+    """Where the cards stand."""
+    return [stage.app.screen.query_one(card).region.offset for card in (AcceptanceCard, Speed, SetUpCard)]
 
 
 async def test_line_and_panel_agree_in_every_frame(tmp_path: Path) -> None:
@@ -58,9 +67,27 @@ async def test_figures_stay_in_their_place_while_a_reply_runs(tmp_path: Path) ->
                 stage.engine.give(rounds)
             await stage.settle(pilot)
             await stage.counted(pilot)
-            places.append([stage.app.screen.query_one(card).region.offset for card in (AcceptanceCard, Speed)])
+            places.append(places_of(stage)[:2])
         assert panel_figures(stage)[1] != "–"
         assert places == places[:1] * 4
+
+
+async def test_no_lines_are_kept_where_nothing_will_be_drafted(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, gamma=0)
+    stage.engine = RecordedEngine([plain(record) if isinstance(record, Round) else record for record in trace()])
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot)
+        before = places_of(stage)
+        stage.engine.give(15)
+        await stage.settle(pilot)
+        assert stage.app.screen.query_one(AcceptanceCard).metrics.emitted
+        assert places_of(stage) == before
+
+
+def plain(record: Round) -> Round:
+    """A round without a draft in the place of this one."""
+    return make_round(drafted=0, number=record.number, at=record.at, request_id=record.request_id)
 
 
 async def test_the_speed_of_now_is_empty_when_nothing_runs(tmp_path: Path) -> None:

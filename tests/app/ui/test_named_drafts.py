@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from rich.cells import cell_len
 
 from specchat.app.chat.reply import Reply
@@ -29,6 +30,24 @@ def with_two(record: Round) -> Round:
     count = len(record.drafted)
     proposers = (Proposer(LONG, count, count), Proposer(SHORT, count, count // 2)) if count else ()
     return replace(record, proposers=proposers)
+
+
+@pytest.mark.parametrize("drafter", ["combined", "merged"])
+async def test_lines_are_kept_for_several_drafts(tmp_path: Path, drafter: str) -> None:
+    records = [
+        replace(record, drafter=drafter) if isinstance(record, Round) else record for record in records_of_two_drafts()
+    ]
+    stage = Stage(tmp_path, drafter=drafter, draft="one,other")
+    stage.engine = RecordedEngine(records)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot)
+        card = stage.app.screen.query_one(AcceptanceCard)
+        height = card.size.height
+        stage.engine.give(30)
+        await stage.settle(pilot)
+        assert len(card.metrics.by_draft) == 2
+        assert card.size.height == height
 
 
 async def test_the_drafts_of_a_token_and_what_each_is_worth(tmp_path: Path) -> None:
