@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import mul
 
 from specchat.engine.request import MAX_GAMMA
@@ -77,17 +78,18 @@ class Prior:
     """
 
     def __init__(self, base: Sequence[float] = EVEN) -> None:
-        self._base = base
-        self._learnt = list(base)
+        self._kept = [_OPEN_MIND * each for each in base]
         self._rounds = 0
         self.weights = list(base)
 
     def learn(self, belief: Sequence[float]) -> None:
-        """Move towards the belief of a row that has just been tested."""
+        """Move towards the belief of a row that has just been tested, as far as the base leaves room for it."""
         self._rounds += 1
         step = max(_LEARN, 1 / (50 + self._rounds))
-        self._learnt = [a + step * (b - a) for a, b in zip(self._learnt, belief, strict=True)]
-        self.weights = [(1 - _OPEN_MIND) * a + _OPEN_MIND * b for a, b in zip(self._learnt, self._base, strict=True)]
+        self.weights = [
+            weight + step * ((1 - _OPEN_MIND) * each + kept - weight)
+            for weight, each, kept in zip(self.weights, belief, self._kept, strict=True)
+        ]
 
 
 class Calibration:
@@ -140,6 +142,8 @@ class AcceptanceModel:
         self._means: dict[int, list[float]] = {}
         self._offered: dict[int, list[float]] = {}
         """`survival` of what is offered for each γ, while nothing has been learnt."""
+        self._best: dict[int, list[float]] = {}
+        """`best_case` of each length, likewise."""
         self._round = 0
         self._touched = dict.fromkeys(priors, 0)
         """Per bucket, the round up to which its belief takes in that the text may have changed."""
@@ -182,8 +186,13 @@ class AcceptanceModel:
 
     def best_case(self, count: int) -> list[float]:
         """`survival` of a draft not yet made, at its best: all tokens in the most promising bucket."""
-        if self.by_position:
-            return self.survival([0] * count)
+        self._forget_stale()
+        known = self._best.get(count)
+        if known is None:
+            known = self._best[count] = self.survival([0] * count) if self.by_position else self._most_promising(count)
+        return known
+
+    def _most_promising(self, count: int) -> list[float]:
         best = max(self._beliefs, key=lambda bucket: self._mean_power(bucket, 1))
         self._mean_power(best, count)
         chances = self._means[best][1 : count + 1]
@@ -192,13 +201,18 @@ class AcceptanceModel:
 
     def offered(self, gamma: int) -> list[float]:
         """`survival` of what is offered for a γ."""
-        if not self._round % _STALE:
-            self._offered.clear()
+        self._forget_stale()
         known = self._offered.get(gamma)
         if known is None:
             assert self.offers is not None
             known = self._offered[gamma] = self.survival(*self.offers(gamma)) if gamma else []
         return known
+
+    def _forget_stale(self) -> None:
+        """Chances that were worked out before the text may have changed count no more."""
+        if not self._round % _STALE:
+            self._offered.clear()
+            self._best.clear()
 
     @property
     def _factor(self) -> float:
@@ -214,30 +228,25 @@ class AcceptanceModel:
         if not judged.buckets:
             return
         self._offered.clear()
+        self._best.clear()
         hits, misses = judged.tested(self.keys(judged.buckets))
         if self._calibration:
             self._calibration.learn(len(hits), sum(self._mean_power(bucket, 1) for bucket in (*hits, *misses)))
         share = _SHARE if self.by_position else 0.0
         for bucket in self._beliefs if self.by_position else dict.fromkeys((*hits, *misses)):
-            hit, miss = (sum(1.0 if key == bucket else share for key in keys) for keys in (hits, misses))
-            self._refresh(bucket)
-            belief = [
-                b * level**hit * lost**miss
-                for b, level, lost in zip(self._beliefs[bucket], _LEVELS, _MISSES, strict=True)
-            ]
+            hit, miss = ((1 - share) * keys.count(bucket) + share * len(keys) for keys in (hits, misses))
+            belief = [b * likely for b, likely in zip(self._current(bucket), _likelihood(hit, miss), strict=True)]
             total = sum(belief)
             self._beliefs[bucket] = belief = [b / total for b in belief]
             if bucket in hits or bucket in misses:
                 self._priors[bucket].learn(belief)
 
-    def _refresh(self, bucket: int) -> None:
-        """Take in that the text may have changed in any of the rounds since the last time."""
+    def _current(self, bucket: int) -> list[float]:
+        """The belief now: in any of the rounds since it was last looked at the text may have changed."""
         changed = 1 - (1 - _HAZARD) ** (self._round - self._touched[bucket])
         self._touched[bucket] = self._round
-        self._beliefs[bucket] = [
-            b + changed * (p - b) for b, p in zip(self._beliefs[bucket], self._priors[bucket].weights, strict=True)
-        ]
         self._means.pop(bucket, None)
+        return [b + changed * (p - b) for b, p in zip(self._beliefs[bucket], self._priors[bucket].weights, strict=True)]
 
     def keys(self, buckets: Sequence[int]) -> Sequence[int]:
         """Belief key per token: its confidence bucket, or its draft position."""
@@ -248,10 +257,16 @@ class AcceptanceModel:
     def _mean_power(self, bucket: int, n: int) -> float:
         """E[αⁿ] under the belief, worked out when that has changed."""
         if self._round - self._touched[bucket] >= _STALE:
-            self._refresh(bucket)
+            self._beliefs[bucket] = self._current(bucket)
         means = self._means.get(bucket)
         if means is None:
             means = self._means[bucket] = [1.0]
         while len(means) <= n:
             means.append(sum(map(mul, self._beliefs[bucket], _POWERS[len(means)])))
         return means[n]
+
+
+@lru_cache(maxsize=1024)
+def _likelihood(hits: float, misses: float) -> list[float]:
+    """Of so many accepted tokens and so many refused ones, at each level."""
+    return [level**hits * miss**misses for level, miss in zip(_LEVELS, _MISSES, strict=True)]

@@ -14,7 +14,9 @@ from specchat.engine.speculation.gamma.pass_curve import PassCurve
 _WINDOW = 15
 """Measurements a median is taken of."""
 _LATE = 32
-"""Passes that may wait until somebody asks: beside passes of milliseconds taking in each one at once is felt."""
+"""Passes that may wait until somebody asks: beside passes of milliseconds taking in each one by itself is felt."""
+_FEW = 8
+"""Passes by which the doubt about the curve hardly changes."""
 _PRIOR_DRAFT = 0.05
 """Cost ratio c of a drafter that has never run: low enough to be tried."""
 
@@ -95,7 +97,8 @@ class LatencyModel:
 
     def doubt(self, rows: int, width: int) -> float:
         """Standard deviation of log(verify(width) / verify(plain)): by which factor, roughly, it may be wrong."""
-        self._take_in()
+        if len(self._waiting) > min(self.changes // _LATE, _FEW):
+            self._take_in()
         curve = self._passes.get(rows) or PassCurve()
         return curve.doubt(self._padded(width), self._padded(self.plain_width(rows)))
 
@@ -120,12 +123,15 @@ class LatencyModel:
         return rest.value if rest else 0.0
 
     def _take_in(self) -> None:
-        """Learn from the passes that have waited."""
+        """Learn from the passes that have waited, those of one batch size and width together."""
         waiting, self._waiting = self._waiting, []
+        alike: dict[tuple[int, int], list[float]] = {}
         for rows, width, seconds in waiting:
+            alike.setdefault((rows, self._padded(width)), []).append(seconds)
+        for (rows, padded), several in alike.items():
             if rows not in self._passes:
                 self._passes[rows] = PassCurve(_nearest(self._passes, rows))
-            self._passes[rows].observe(self._padded(width), seconds)
+            self._passes[rows].observe(padded, several)
 
     def _learn_draft(self, drafter: str, rows: int, steps: int, seconds: float) -> None:
         self.changes += 1

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
+from statistics import median_low
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 KNOTS: Final = (1, 2, 3, 5, 9, 13, 17, 33, 65)
 """Widths whose log times are the filter's state; beyond the last, time is in proportion to width."""
@@ -46,69 +45,75 @@ _TOO_FAST = 3.0
 """Standard deviations beyond which a fast pass makes the level start anew."""
 
 _N = len(KNOTS)
-Floats = NDArray[np.float64]
 
 
 class PassCurve:
-    """The curve of one batch size.
+    """The curve of one batch size. Lists, not arrays: beside a pass, which leaves nothing in the caches, each call into
+    NumPy is felt.
 
     Args:
         like: a curve of another batch size, to start from its shape.
     """
 
     def __init__(self, like: PassCurve | None = None) -> None:
-        self._state: Floats = like._state.copy() if like else _SLOPE * np.array(_PLACES)
-        self._p: Floats = _PRIOR.copy()
+        self._state: list[float] = like._state if like else [_SLOPE * place for place in _PLACES]
+        self._p = _PRIOR
 
-    def observe(self, width: int, seconds: float) -> None:
-        """One Kalman step, the innovation cut off where the pass was held up."""
-        p = self._p
-        p += _DRIFT
-        weights = _weights(width)
-        surprise = math.log(max(seconds, 1e-9) / _beyond(width)) - float(self._state @ weights)
-        p_phi = p @ weights
-        variance = float(p_phi @ weights) + _NOISE
-        if surprise < -_TOO_FAST * math.sqrt(variance):
+    def observe(self, width: int, seconds: Sequence[float]) -> None:
+        """One Kalman step for passes of one width, each innovation cut off where the pass was held up."""
+        count, (left, right, share) = len(seconds), _between(width)
+        p = [
+            [each + count * drift for each, drift in zip(*rows, strict=True)]
+            for rows in zip(self._p, _DRIFT, strict=True)
+        ]
+        p_phi = [(1 - share) * row[left] + share * row[right] for row in p]
+        known = (1 - share) * p_phi[left] + share * p_phi[right]
+        expected = math.log(_beyond(width)) + self._at(left, right, share)
+        surprises = [math.log(max(each, 1e-9)) - expected for each in seconds]
+        if min(surprises) < -_TOO_FAST * math.sqrt(known + _NOISE):
             # Nothing runs faster than it can: what the level was learnt from must have been held up.
-            p += _LEVEL_VARIANCE
-            p_phi += _LEVEL_VARIANCE
-            variance += _LEVEL_VARIANCE
-        gain = p_phi / variance
-        self._state += gain * min(surprise, _HELD_UP * math.sqrt(variance))
-        p -= gain[:, None] * p_phi
+            p = [[each + _LEVEL_VARIANCE for each in row] for row in p]
+            p_phi = [each + _LEVEL_VARIANCE for each in p_phi]
+            known += _LEVEL_VARIANCE
+        most = min(_HELD_UP * math.sqrt(known + _NOISE), median_low(surprises) + _HELD_UP * math.sqrt(_NOISE))
+        surprise = sum(min(each, most) for each in surprises) / count
+        gain = [each / (known + _NOISE / count) for each in p_phi]
+        self._state = [each + more * surprise for each, more in zip(self._state, gain, strict=True)]
+        self._p = [
+            [each - more * phi for each, phi in zip(row, p_phi, strict=True)] for row, more in zip(p, gain, strict=True)
+        ]
 
     def seconds_up_to(self, width: int) -> list[float]:
         """The median times of passes over 1, 2, … tokens; they never fall."""
-        # Without arrays: beside a pass, which leaves nothing in the caches, each call into numpy is felt.
-        state: list[float] = self._state.tolist()
-        state.append(0.0)
-        times = (
-            math.exp((1 - share) * state[left] + share * state[left + 1]) * beyond
-            for left, share, beyond in _up_to(width)
-        )
+        times = (math.exp(self._at(*place)) * beyond for place, beyond in _up_to(width))
         return list(accumulate(times, max))
 
     def doubt(self, width: int, beside: int = 1) -> float:
         """Standard deviation of the logarithm of time(width) / time(beside)."""
-        weights = _weights(width) - _weights(beside)
-        return math.sqrt(max(0.0, float(weights @ self._p @ weights)))
+        one, other = _between(width), _between(beside)
+        variance = self._covariance(one, one) + self._covariance(other, other) - 2 * self._covariance(one, other)
+        return math.sqrt(max(0.0, variance))
+
+    def _at(self, left: int, right: int, share: float) -> float:
+        """Log seconds between two knots."""
+        return (1 - share) * self._state[left] + share * self._state[right]
+
+    def _covariance(self, one: tuple[int, int, float], other: tuple[int, int, float]) -> float:
+        """Of the log times at two places between knots."""
+        (left, right, share), (a, b, part) = one, other
+        ahead, behind = self._p[left], self._p[right]
+        return (1 - share) * ((1 - part) * ahead[a] + part * ahead[b]) + share * (
+            (1 - part) * behind[a] + part * behind[b]
+        )
 
 
 @lru_cache(maxsize=1024)
-def _weights(width: int) -> Floats:
-    """[knots], how the log time of a width is interpolated."""
-    weights = np.zeros(_N + 1)
-    left, share = _between(width)
-    weights[left : left + 2] = 1 - share, share
-    return weights[:_N]
-
-
-def _between(width: int) -> tuple[int, float]:
-    """The last knot that is no wider, and how far on the way to the next one a width is."""
+def _between(width: int) -> tuple[int, int, float]:
+    """The last knot that is no wider, the one behind it, and how far on the way to that a width is."""
     left = bisect_right(KNOTS, width) - 1
     if left == _N - 1:
-        return left, 0.0
-    return left, (width - KNOTS[left]) / (KNOTS[left + 1] - KNOTS[left])
+        return left, left, 0.0
+    return left, left + 1, (width - KNOTS[left]) / (KNOTS[left + 1] - KNOTS[left])
 
 
 def _beyond(width: int) -> float:
@@ -117,9 +122,9 @@ def _beyond(width: int) -> float:
 
 
 @lru_cache
-def _up_to(width: int) -> list[tuple[int, float, float]]:
+def _up_to(width: int) -> list[tuple[tuple[int, int, float], float]]:
     """`_between` and `_beyond` of the widths 1, 2, …"""
-    return [(*_between(each), _beyond(each)) for each in range(1, width + 1)]
+    return [(_between(each), _beyond(each)) for each in range(1, width + 1)]
 
 
 def _prior(i: int, j: int) -> float:
@@ -131,5 +136,5 @@ def _prior(i: int, j: int) -> float:
 
 _PLACES: Final = tuple(min(knot, _STEEP) - 1 + _STEEP * math.log(max(knot / _STEEP, 1)) for knot in KNOTS)
 """Of the knots, on a scale on which log time is expected to be a straight line."""
-_PRIOR: Final = np.array([[_prior(i, j) for j in range(_N)] for i in range(_N)])
-_DRIFT: Final = np.array([[_LEVEL_DRIFT + _SHAPE_DRIFT * min(i, j) for j in range(_N)] for i in range(_N)])
+_PRIOR: Final = [[_prior(i, j) for j in range(_N)] for i in range(_N)]
+_DRIFT: Final = [[_LEVEL_DRIFT + _SHAPE_DRIFT * min(i, j) for j in range(_N)] for i in range(_N)]

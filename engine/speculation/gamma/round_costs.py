@@ -13,7 +13,7 @@ _MOST = 64
 
 
 class RoundCosts:
-    """A view of the cost table: passes and the rest as they are now, draft steps as they are when asked for.
+    """A view of the cost table: passes and the rest as they are now, single draft steps as they are when asked for.
 
     The size of a round's drafts is the tokens of the longest one where passes are padded, else those of all rows.
 
@@ -30,6 +30,8 @@ class RoundCosts:
         """By size, the standard deviation of the logarithm of its pass against a plain one, when last looked at."""
         self._each: dict[int, list[float]] = {}
         """`verifying_each` as far as it was asked for."""
+        self._drafting: dict[tuple[str, int], float] = {}
+        """`drafting`, likewise."""
         plain, most = latency.plain_width(rows), max(limit, min(limit * rows, _MOST)) if self.ragged else limit
         seconds = latency.verify_up_to(rows, plain + most)[plain - 1 :]
         rest = latency.rest(rows)
@@ -73,7 +75,11 @@ class RoundCosts:
         return self._latency.further_step(drafter, self.rows) / self.plain_s
 
     def drafting(self, drafter: str, steps: int) -> float:
-        """So many draft steps."""
+        """So many draft steps, as they were when first asked for."""
         if not steps:
             return 0.0
-        return self._latency.first_step(drafter, self.rows) / self.plain_s + (steps - 1) * self.further_step(drafter)
+        known = self._drafting.get((drafter, steps))
+        if known is None:
+            first = self._latency.first_step(drafter, self.rows) / self.plain_s
+            known = self._drafting[drafter, steps] = first + (steps - 1) * self.further_step(drafter)
+        return known

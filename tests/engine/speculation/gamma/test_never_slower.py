@@ -271,10 +271,10 @@ def test_a_first_reply_that_drafts_would_slow_down_by_5_percent_loses_3_at_most(
 def test_short_replies_come_close_to_the_best_fixed_gamma(
     rows: int, step_s: Callable[[int], float], rate: float
 ) -> None:
-    cold, warm = speeds(rows, step_s, lambda machine: chains(machine, rate, 8))
+    cold, warm = speeds(rows, step_s, lambda machine: chains(machine, rate, 8), seeds=12)
     assert cold > plain(rows) / 1.03
     alone = rows == 1 and step_s is head_step
-    assert warm > (0.95 if alone else 0.93) * best_fixed(rows, rate, step_s)
+    assert warm > (0.95 if alone else 0.91) * best_fixed(rows, rate, step_s)
 
 
 @pytest.mark.slow
