@@ -26,8 +26,8 @@ class Card(Widget):
     """Lines of text in a frame. A line is drawn again only if it has changed."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "card--figure", "card--label", "card--full", "card--empty", "card--spark", "card--warning", "card--target",
-        "card--draft", "card--residual",
+        "card--figure", "card--label", "card--full", "card--empty", "card--spark", "card--target", "card--draft",
+        "card--residual",
     }  # fmt: skip
     ALLOW_SELECT = False
 

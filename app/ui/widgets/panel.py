@@ -28,6 +28,7 @@ UNSURE = 0.15
 """A measured speedup with an error of so much is not shown yet."""
 SAID, DRAFTS, GAIN = 2, 2, 6
 """Lines for what became of the drafted tokens, for each of several drafts, and for a speedup that is measured."""
+WARNING = "▲ slower than no drafts would be"
 SEVERAL = ("combined", "merged")
 """The drafters that put several drafts together."""
 NONE = "none"
@@ -153,6 +154,13 @@ class Speed(ReplyCard):
             *self._padded(self._gain(figures.gain), GAIN),
         ]
 
+    def update(self) -> None:
+        """Draw again what has changed; a warning is drawn in the frame, where it moves nothing."""
+        super().update()
+        slower = self._is_slower(self.reply.figures.gain)
+        if slower != bool(self.border_subtitle):
+            self.border_subtitle = WARNING if slower else ""
+
     def _gain(self, gain: Speedup | None) -> list[Text]:
         if self.metrics.observed:
             return self.sentence("observed: the server says nothing that α and a speedup could be reckoned from")
@@ -172,14 +180,13 @@ class Speed(ReplyCard):
             self.row(d.UNEVEN, _change(gain.acceptance), "label"),
             self.row(d.WIDER, _change(gain.passes), "label"),
             self.row(d.OVERHEAD, _change(gain.overhead), "label"),
-            *self._warning(gain),
         ]
 
-    def _warning(self, gain: Speedup) -> list[Text]:
-        slower = gain.measured * (1 + gain.error) < 1 and gain.measured < SLOWER
-        if not slower or self.reply.figures.counted_rounds < SURE:
-            return []
-        return self.sentence(f"▲ slower than no drafts would be: {times(gain.measured)}", "warning")
+    def _is_slower(self, gain: Speedup | None) -> bool:
+        """Whether drafts have made the reply slower, beyond doubt."""
+        if gain is None or gain.error >= UNSURE or self.metrics.observed or self.reply.figures.counted_rounds < SURE:
+            return False
+        return gain.measured * (1 + gain.error) < 1 and gain.measured < SLOWER
 
 
 class SetUpCard(ReplyCard):
