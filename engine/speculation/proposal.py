@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from specchat.engine.runner.tree import Tree, chain
 from specchat.engine.sampling.sampler import one_hot
 from specchat.engine.speculation.trials import Trials
 
+_HOST = torch.device("cpu")
 Offers = Callable[[int], tuple[Sequence[int], Tree]]
 """For a γ, the confidence bucket of each token and the tree that a drafter will draft, if known before drafting."""
 
@@ -89,12 +91,12 @@ class Draft:
         return replace(self, tokens=tokens, lengths=kept, trees=trees)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Proposal:
     """Drafts of all rows of a batch, for the target to verify."""
 
-    tokens: Tensor
-    """[B, K], int64, on the device; 0 beyond a row's length."""
+    drafted: list[list[int]] | Tensor
+    """Each row's tokens, for a target on the host; or `tokens`."""
     lengths: list[int]
     q: Tensor | None
     """[B, γ, V], float32, of chains; None if all are one-hot."""
@@ -108,6 +110,18 @@ class Proposal:
     """Rows (by index) whose trees were not drawn: the q of each of their tokens is one-hot."""
     trials: list[Trials | None] | None = None
     """Of trees that were merged; None for other rows, and if there are none."""
+
+    @cached_property
+    def tokens(self) -> Tensor:
+        """[B, K], int64, on the device; 0 beyond a row's length."""
+        return self.drafted if isinstance(self.drafted, Tensor) else _padded(self.drafted, _HOST)
+
+    @property
+    def on_host(self) -> list[list[int]]:
+        """Each row's tokens."""
+        if isinstance(self.drafted, list):
+            return self.drafted
+        return [tokens[:n] for tokens, n in zip(self.drafted.tolist(), self.lengths, strict=True)]
 
     def only(self, mine: Sequence[int]) -> Proposal:
         """The proposal restricted to some rows."""
@@ -144,12 +158,12 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
     """
     if len(drafts) == 1 and drafts[0][0] == list(range(rows)):
         draft = drafts[0][1]
-        tokens = _tensor(draft, device)
-        q = None if draft.q is None else draft.q[:, : tokens.shape[1]]
+        drafted = draft.tokens if device == _HOST and isinstance(draft.tokens, list) else _tensor(draft, device)
+        q = None if draft.q is None else draft.q[:, : max(draft.lengths)]
         trees = _trees(drafts, rows) if draft.trees else None
         trials = _trials(drafts, rows) if draft.trials else None
         certain = _certain(drafts) if trees else frozenset[int]()
-        return Proposal(tokens, draft.lengths, q, trees, draft.tree_q, draft.support, certain, trials)
+        return Proposal(drafted, draft.lengths, q, trees, draft.tree_q, draft.support, certain, trials)
     lengths = [0] * rows
     tokens = torch.zeros(rows, max((max(d.lengths) for _, d in drafts), default=0), dtype=torch.long, device=device)
     q = _room([draft.q for _, draft in drafts], rows, tokens.shape[1], device)
@@ -217,9 +231,14 @@ def _room(parts: Sequence[Tensor | None], rows: int, width: int, device: torch.d
 
 def _tensor(draft: Draft, device: torch.device) -> Tensor:
     """The draft's tokens [rows, N] on the device, N its longest."""
-    longest = max(draft.lengths)
     if isinstance(draft.tokens, Tensor):
-        return draft.tokens[:, :longest]
-    padded = [tokens + [0] * (longest - len(tokens)) for tokens in draft.tokens]
+        return draft.tokens[:, : max(draft.lengths)]
+    return _padded(draft.tokens, device)
+
+
+def _padded(tokens: Sequence[list[int]], device: torch.device) -> Tensor:
+    """[rows, N], N the longest, 0 beyond a row's own."""
+    longest = max(map(len, tokens))
+    padded = [row + [0] * (longest - len(row)) for row in tokens]
     found = to_device(padded, device, torch.long)
     return found if longest else found.reshape(len(padded), 0)

@@ -64,7 +64,7 @@ def run_round(
         watch.mark()
         planner.drafters.witness(rows, proposal.lengths, outcomes, ranked, everywhere=True)
         if states is not None:
-            planner.drafters.absorb(rows, states, list(map(len, states)))
+            planner.drafters.absorb(rows, states, [1 + outcome.accepted for outcome in outcomes])
         return plan, outcomes, timing(watch, rows, plan, planner, started)
     last = to_device([[row.tokens[-1]] for row in rows], target.device)
     fed = torch.cat([last, proposal.tokens], dim=1)

@@ -49,7 +49,7 @@ def verify_on_host(
         `successors` likeliest behind it, if any are wanted.
     """
     slots, starts = [row.slot for row in rows], [row.cached for row in rows]
-    drafted = [tokens[:n] for tokens, n in zip(proposal.tokens.tolist(), proposal.lengths, strict=True)]
+    drafted = proposal.on_host
     trees = proposal.trees or [None] * len(rows)
     fed = [[row.tokens[-1], *tokens] for row, tokens in zip(rows, drafted, strict=True)]
     shapes = [tree or chain(n) for tree, n in zip(trees, proposal.lengths, strict=True)]
@@ -71,7 +71,7 @@ def verify_on_host(
     sampled = [i for i, own in enumerate(plain) if own and not greedy[i]]
     outcomes |= zip(sampled, judge_sampled(sampled, rows, proposal, seen.logits, gammas), strict=True)
     for i, outcome in outcomes.items():
-        if outcome.path != list(range(1, len(outcome.path) + 1)):
+        if _turns(outcome):
             target.cache.move(slots[i], [starts[i] + node for node in outcome.path], starts[i] + 1)
     special = [i for i, own in enumerate(plain) if not own]
     if special:
@@ -113,6 +113,7 @@ def judge_sampled(
     seeds, numbers = [rows[i].seed for i in mine], [rows[i].rounds for i in mine]
     u = uniforms(seeds, numbers, Stream.ACCEPT, max(deepest, 1) * BRANCHES)
     u_last = uniforms(seeds, numbers, Stream.LAST, 1)[:, 0].tolist()
+    drafted = proposal.on_host
     verdicts: dict[int, SampledVerdict] = {}
     found: dict[int, SampledRow] = {}
     drawn = {i for i in mine if trees[i] is not None and i not in proposal.certain}
@@ -122,7 +123,7 @@ def judge_sampled(
         found[i] = SampledRow(
             logits=logits[i],
             sampling=rows[i].request.sampling,
-            drafted=proposal.tokens[i, :length].tolist(),
+            drafted=drafted[i],
             parents=(tree or chain(length)).parents,
             q=source[i] if source is not None and length else None,
             by_overlap=tree is None,
@@ -150,6 +151,11 @@ def _outcome(gamma: int, row: SampledRow, tree: Tree | None, verdict: SampledVer
 
 def _along(states: Tensor, outcome: Outcome) -> Tensor:
     """The tapped states of a row's last token and of what was accepted behind it."""
-    if not outcome.path:
+    if not _turns(outcome):
         return states[: 1 + outcome.accepted]
     return torch.from_numpy(states.numpy()[[0, *outcome.path]])
+
+
+def _turns(outcome: Outcome) -> bool:
+    """Whether what was accepted does not stand at the beginning of the tree."""
+    return bool(outcome.path) and outcome.path[-1] > len(outcome.path)
