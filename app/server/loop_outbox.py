@@ -10,8 +10,8 @@ from specchat.engine import Event, Finished, Outbox, Round
 
 GATHER_S = 0.002
 """From the first event of a round to its delivery: those of the other rows come meanwhile."""
-PACE_S = 1 / 60
-"""Least time between deliveries, but for events that somebody waits for: a screen shows no more."""
+PACE_S = 1 / 30
+"""Least time between deliveries, but for events that somebody waits for: as often as the app draws."""
 
 
 class LoopOutbox(Outbox):

@@ -185,5 +185,5 @@ def read_tokens(read: Sequence[ReadTokens]) -> Array[CRead]:
         if each.tapped.dtype is not torch.float32 or not each.tapped.is_contiguous():
             raise KernelError("hidden states must be contiguous float32")
     return (CRead * len(read))(
-        *(CRead(each.slot, each.first, len(each.tapped), each.tapped.data_ptr()) for each in read)
+        *(CRead(each.slot, each.first, each.tapped.shape[0], each.tapped.data_ptr()) for each in read)
     )

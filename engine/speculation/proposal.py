@@ -36,7 +36,7 @@ class Support:
         return cls(tokens, places)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draft:
     """Drafted tokens of one drafter for a batch of rows.
 

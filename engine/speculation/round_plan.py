@@ -8,7 +8,7 @@ from specchat.engine.speculation.proposal import Proposal
 from specchat.engine.speculation.riders import Riders
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RoundPlan:
     """What is to be verified in a round, and how it came about."""
 

@@ -152,7 +152,8 @@ def _outcome(gamma: int, row: SampledRow, tree: Tree | None, verdict: SampledVer
 def _along(states: Tensor, outcome: Outcome) -> Tensor:
     """The tapped states of a row's last token and of what was accepted behind it."""
     if not _turns(outcome):
-        return states[: 1 + outcome.accepted]
+        count = 1 + outcome.accepted
+        return states if states.shape[0] == count else states[:count]
     return torch.from_numpy(states.numpy()[[0, *outcome.path]])
 
 

@@ -13,7 +13,7 @@ from specchat.engine.runner.to_device import to_device
 from specchat.engine.runner.tree import Tree
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """Outcome of a round for one row, on the host, before stop strings and token limits are applied."""
 

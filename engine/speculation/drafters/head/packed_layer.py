@@ -104,7 +104,7 @@ class PackedLayer:
         """Keep the states of the tokens that are wanted; they are made when somebody asks for them."""
         counts = [len(part) for part in tapped] if lengths is None else lengths
         for part, slot, start, count in zip(tapped, slots, starts, counts, strict=True):
-            self._read.append(ReadTokens(slot, start, (part if len(part) == count else part[:count]).contiguous()))
+            self._read.append(ReadTokens(slot, start, (part if part.shape[0] == count else part[:count]).contiguous()))
             self._unfused += count
         if self._unfused >= _MOST_UNFUSED:
             self._fuse()
