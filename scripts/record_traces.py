@@ -25,6 +25,7 @@ from specchat.engine import (
 )
 
 FOLDER = Path(__file__).parent.parent / "assets" / "traces"
+HEADS = (FOLDER.parent / "heads",)
 CHAT = (
     "What should I see in Lisbon in two days? Answer with a short list.",
     "Write the same list again, with one more place at the end.",
@@ -68,9 +69,17 @@ def record_detail(name: str) -> None:
         record_closely(engine, name, "model", Sampling(temperature=0.5, top_p=0.9, seed=3))
 
 
+def record_usual(name: str) -> None:
+    """specchat as it comes, for the README's pictures."""
+    engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=HEADS))
+    engine.start()
+    record(engine, name, CODE, Sampling(), gamma=None)
+    engine.close()
+
+
 def record_tree(name: str) -> None:
     """The draft head that comes with specchat: several tokens for a position."""
-    engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=(FOLDER.parent / "heads",)))
+    engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=HEADS))
     record_closely(engine, name, "head", Sampling(temperature=0.8, seed=3))
 
 
@@ -130,10 +139,10 @@ def main() -> None:
     """Record every trace, or those that are named."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     wanted = sys.argv[1:] or ["usual", "chat", "code", "sampled", "lanes", "detail", "tree"]
+    if "usual" in wanted:
+        record_usual("usual")
     engine = Engine(EngineConfig("smollm2-135m", models_folder()))
     engine.start()
-    if "usual" in wanted:  # as specchat comes, for the README's pictures
-        record(engine, "usual", CODE, Sampling(), gamma=None)
     if "chat" in wanted:
         record(engine, "chat", CHAT, Sampling())
     if "code" in wanted:

@@ -80,19 +80,20 @@ class AcceptanceCard(ReplyCard):
 
     def rows(self) -> list[Text]:
         """The figures of the reply."""
-        s = self.metrics
+        s, drafts = self.metrics, self._by_draft()
+        most = POSITIONS - len(drafts[1:])  # so that all cards of a chat as it comes fit 40 lines
         lines = [
             self.headline(percent(s.acceptance), d.ACCEPTANCE),
             self.meter(s.acceptance, self.inner),
             *self._padded(self.sentence(_said(s)), SAID),
             *self._by_place(),
-            *self._by_draft(),
+            *drafts,
             self.headline(rate(s.mean_emitted_length), f"tokens per big-model step · {d.TAU.label}"),
             Text(_emitted(s), self.style("label")),
-            Text(),
+            *([] if drafts else [Text()]),
             Text(d.POSITIONS.label.ljust(self.inner - 6) + "tested", self.style("label")),
         ]
-        for number in range(max(min(len(s.per_position), POSITIONS), self._positions())):
+        for number in range(min(max(len(s.per_position), self._positions()), most)):
             known = number < len(s.per_position)
             share, count = (s.per_position[number], s.position_tested[number]) if known else (None, 0)
             tested = f"{percent(share):>5} {count:>5}"

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.widgets.inspector import PlaceCard
-from specchat.app.ui.widgets.panel import AcceptanceCard
+from specchat.app.ui.widgets.panel import AcceptanceCard, Panel
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Proposer, Record, Round
 from tests.app.recorded import RecordedEngine, trace
@@ -48,6 +48,21 @@ async def test_lines_are_kept_for_several_drafts(tmp_path: Path, drafter: str) -
         await stage.settle(pilot)
         assert len(card.metrics.by_draft) == 2
         assert card.size.height == height
+
+
+async def test_the_panel_of_a_chat_as_it_comes_fits_the_screen(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, name="usual", drafter="combined")
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.ready(pilot)
+        await stage.send(pilot)
+        panel = stage.app.screen.query_one(Panel)
+        for rounds in (0, 10, 40):
+            stage.engine.give(rounds)
+            await stage.settle(pilot)
+            panel.show_load("", 0.08)
+            await pilot.pause()
+            assert panel.max_scroll_y == 0
+        assert len(panel.query_one(AcceptanceCard).metrics.by_draft) == 2
 
 
 async def test_the_drafts_of_a_token_and_what_each_is_worth(tmp_path: Path) -> None:

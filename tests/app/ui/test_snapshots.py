@@ -189,7 +189,7 @@ def test_reopened(snap_compare: Compare, stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("name", ["code", "sampled"])
+@pytest.mark.parametrize("name", ["code", "sampled", "usual"])
 def test_replay(snap_compare: Compare, name: str, size: tuple[int, int]) -> None:
     replay = Replay(name)
     assert snap_compare(replay.app, terminal_size=size, run_before=replay.run(0.8, "space", "plus"))
