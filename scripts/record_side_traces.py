@@ -1,10 +1,11 @@
-"""Record the traces of both lanes that the side-by-side snapshots are made from: the real default model, exact mode.
+"""Record the traces of both lanes that the side-by-side snapshots are made from: the real default model as it comes.
 
 Run from the repository: python -m scripts.record_side_traces. It replaces assets/traces/side-*.jsonl.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from specchat.engine import (
@@ -25,13 +26,13 @@ TURNS = (
     "Write a short list of what to see in Lisbon in two days.",
     "Write the same list again, with one more place at the end.",
 )
-LANES = (("left", "none", 0), ("right", "ngram", 4))
+LANES = (("left", "none", 0), ("right", "combined", None))
 
 
 def main() -> None:
     """Record both lanes over both turns, interleaved."""
-    config = EngineConfig("smollm2-135m", models_folder(), slots=1, exact=True)
-    engine = LaneEngine((config, config))
+    plain = EngineConfig("smollm2-135m", models_folder(), slots=1)
+    engine = LaneEngine((plain, replace(plain, heads=(FOLDER.parent / "heads",))))
     engine.start()
     engine.wait_ready()
     histories: list[list[Message]] = [[], []]

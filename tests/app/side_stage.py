@@ -46,7 +46,7 @@ class RecordedLane(RecordedEngine):
         self.gap, self.asking = gap, False
 
 
-def differing(records: list[Record], number: int = 40) -> list[Record]:
+def differing(records: list[Record], number: int = 20) -> list[Record]:
     """The same lane with another last token in its round of that number."""
     return [
         replace(r, last=0, last_piece=" and") if isinstance(r, Round) and r.number == number else r for r in records
@@ -79,7 +79,7 @@ class SideStage:
             return tuple(LaneReady(r, 0.0, exact, 1.09) for r in self.readies) if self.loaded else ()
 
         def make(shared: Settings) -> Duet:
-            self.duet = Duet(lanes(None, "ngram:gamma=4", shared), (self.left, self.right), order, readies, server)
+            self.duet = Duet(lanes(None, None, shared), (self.left, self.right), order, readies, server)
             return self.duet
 
         self.app = SpecChat(

@@ -50,7 +50,7 @@ async def test_one_prompt_goes_into_both_lanes_with_their_own_drafters(stage: Si
         (left,), (right,) = stage.left.submitted, stage.right.submitted
         assert left.messages == right.messages
         assert (left.drafter, left.gamma) == ("none", 0)
-        assert (right.drafter, right.gamma) == ("ngram", 4)
+        assert (right.drafter, right.gamma) == ("auto", None)
 
 
 async def test_a_prompt_typed_while_loading_waits_for_the_models(stage: SideStage) -> None:
@@ -101,7 +101,7 @@ async def test_summary_and_both_conversations_in_the_store(stage: SideStage) -> 
         for words in ("measured", "Theorem 3.8", "Theorem 3.11", "target passes"):
             assert words in shown
     titles = {chat.title: chat for chat in stage.store_again().chats()}
-    assert set(titles) == {f"{QUESTION[:47].rstrip()}… · {name}" for name in ("no drafts", "ngram γ 4")}
+    assert set(titles) == {f"{QUESTION[:47].rstrip()}… · {name}" for name in ("no drafts", "combined γ auto")}
 
 
 async def test_esc_stops_both_and_keeps_their_texts(stage: SideStage) -> None:
@@ -243,7 +243,7 @@ def test_recorded_lanes_are_on_clocks_of_their_own() -> None:
         for record in own:
             tally.add(record)  # type: ignore[arg-type]
         work = sum(r.seconds for r in own if isinstance(r, Round | Prefilled))
-        assert work <= tally.seconds <= 1.02 * work
+        assert work <= tally.seconds <= 1.1 * work
         assert isinstance(own[-1], Finished)
 
 

@@ -25,7 +25,7 @@ async def start(stage: SideStage, pilot: Pilot[None]) -> None:
 async def running(stage: SideStage, pilot: Pilot[None]) -> None:
     await start(stage, pilot)
     await stage.send(pilot)
-    await stage.give(pilot, 40, 40)
+    await stage.give(pilot, 40, 20)
 
 
 async def one_finished(stage: SideStage, pilot: Pilot[None]) -> None:
