@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -18,6 +19,9 @@ settings.load_profile("specchat")
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # each worker is one of several on the same cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts the tests in the background lets them and their programs ignore ctrl+c, which some of them press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _MODELS = models_folder()  # before any test redirects it
 
