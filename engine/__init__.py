@@ -7,6 +7,7 @@ Importing this package loads neither torch nor transformers; the engine's thread
 
 from specchat.engine.atomic_file import replacing
 from specchat.engine.config import DEVICES, DTYPES, EngineConfig, models_folder
+from specchat.engine.cores import SpareCore, spare_core, usable_cores
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.events import (
@@ -85,6 +86,7 @@ __all__ = [
     "Request",
     "Round",
     "Sampling",
+    "SpareCore",
     "Speedup",
     "SpeedupTracker",
     "Step",
@@ -107,8 +109,10 @@ __all__ = [
     "read_trace",
     "replacing",
     "size_text",
+    "spare_core",
     "speedup",
     "to_json",
     "unknown_drafter",
+    "usable_cores",
     "without",
 ]

@@ -5,12 +5,12 @@ Where the engine computes on all cores, whatever draws takes from its time.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 
 from specchat.app.chat.reply import Stage
 from specchat.app.ui.pace import FRAME_S
+from specchat.engine import usable_cores
 
 SHARE = 0.01
 """Of all cores. Kernels hand out their work in small pieces: what one core is late with, the others take over."""
@@ -36,7 +36,7 @@ class FrameBudget:
     """
 
     def __init__(self, cores: int | None = None, spent: Callable[[], float] = time.thread_time) -> None:
-        self._share = SHARE * (_cores() if cores is None else cores)
+        self._share = SHARE * (usable_cores() if cores is None else cores)
         self._spent = spent
         self._before = spent()
         self._stage: Stage | None = None
@@ -61,8 +61,3 @@ class FrameBudget:
         less, more = STEADY
         if not less < wanted / self._chosen_s < more:
             self._chosen_s = wanted
-
-
-def _cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -24,7 +24,7 @@ from specchat.engine.kernels.structures import (
     CRows,
 )
 
-_ABI = 5
+_ABI = 6
 _NO_MEMORY = "there is not enough memory"
 """SK_NO_MEMORY."""
 

@@ -41,6 +41,7 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
     from specchat.app.side_by_side.duet import SideOptions
     from specchat.app.sources.probe import Probe
     from specchat.app.ui.app import SpecChat
+    from specchat.app.ui.event_loop import run_app
 
     wanted = side or SideOptions()
     if side is not None:
@@ -57,7 +58,7 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
         make_duet=beside(attach, model, options, wanted) if attach else partial(_both_here, wanted),
         begin_side_by_side=side is not None,
     )
-    app.run()
+    run_app(app)
     return app.return_code or 0
 
 

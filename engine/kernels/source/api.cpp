@@ -62,6 +62,7 @@ struct sk_head {
 };
 
 int32_t sk_abi(void) { return SK_ABI; }
+void sk_limit_threads(int32_t threads) { sk::ThreadPool::instance().limit(threads); }
 const char* sk_error(void) { return last_error.c_str(); }
 int32_t sk_variants(void) { return sk::available_variants(); }
 const char* sk_variant(void) { return sk::kernels().name; }

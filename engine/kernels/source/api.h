@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 5
+#define SK_ABI 6
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -209,6 +209,8 @@ SK_EXPORT int32_t sk_variants(void);            // mask of sk_variant_id that th
 SK_EXPORT int32_t sk_use(int32_t variant);      // for the whole process; -1 for the fastest
 SK_EXPORT const char* sk_variant(void);         // name of the one in use
 SK_EXPORT const char* sk_notice(void);          // instructions that are there but not used, and why; empty if none
+// From now on at most so many threads compute, also in a call that is running; 0: as many as it names. Bits are the same.
+SK_EXPORT void sk_limit_threads(int32_t threads);
 SK_EXPORT int64_t sk_packed_bytes(int32_t format, int64_t rows, int64_t columns);  // -1: cannot be packed
 SK_EXPORT int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes, const uint16_t* scale,
                           const uint16_t* minimum, const void* sub_scale, const uint8_t* sub_minimum, void* packed);

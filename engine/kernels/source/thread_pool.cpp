@@ -64,7 +64,7 @@ void ThreadPool::run(int64_t count, Work work, void* context) {
     count_ = count;
     unfinished_.store(count, std::memory_order_relaxed);
     ticket_.store(uint64_t(++job_) << 32 | uint64_t(count));
-    if (sleeping_.load()) wake_workers();
+    if (sleeping_.load() && taking_part() > 1) wake_workers();
     while (take_piece(0)) {
     }
     const auto done = [this] { return unfinished_.load() == 0; };
@@ -90,7 +90,7 @@ bool ThreadPool::take_piece(int thread) {
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
     // A thread may come late, when the job that it was woken for is over: it must not take part in one with fewer
     // threads. If `active_` is of a later job than the ticket, the ticket is used up and the exchange fails.
-    while ((ticket & 0xffffffffu) && thread < active_.load()) {
+    while ((ticket & 0xffffffffu) && thread < taking_part()) {
         if (!ticket_.compare_exchange_weak(ticket, ticket - 1)) continue;
         // The job cannot be over before this piece is done, so what it says still holds.
         do_piece(count_ - int64_t(ticket & 0xffffffffu), thread);
@@ -135,10 +135,11 @@ void ThreadPool::fetch_chunk() {
 void ThreadPool::work_as(int number) {
     for (;;) {
         const auto wanted = [this, number] {
-            return (ticket_.load() & 0xffffffffu) && number < active_.load();
+            return (ticket_.load() & 0xffffffffu) && number < taking_part();
         };
-        if (spin_until([&] { return wanted() || may_fetch(); })) {
-            while (!wanted() && may_fetch()) fetch_chunk();
+        const auto fetches = [this, number] { return number < taking_part() && may_fetch(); };
+        if (spin_until([&] { return wanted() || fetches(); })) {
+            while (!wanted() && fetches()) fetch_chunk();
         } else {
             std::unique_lock<std::mutex> lock(sleep_);
             sleeping_.fetch_add(1);

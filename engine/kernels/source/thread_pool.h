@@ -1,7 +1,9 @@
 // Threads that work through pieces of a job together with whoever calls.
 #pragma once
+#include <limits.h>
 #include <stdint.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -48,6 +50,10 @@ class ThreadPool {
 
     int threads() const { return active_; }
 
+    // From now on at most so many of them compute, the caller included, also of a job that is running; 0: all. May be
+    // called by any thread, without `mutex`.
+    void limit(int threads) { limit_.store(threads > 0 ? threads : INT_MAX); }
+
     // Names what the next `fetch_next` prefetches. The list is kept for good: a thread may still be reading it.
     void will_fetch(const std::shared_ptr<Fetch>& fetch);
 
@@ -55,6 +61,8 @@ class ThreadPool {
     void fetch_next();
 
    private:
+    // Threads with lower numbers do pieces.
+    int taking_part() const { return std::min(active_.load(), limit_.load()); }
     bool may_fetch() const;
     void fetch_chunk();
     void work_as(int number);
@@ -68,6 +76,7 @@ class ThreadPool {
     alignas(64) std::atomic<int> sleeping_{0};
     std::atomic<int> active_{1};
     std::atomic<bool> caller_sleeps_{false};
+    std::atomic<int> limit_{INT_MAX};
     uint32_t job_ = 0;
     Work work_ = nullptr;
     void* context_ = nullptr;

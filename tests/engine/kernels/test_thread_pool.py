@@ -27,6 +27,12 @@ def test_a_thread_that_wakes_up_late_takes_no_part_in_a_job_with_fewer_threads(t
 
 
 @pytest.mark.slow
+def test_threads_beyond_a_limit_take_no_part_and_it_may_change_at_any_time(tmp_path: Path) -> None:
+    """1, 3 and 7: the first thread, the first two, all three."""
+    assert output_of("limited_threads", tmp_path) == "1 3 7 0\n"
+
+
+@pytest.mark.slow
 def test_what_a_piece_throws_on_another_thread_comes_to_the_caller(tmp_path: Path) -> None:
     assert output_of("throwing_pieces", tmp_path) == "bad_alloc, 9\n"
 
