@@ -152,7 +152,7 @@ class TokenLines:
             self._wrap(len(self.lines[-1]))
             chunk, size = rest, cell_len(rest)
         self._put(chunk, size, fate, token)
-        if size == 2 and re.match(f"[{_UNSPACED}]", chunk):
+        if size == 2 and len(chunk) == 1 and _is_unspaced(chunk):
             self._end_word()
 
     def plain(self, number: int, start: int, end: int) -> tuple[str, str]:
@@ -196,6 +196,10 @@ def graphemes(text: str) -> Iterator[tuple[str, int]]:
     """What is seen as one character each, with its cells."""
     for start, stop, size in split_graphemes(text)[0]:
         yield text[start:stop], size
+
+
+def _is_unspaced(character: str) -> bool:
+    return any(first <= character <= last for first, last in zip(_UNSPACED[::3], _UNSPACED[2::3], strict=True))
 
 
 def _split(text: str, cells: int, *, force: bool) -> tuple[str, str]:
