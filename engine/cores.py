@@ -1,4 +1,4 @@
-"""Cores: how many there are, and one that the quantised kernels leave to another thread while that is busy."""
+"""CPU cores: how many this process may use, and one reserved for another thread than the quantised kernels' own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 
 class SpareCore:
-    """Takes a core from the kernels' threads; the bits of a pass stay the same.
+    """A core that a thread of this process reserves while it is busy: the kernels compute with one thread fewer.
 
-    A thread that is given the core of one of them holds up the piece of work that that one has begun, and the others
-    wait for it: on two cores, a millisecond of drawing costs both of them a millisecond. A pass that goes on with one
-    thread less loses half of that.
+    Without it the scheduler preempts a kernel thread in the middle of a piece of work, and all others wait for that
+    piece: on two cores, a millisecond of drawing costs both of them a millisecond. With one thread fewer a pass loses
+    half of that, and its bits stay the same.
 
     Args:
         limit: tells the kernels how many threads may compute; 0 for all.
@@ -23,18 +23,22 @@ class SpareCore:
         self._limit = limit
         self._others = cores - 1
 
-    def take(self) -> None:
-        """The calling thread is busy: no more threads compute than there are other cores."""
+    def reserve(self) -> None:
+        """The calling thread is busy: the kernels compute with as many threads as there are other cores, at most."""
         self._limit(self._others)
 
-    def give_back(self) -> None:
-        """It waits for something again."""
+    def release(self) -> None:
+        """It waits for events again: the kernels may compute with all their threads."""
         self._limit(0)
 
 
 def spare_core() -> SpareCore | None:
-    """None where there is one core alone, or no kernels of this version: that is said where a model is loaded."""
-    from specchat.engine.kernels.build import LIBRARY  # a program of its own, which wants to be imported by nobody else
+    """The spare core of this process; None where it has one core alone, or no kernels of this version.
+
+    That kernels are missing is said where a model is loaded.
+    """
+    # Imported with this package, the module could not be run by `python -m` without a warning.
+    from specchat.engine.kernels.build import LIBRARY
 
     cores = usable_cores()
     if cores == 1 or not LIBRARY.exists():

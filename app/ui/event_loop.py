@@ -1,4 +1,4 @@
-"""The app's event loop, which computes beside the engine's threads."""
+"""The app's event loop: while it is busy, a core is reserved for it, on which the engine's threads do not compute."""
 
 from __future__ import annotations
 
@@ -13,30 +13,37 @@ from specchat.engine import SpareCore, spare_core
 
 
 class BusySelector(selectors.DefaultSelector):
-    """Selector that takes a core from when something has come until its loop waits again."""
+    """Selector that reserves a core while its event loop runs callbacks, and releases it while the loop waits."""
 
     def __init__(self, core: SpareCore) -> None:
         super().__init__()
         self._core = core
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What has come within `timeout` seconds; a loop that has something to do does not wait."""
+        """Ready file objects, as of any selector. With a timeout of 0 the loop has callbacks to run, and stays busy."""
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
-        self._core.give_back()
+        self._core.release()
         try:
             return super().select(timeout)
         finally:
-            self._core.take()
+            self._core.reserve()
 
     def close(self) -> None:
-        """The loop has ended."""
-        self._core.give_back()
+        """Release the core with the selector."""
+        self._core.release()
         super().close()
 
 
+def release_core() -> None:
+    """Release the core in a callback that blocks the loop without computing, such as one that runs another program."""
+    core = spare_core()
+    if core is not None:
+        core.release()
+
+
 def run_app(app: App[Any]) -> None:
-    """Run an app until it is left; a loop that is no selector's takes no core."""
+    """Run an app until it exits; on the default event loop where there is no spare core, or no selector (Windows)."""
     core = spare_core()
     if core is None or sys.platform == "win32":
         app.run()

@@ -13,7 +13,7 @@ from specchat.app.ui.pace import FRAME_S
 from specchat.engine import usable_cores
 
 SHARE = 0.01
-"""Of all cores. Kernels hand out their work in small pieces: what one core is late with, the others take over."""
+"""Of all cores. The kernels lose about as much by it: they leave a core to whoever draws (`event_loop.py`)."""
 SLOWEST_S = 1 / 4
 """Text that comes less often than this does not flow."""
 IDLE_S = FIRST_S = 1 / 8

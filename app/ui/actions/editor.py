@@ -13,6 +13,7 @@ from textual.app import SuspendNotSupported
 from specchat.app.chat.text_file import read_text_file
 from specchat.app.errors import AppError, UsageError
 from specchat.app.ui.actions.scope import ActionScope
+from specchat.app.ui.event_loop import release_core
 from specchat.app.ui.notices import say
 
 NAMES = ("VISUAL", "EDITOR")
@@ -53,6 +54,7 @@ class EditorActions:
             path.write_text(text, encoding="utf-8", errors="replace", newline="\n")
             try:
                 with self._scope.app.suspend():
+                    release_core()
                     code = subprocess.run([*command, str(path)], check=False).returncode
             except OSError as error:
                 raise UsageError(f"{command[0]} cannot be run: {error.strerror or error}") from None

@@ -64,7 +64,8 @@ void ThreadPool::run(int64_t count, Work work, void* context) {
     count_ = count;
     unfinished_.store(count, std::memory_order_relaxed);
     ticket_.store(uint64_t(++job_) << 32 | uint64_t(count));
-    if (sleeping_.load() && taking_part() > 1) wake_workers();
+    // Those that take no part sleep for good, and are not to be woken for every job.
+    if (sleeping_.load() > int(workers_.size()) + 1 - taking_part()) wake_workers();
     while (take_piece(0)) {
     }
     const auto done = [this] { return unfinished_.load() == 0; };

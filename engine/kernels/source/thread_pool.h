@@ -61,7 +61,7 @@ class ThreadPool {
     void fetch_next();
 
    private:
-    // Threads with lower numbers do pieces.
+    // How many threads do pieces: those with lower numbers.
     int taking_part() const { return std::min(active_.load(), limit_.load()); }
     bool may_fetch() const;
     void fetch_chunk();

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from specchat.app.errors import UsageError
+from specchat.app.ui import event_loop
 from specchat.app.ui.actions.editor import UNNAMED, editor
 from specchat.app.ui.widgets.composer import Composer
+from specchat.engine import SpareCore
 from tests.app.stage import Stage
 from tests.terminal import Terminal
 
@@ -48,6 +50,19 @@ async def test_what_the_editor_wrote_stands_in_the_composer(
             composer(stage).put(TEXT)
             await stage.press(pilot, way)
             assert composer(stage).text == f"{TEXT} and tea\nplease"
+
+
+async def test_replies_have_all_cores_while_an_editor_is_open(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    monkeypatch.setattr(event_loop, "spare_core", lambda: SpareCore(limits.append, cores=4))
+    monkeypatch.setenv("VISUAL", edited_by(tmp_path, APPENDS))
+    monkeypatch.setattr(stage.app, "suspend", nullcontext)
+    async with stage.app.run_test(size=(80, 24)) as pilot:
+        await stage.settle(pilot)
+        await stage.press(pilot, "alt+e")
+    assert limits == [0]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
-"""The app's event loop: it takes a core from the kernels while it is busy, and only then."""
+"""The app's event loop: a core is reserved for it while it is busy, and only then."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import threading
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -17,10 +19,10 @@ BUSY, WAITING = CORES - 1, 0
 """What the kernels' threads are limited to."""
 
 
-def run(main: object, limits: list[int]) -> None:
+def run(main: Coroutine[Any, Any, None], limits: list[int]) -> None:
     core = SpareCore(limits.append, CORES)
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(BusySelector(core))) as runner:
-        runner.run(main)  # type: ignore[arg-type]
+        runner.run(main)
 
 
 def test_a_loop_that_waits_leaves_all_cores_to_the_kernels() -> None:
@@ -39,7 +41,7 @@ def test_a_loop_that_waits_leaves_all_cores_to_the_kernels() -> None:
     assert seen == [BUSY, WAITING] * 3
 
 
-def test_the_core_is_given_back_when_the_loop_ends() -> None:
+def test_the_core_is_released_when_the_loop_ends() -> None:
     limits: list[int] = []
 
     async def main() -> None:
@@ -51,7 +53,7 @@ def test_the_core_is_given_back_when_the_loop_ends() -> None:
     assert limits[-1] == WAITING
 
 
-def test_work_that_is_there_already_is_no_reason_to_give_it_back() -> None:
+def test_a_loop_that_still_has_callbacks_to_run_keeps_the_core() -> None:
     limits: list[int] = []
 
     async def main() -> None:
@@ -64,7 +66,7 @@ def test_work_that_is_there_already_is_no_reason_to_give_it_back() -> None:
     run(main(), limits)
 
 
-@pytest.mark.skipif(sys.platform == "win32" or spare_core() is None, reason="takes no core")
+@pytest.mark.skipif(sys.platform == "win32" or spare_core() is None, reason="there is no spare core")
 def test_the_app_runs_on_it() -> None:
     script = """
 import asyncio
