@@ -16,7 +16,7 @@ from specchat.engine.request import Message, Request
 from specchat.engine.sequence.prompt import encode
 
 if TYPE_CHECKING:
-    from specchat.engine.speculation.drafters.datastore import Datastore
+    from specchat.engine.drafters.datastore import Datastore
 
 
 class OtherChats:

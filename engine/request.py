@@ -12,6 +12,8 @@ ROLES = ("system", "user", "assistant")
 MAX_GAMMA = 16
 """Largest γ of a chain; also the most tokens of a tree."""
 AUTO = "auto"
+NO_DRAFTER = "none"
+"""Name of the drafter that never drafts."""
 DEFAULT_GAMMA = 4
 """γ for requests that may not adapt it."""
 STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL = ("stop", "drop-oldest", "keep-ends")

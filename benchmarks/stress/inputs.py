@@ -117,11 +117,11 @@ def _preset(folder: Path) -> int:
 def _write_head(model: Path, folder: Path) -> None:
     import torch
 
+    from specchat.engine.drafters.head.folder import HeadAcceptance, HeadCard, save_head
+    from specchat.engine.drafters.head.network import DraftHead
     from specchat.engine.models.fingerprint import fingerprint
     from specchat.engine.models.load import load_model
     from specchat.engine.progress import ignore_progress
-    from specchat.engine.speculation.drafters.head.folder import HeadAcceptance, HeadCard, save_head
-    from specchat.engine.speculation.drafters.head.network import DraftHead
     from specchat.engine.tools.distill.initial import head_shape
 
     target = load_model(model, torch.device("cpu"), torch.float32, ignore_progress)

@@ -32,7 +32,7 @@ STATE = -1
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HeadWeights:
-    """All weights of a head (`engine.speculation.drafters.head.network.DraftHead`)."""
+    """All weights of a head (`engine.drafters.head.network.DraftHead`)."""
 
     layer: DecoderWeights
     """One layer; its embedding is the target's, its output scores the draft vocabulary, its final norm comes before."""
@@ -127,7 +127,7 @@ class PackedHead:
         rules: GrowthRules,
         threads: int,
     ) -> tuple[list[GrownTree], int]:
-        """Take in what the target has read, and draft trees as `engine.speculation.drafters.growing` says.
+        """Take in what the target has read, and draft trees as `engine.drafters.growing` says.
 
         Args: those of `Growing`.
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from specchat.engine.backends.device import computes_bfloat16, pick_device, require_memory
+from specchat.engine.backends.memory import trim_heap
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models import encoder_decoder
 from specchat.engine.models.architecture import model_config
@@ -16,8 +18,6 @@ from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.fingerprint import fingerprint
 from specchat.engine.models.quiet import silence_transformers, transformers_bars
 from specchat.engine.progress import Progress
-from specchat.engine.runner.device import computes_bfloat16, pick_device, require_memory
-from specchat.engine.runner.memory import trim_heap
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
+from specchat.engine.backends.memory import trim_heap
+from specchat.engine.backends.prepacked_linear import pack
 from specchat.engine.models.fingerprint import fingerprint
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.progress import Progress
-from specchat.engine.runner.memory import trim_heap
-from specchat.engine.runner.prepacked_linear import pack
 
 _models: weakref.WeakValueDictionary[tuple[Path, str, str], LoadedModel] = weakref.WeakValueDictionary()
 _lock = threading.Lock()

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specchat.engine.backends.to_device import to_device
 from specchat.engine.request import COLDEST, Sampling
-from specchat.engine.runner.to_device import to_device
 
 _SMALL_TOP_K = 64
 """On a GPU, so many of the largest logits are found without sorting all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA, Request
+from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA, NO_DRAFTER, Request
 from specchat.engine.sequence.detokenizer import Detokenizer
 
 
@@ -76,7 +76,7 @@ class SequenceState:
 
         Not for a sampled reply with a seed: the choice depends on measured times and would not repeat.
         """
-        return self.request.gamma is None and self.drafter != "none" and not self.repeatable
+        return self.request.gamma is None and self.drafter != NO_DRAFTER and not self.repeatable
 
     def draft_room(self, context: int) -> int:
         """Largest useful draft length: the γ asked for, bounded by the context and the token limit.
@@ -84,7 +84,7 @@ class SequenceState:
         Args:
             context: tokens a slot can hold.
         """
-        if self.drafter == "none":
+        if self.drafter == NO_DRAFTER:
             return 0
         free = MAX_GAMMA if self.adaptive else DEFAULT_GAMMA
         asked = free if self.request.gamma is None else self.request.gamma

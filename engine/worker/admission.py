@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specchat.engine.commands import Submit
+from specchat.engine.decoding.planner import Planner
 from specchat.engine.events import Admitted, FinishReason, Given
 from specchat.engine.request import Request
 from specchat.engine.sampling.rng import fresh_seed
@@ -14,7 +15,6 @@ from specchat.engine.sequence.prompt import check_source, encode, encode_reply
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import find_markers
-from specchat.engine.speculation.planner import Planner
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.model_notices import UNREPEATABLE
 from specchat.engine.worker.notices import Notices

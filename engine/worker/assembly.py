@@ -10,34 +10,34 @@ from pathlib import Path
 
 import torch
 
+from specchat.engine.backends.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
+from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderRunner
+from specchat.engine.backends.runner import Runner
 from specchat.engine.config import EngineConfig
+from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.verify.verifier import Verifier
+from specchat.engine.drafters.combined import CombinedDrafter
+from specchat.engine.drafters.copying import CopyDrafter
+from specchat.engine.drafters.datastore import Datastore
+from specchat.engine.drafters.head.drafter import HeadDrafter
+from specchat.engine.drafters.head.folder import LoadedHead, find_head, is_head, load_head
+from specchat.engine.drafters.look_ahead.folder import LookAhead, is_look_ahead, load_look_ahead
+from specchat.engine.drafters.ngram import NGramDrafter
+from specchat.engine.drafters.none import NoDrafter
+from specchat.engine.drafters.published.find import find_published
+from specchat.engine.drafters.published.load import load_published
+from specchat.engine.drafters.random_tokens import RandomDrafter
+from specchat.engine.drafters.recycling import RecyclingDrafter
+from specchat.engine.drafters.suffix import SuffixDrafter
+from specchat.engine.drafters.tables.drafter import table_drafters
+from specchat.engine.drafters.tables.folder import LoadedTables, is_tables, load_tables
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import pick_device
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.runner.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
-from specchat.engine.runner.encoder_decoder_runner import EncoderDecoderRunner
-from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.speculation.drafters.base import Drafter
-from specchat.engine.speculation.drafters.combined import CombinedDrafter
-from specchat.engine.speculation.drafters.copying import CopyDrafter
-from specchat.engine.speculation.drafters.datastore import Datastore
-from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
-from specchat.engine.speculation.drafters.head.folder import LoadedHead, find_head, is_head, load_head
-from specchat.engine.speculation.drafters.look_ahead.folder import LookAhead, is_look_ahead, load_look_ahead
-from specchat.engine.speculation.drafters.ngram import NGramDrafter
-from specchat.engine.speculation.drafters.none import NoDrafter
-from specchat.engine.speculation.drafters.published.find import find_published
-from specchat.engine.speculation.drafters.published.load import load_published
-from specchat.engine.speculation.drafters.random_tokens import RandomDrafter
-from specchat.engine.speculation.drafters.recycling import RecyclingDrafter
-from specchat.engine.speculation.drafters.suffix import SuffixDrafter
-from specchat.engine.speculation.drafters.tables.drafter import table_drafters
-from specchat.engine.speculation.drafters.tables.folder import LoadedTables, is_tables, load_tables
-from specchat.engine.speculation.verify.verifier import Verifier
 from specchat.engine.worker.model_drafters import drafters_of
 from specchat.engine.worker.model_notices import INEXACT, notices_of
 from specchat.engine.worker.obtain import Model, Obtained, make_runner, obtain_model

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from specchat.engine.decoding.verify.outcome import Outcome
+from specchat.engine.decoding.verify.top_logprobs import unpack
 from specchat.engine.events import FinishReason
 from specchat.engine.round import Detail, Fate, Proposer, Refused, Round
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.verify.outcome import Outcome
-from specchat.engine.speculation.verify.top_logprobs import unpack
 
 
 def commit(

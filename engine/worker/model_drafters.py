@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 import torch
 
-from specchat.engine.runner.runner import Runner
+from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.proposal import Support
+from specchat.engine.drafters.draft_cache import LEAD, DraftCache
+from specchat.engine.drafters.draft_model import ModelDrafter
+from specchat.engine.drafters.hierarchical import HierarchicalDrafter
+from specchat.engine.drafters.merged import Member, MergedDrafter
+from specchat.engine.drafters.model_fixed_tree import FixedTreeDrafter
+from specchat.engine.drafters.model_steps import ModelSteps
+from specchat.engine.drafters.model_tree import ModelTreeDrafter
+from specchat.engine.drafters.static_trees import StaticTrees
+from specchat.engine.drafters.suffix import SuffixDrafter
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.speculation.drafters.base import Drafter
-from specchat.engine.speculation.drafters.draft_cache import LEAD, DraftCache
-from specchat.engine.speculation.drafters.draft_model import ModelDrafter
-from specchat.engine.speculation.drafters.hierarchical import HierarchicalDrafter
-from specchat.engine.speculation.drafters.merged import Member, MergedDrafter
-from specchat.engine.speculation.drafters.model_fixed_tree import FixedTreeDrafter
-from specchat.engine.speculation.drafters.model_steps import ModelSteps
-from specchat.engine.speculation.drafters.model_tree import ModelTreeDrafter
-from specchat.engine.speculation.drafters.static_trees import StaticTrees
-from specchat.engine.speculation.drafters.suffix import SuffixDrafter
-from specchat.engine.speculation.proposal import Support
 
 
 def drafters_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specchat.engine.runner.runner import Runner
+from specchat.engine.backends.runner import Runner
 from specchat.engine.worker.obtain import Model
 
 INEXACT = (

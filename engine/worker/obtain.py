@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderRunner
+from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.backends.runner import Runner
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import KernelError, library, missing
@@ -20,9 +23,6 @@ from specchat.engine.models.resolve import is_gguf, resolve
 from specchat.engine.models.shared import shared, shared_model
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
-from specchat.engine.runner.encoder_decoder_runner import EncoderDecoderRunner
-from specchat.engine.runner.quantized_runner import QuantizedRunner
-from specchat.engine.runner.runner import Runner
 
 Model = LoadedModel | PackedModel
 
@@ -87,7 +87,7 @@ def make_runner(
         if exact:
             raise EngineError(f"exact mode is for models that continue text, not for {model.name}: do without it")
         return EncoderDecoderRunner(model.model, slots, context, overhang)
-    from specchat.engine.runner.model_runner import ModelRunner  # with transformers' modelling code: seconds
+    from specchat.engine.backends.model_runner import ModelRunner  # with transformers' modelling code: seconds
 
     return ModelRunner(model.model, slots, context, overhang, taps, exact=exact)
 

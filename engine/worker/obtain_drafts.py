@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from specchat.engine.config import EngineConfig
+from specchat.engine.drafters.head.folder import is_head
+from specchat.engine.drafters.look_ahead.folder import is_look_ahead
+from specchat.engine.drafters.merged import MOST_MODELS
+from specchat.engine.drafters.published.find import find_published
+from specchat.engine.drafters.tables.folder import is_tables
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import check_same_kind
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.vocabulary import check_vocabularies
 from specchat.engine.progress import Progress
-from specchat.engine.speculation.drafters.head.folder import is_head
-from specchat.engine.speculation.drafters.look_ahead.folder import is_look_ahead
-from specchat.engine.speculation.drafters.merged import MOST_MODELS
-from specchat.engine.speculation.drafters.published.find import find_published
-from specchat.engine.speculation.drafters.tables.folder import is_tables
 from specchat.engine.worker.obtain import Model, Obtained, obtain_model
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from specchat.engine.commands import Adjust, Submit
+from specchat.engine.decoding.planner import Planner
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.events import Finished, FinishReason
 from specchat.engine.request import AUTO
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.planner import Planner
 
 
 class OpenRequests:

@@ -10,16 +10,16 @@ from statistics import median
 
 import torch
 
-from specchat.engine.runner.quantized_runner import QuantizedRunner
-from specchat.engine.runner.runner import Runner
-from specchat.engine.runner.stopwatch import Stopwatch
-from specchat.engine.runner.to_device import to_device
-from specchat.engine.runner.tree import chain
+from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.backends.runner import Runner
+from specchat.engine.backends.stopwatch import Stopwatch
+from specchat.engine.backends.to_device import to_device
+from specchat.engine.backends.tree import chain
+from specchat.engine.decoding.proposal import merge
+from specchat.engine.decoding.verify.on_host import verify_on_host
+from specchat.engine.decoding.verify.outcome import to_host
+from specchat.engine.decoding.verify.verifier import Verifier
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.proposal import merge
-from specchat.engine.speculation.verify.on_host import verify_on_host
-from specchat.engine.speculation.verify.outcome import to_host
-from specchat.engine.speculation.verify.verifier import Verifier
 
 WARM_UP_PASSES = 5
 TIMED_WIDTHS = (1, 2, 5, 9, 17)

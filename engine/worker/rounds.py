@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from specchat.engine.decoding.planner import Planner
+from specchat.engine.decoding.round import Timing, run_round
+from specchat.engine.decoding.verify.outcome import Outcome
 from specchat.engine.events import FinishReason
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.planner import Planner
-from specchat.engine.speculation.round import Timing, run_round
-from specchat.engine.speculation.verify.outcome import Outcome
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.commit import commit, record
 from specchat.engine.worker.faults import Faults

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from specchat.engine.backends.runner import Runner
+from specchat.engine.drafters.early_exit import SAMPLE, EarlyExitDrafter
+from specchat.engine.drafters.look_ahead.drafter import LookAheadDrafter
+from specchat.engine.drafters.look_ahead.folder import LookAhead
 from specchat.engine.errors import EngineError
 from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.runner.runner import Runner
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.speculation.drafters.early_exit import SAMPLE, EarlyExitDrafter
-from specchat.engine.speculation.drafters.look_ahead.drafter import LookAheadDrafter
-from specchat.engine.speculation.drafters.look_ahead.folder import LookAhead
 from specchat.engine.worker.obtain import Model
 
 

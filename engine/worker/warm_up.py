@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from specchat.engine.runner.quantized_runner import QuantizedRunner
-from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
-from specchat.engine.speculation.drafters.merged import MergedDrafter
-from specchat.engine.speculation.drafters.model_fixed_tree import FixedTreeDrafter
+from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.drafters.head.drafter import HeadDrafter
+from specchat.engine.drafters.merged import MergedDrafter
+from specchat.engine.drafters.model_fixed_tree import FixedTreeDrafter
 from specchat.engine.worker.assembly import Assembly
 
 

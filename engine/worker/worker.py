@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import torch
 
+from specchat.engine.backends.quantized_runner import QuantizedRunner
 from specchat.engine.commands import (
     Adjust,
     Borrow,
@@ -26,16 +27,15 @@ from specchat.engine.commands import (
     Submit,
 )
 from specchat.engine.config import EngineConfig
+from specchat.engine.decoding.planner import Planner
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Counted, FinishReason, Loading, Notice, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
-from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import switch_of, words_of
-from specchat.engine.speculation.planner import Planner
 from specchat.engine.worker.admission import Admission
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, free_memory
 from specchat.engine.worker.faults import Faults

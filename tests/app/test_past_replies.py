@@ -19,8 +19,8 @@ from specchat.app.storage.reply_tokens import ReplyTokens, text_digest
 from specchat.app.storage.store import Chat, Store
 from specchat.app.ui.app import SpecChat
 from specchat.engine import Engine, EngineConfig, Message, OtherChats, Request, Round
-from specchat.engine.speculation.drafters.datastore import Datastore
-from specchat.engine.speculation.drafters.suffix import OTHER_CHATS
+from specchat.engine.drafters.datastore import Datastore
+from specchat.engine.drafters.suffix import OTHER_CHATS
 from tests.app.quiet import all_done, show_all
 
 MODEL = "tiny"

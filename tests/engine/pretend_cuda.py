@@ -19,12 +19,12 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from specchat.engine.backends import flex
+from specchat.engine.backends import model_runner as cached_model
+from specchat.engine.backends.graph_pool import GraphPool
+from specchat.engine.drafters.head.folder import LoadedHead
+from specchat.engine.drafters.tables.folder import LoadedTables
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.runner import flex
-from specchat.engine.runner import model_runner as cached_model
-from specchat.engine.runner.graph_pool import GraphPool
-from specchat.engine.speculation.drafters.head.folder import LoadedHead
-from specchat.engine.speculation.drafters.tables.folder import LoadedTables
 from specchat.engine.worker import warm_up
 
 GPU = torch.device("cuda:0")

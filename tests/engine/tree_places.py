@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from specchat.engine.runner.tree import Tree
-from specchat.engine.runner.tree_part import TreePlace
+from specchat.engine.backends.tree import Tree
+from specchat.engine.backends.tree_part import TreePlace
 
 
 def places(tree: Tree, tokens: Tensor, slot: int, first: int) -> list[TreePlace]:

@@ -134,7 +134,7 @@ struct sk_draw {
     int32_t* places;  // [count], gets the tokens; -1 where none was left
 };
 
-// A row's draft by a head, a tree that grows step by step as `engine.speculation.drafters.growing` says. Node 0 is the
+// A row's draft by a head, a tree that grows step by step as `engine.drafters.growing` says. Node 0 is the
 // row's last token, node i the i-th drafted one.
 struct sk_growth {
     int32_t slot, begin, end;     // the head reads the places from `begin` to `end` - 1, one of them at least
@@ -169,7 +169,7 @@ struct sk_growing {
 };
 
 // A row that is sampled, and its draft: a tree over K tokens, node 0 being the row's last token. Tokens behind one node
-// are judged in their order, as `engine.speculation.verify.tree_acceptance` says.
+// are judged in their order, as `engine.decoding.verify.tree_acceptance` says.
 struct sk_row {
     const float* logits;  // [K + 1, vocabulary], behind every node
     const sk_sampling* sampling;

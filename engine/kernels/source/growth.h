@@ -1,4 +1,4 @@
-// A row's draft tree while it grows: `engine.speculation.drafters.growing.growth` step by step, bit by bit.
+// A row's draft tree while it grows: `engine.drafters.growing.growth` step by step, bit by bit.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

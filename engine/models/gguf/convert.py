@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from specchat.engine.backends.device import require_memory
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.gguf.rope import rope_parameters
 from specchat.engine.models.quiet import Counted, silence_transformers, transformers_bars
 from specchat.engine.progress import Progress
-from specchat.engine.runner.device import require_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast

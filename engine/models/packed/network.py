@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from specchat.engine.backends.memory import trim_heap
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import PackedMatrix, pack
 from specchat.engine.kernels.quantized_embedding import QuantizedEmbedding
@@ -25,7 +26,6 @@ from specchat.engine.models.matrix_arrays import GROUP, MatrixArrays
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, check_kernel, fits
 from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.progress import Progress
-from specchat.engine.runner.memory import trim_heap
 
 _LEAST_SHARE = 0.5
 """Of the weights, which must be in layers that can be quantised: else it saves neither memory nor time."""

@@ -9,6 +9,10 @@ from pathlib import Path
 import torch
 
 from specchat.engine.config import EngineConfig
+from specchat.engine.drafters.draft_model import ModelDrafter
+from specchat.engine.drafters.head.folder import is_head
+from specchat.engine.drafters.none import NoDrafter
+from specchat.engine.drafters.published.find import find_published
 from specchat.engine.errors import EngineError
 from specchat.engine.events import FinishReason
 from specchat.engine.models.encoder_decoder import require_decoder_only
@@ -20,10 +24,6 @@ from specchat.engine.request import MAX_GAMMA, Request
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.fit import check_length, fit
 from specchat.engine.sequence.thinking import find_markers, switch_of
-from specchat.engine.speculation.drafters.draft_model import ModelDrafter
-from specchat.engine.speculation.drafters.head.folder import is_head
-from specchat.engine.speculation.drafters.none import NoDrafter
-from specchat.engine.speculation.drafters.published.find import find_published
 from specchat.engine.tools.beams.branch_cache import BranchCache
 from specchat.engine.tools.beams.check import check_request, drafter_of
 from specchat.engine.tools.beams.decoding import decode

@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.runner.runner import Runner
-from specchat.engine.runner.to_device import to_device
-from specchat.engine.runner.tree_part import TreePlace
+from specchat.engine.backends.runner import Runner
+from specchat.engine.backends.to_device import to_device
+from specchat.engine.backends.tree_part import TreePlace
 from specchat.engine.tools.beams.node import Node
 
 _SLOT = 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from specchat.engine.drafters.draft_model import ModelDrafter
+from specchat.engine.drafters.none import NoDrafter
+from specchat.engine.drafters.recycling import RecyclingDrafter
 from specchat.engine.errors import EngineError
 from specchat.engine.request import AUTO, Request
-from specchat.engine.speculation.drafters.draft_model import ModelDrafter
-from specchat.engine.speculation.drafters.none import NoDrafter
-from specchat.engine.speculation.drafters.recycling import RecyclingDrafter
 
 FEWEST, MOST = 2, 16
 """Beams."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from specchat.engine.config import EngineConfig
+from specchat.engine.drafters.none import NoDrafter
 from specchat.engine.errors import EngineError
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import AUTO, Request, gamma_text, parse_gamma
-from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.tools.beams.beams import BeamModels
 from specchat.engine.tools.beams.check import check_request, drafter_of
 from specchat.engine.tools.beams.found import FoundBeams

@@ -1,6 +1,6 @@
 """Guesses by token recycling: what the target found behind the last tokens of a text when it last met them.
 
-As `engine.speculation.drafters.recycling` (Luo et al. 2024, arXiv 2408.08696, section 3), with the target's
+As `engine.drafters.recycling` (Luo et al. 2024, arXiv 2408.08696, section 3), with the target's
 probabilities beside the tokens, as beams are ordered by them, and with contexts of two tokens before those of one:
 beams that differ far back end alike. Until the target has met a context, the prompt's own continuation of it counts.
 """

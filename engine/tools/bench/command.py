@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from specchat.engine.backends.device import pick_device
+from specchat.engine.backends.memory import held_memory
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
@@ -20,8 +22,6 @@ from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.progress import Progress
 from specchat.engine.request import AUTO, parse_gamma
-from specchat.engine.runner.device import pick_device
-from specchat.engine.runner.memory import held_memory
 from specchat.engine.tools.bench.crossover import Crossover, find_crossover
 from specchat.engine.tools.bench.pace import Peer
 from specchat.engine.tools.bench.peers import PEERS, PeerMaker, Peers

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from specchat.engine.backends.memory import available_memory
+from specchat.engine.backends.stopwatch import Stopwatch
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.network import held
-from specchat.engine.runner.memory import available_memory
-from specchat.engine.runner.stopwatch import Stopwatch
 from specchat.engine.tools.bench.tally import Tally
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.obtain import Model

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specchat.engine.backends.device import computes_bfloat16, pick_device, require_memory
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import LoadedModel, pick_dtype
 from specchat.engine.progress import Progress
-from specchat.engine.runner.device import computes_bfloat16, pick_device, require_memory
 from specchat.engine.tools.bench.prompts import Prompt, PromptSet
 from specchat.engine.tools.bench.shapes import SHAPES, parse_shapes
 from specchat.engine.worker.assembly import Assemble, Assembly, put_together

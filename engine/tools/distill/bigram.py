@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from specchat.engine.drafters.tables.counts import TokenCounter
+from specchat.engine.drafters.tables.folder import TableCard, fingerprint, save_tables
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import display_name, load_tokenizer
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
-from specchat.engine.speculation.drafters.tables.counts import TokenCounter
-from specchat.engine.speculation.drafters.tables.folder import TableCard, fingerprint, save_tables
 from specchat.engine.tools.distill.distilled import Distilled
 from specchat.engine.tools.distill.options import DistillOptions
 from specchat.engine.tools.evaluate.texts import TextFiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from specchat.engine.speculation.drafters.head.folder import HeadAcceptance
+from specchat.engine.drafters.head.folder import HeadAcceptance
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from specchat.engine.config import EngineConfig
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
-from specchat.engine.speculation.drafters.head.folder import (
+from specchat.engine.drafters.head.drafter import HeadDrafter
+from specchat.engine.drafters.head.folder import (
     CARD,
     WEIGHTS,
     HeadCard,
@@ -20,7 +19,8 @@ from specchat.engine.speculation.drafters.head.folder import (
     read_head,
     save_head,
 )
-from specchat.engine.speculation.drafters.head.network import DraftHead, HeadShape
+from specchat.engine.drafters.head.network import DraftHead, HeadShape
+from specchat.engine.models.load import LoadedModel
 from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.beginning import Beginning, other_sizes
 from specchat.engine.tools.distill.corpus import Conversation
@@ -102,7 +102,7 @@ class EagleTrainee:
         return put_together(config, self._model, head=LoadedHead(head, vocabulary, self._model.name, 0))
 
     def save(self, folder: Path, made: Distilled, fingerprint: str) -> None:
-        """Weights and card of `engine.speculation.drafters.head.folder`."""
+        """Weights and card of `engine.drafters.head.folder`."""
         card = HeadCard(
             target=made.target,
             fingerprint=fingerprint,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from specchat.engine.config import EngineConfig
+from specchat.engine.drafters.head.folder import HeadAcceptance
 from specchat.engine.engine import Engine
 from specchat.engine.progress import Progress
 from specchat.engine.request import DEFAULT_GAMMA, Sampling
 from specchat.engine.round import Round
-from specchat.engine.speculation.drafters.head.folder import HeadAcceptance
 from specchat.engine.stats.metrics import Metrics
 from specchat.engine.tools.bench.plan import Variant
 from specchat.engine.tools.bench.prompts import Prompt

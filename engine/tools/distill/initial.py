@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.errors import EngineError
-from specchat.engine.speculation.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.tools.distill.corpus import Conversation
 
 _DAMPING = 1e-2

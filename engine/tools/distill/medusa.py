@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from specchat.engine.config import EngineConfig
+from specchat.engine.drafters.head.drafter import HeadDrafter
+from specchat.engine.drafters.head.folder import LoadedHead
+from specchat.engine.drafters.head.medusa import MedusaHeads, MedusaLayout
+from specchat.engine.drafters.published.layout import FINGERPRINT, TARGET
+from specchat.engine.drafters.published.load import read_published
+from specchat.engine.drafters.published.save import CONFIG, WEIGHTS, save_medusa
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.request import DEFAULT_GAMMA
-from specchat.engine.speculation.drafters.head.drafter import HeadDrafter
-from specchat.engine.speculation.drafters.head.folder import LoadedHead
-from specchat.engine.speculation.drafters.head.medusa import MedusaHeads, MedusaLayout
-from specchat.engine.speculation.drafters.published.layout import FINGERPRINT, TARGET
-from specchat.engine.speculation.drafters.published.load import read_published
-from specchat.engine.speculation.drafters.published.save import CONFIG, WEIGHTS, save_medusa
 from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.beginning import Beginning, as_stated, other_sizes
 from specchat.engine.tools.distill.corpus import Conversation

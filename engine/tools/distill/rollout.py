@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specchat.engine.runner.runner import Runner
+from specchat.engine.backends.runner import Runner
 from specchat.engine.tools.distill.corpus import Conversation
 from specchat.engine.tools.distill.turns import Turns
 

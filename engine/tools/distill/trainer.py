@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from specchat.engine.atomic_file import replacing
+from specchat.engine.drafters.ngram import MAX_ORDER
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.speculation.drafters.ngram import MAX_ORDER
 from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.corpus import Conversation, Corpus
 from specchat.engine.tools.distill.objective import Agreement

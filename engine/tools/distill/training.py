@@ -7,7 +7,9 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from specchat.engine.backends.device import pick_device
 from specchat.engine.config import EngineConfig
+from specchat.engine.drafters.head.folder import HeadAcceptance
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
@@ -15,8 +17,6 @@ from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.resolve import is_gguf, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
-from specchat.engine.runner.device import pick_device
-from specchat.engine.speculation.drafters.head.folder import HeadAcceptance
 from specchat.engine.tools.bench.prompts import load_prompts
 from specchat.engine.tools.distill.beginning import Beginning, find_beginning, keep, kept
 from specchat.engine.tools.distill.corpus import Corpus

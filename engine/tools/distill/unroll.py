@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specchat.engine.speculation.drafters.head.network import DraftHead
+from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.objective import Agreement, Truth, acceptance_loss
 

@@ -7,11 +7,11 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from specchat.engine.decoding.planner import Planner
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.planner import Planner
 from specchat.engine.tools.evaluate.place import Place, places_of
 from specchat.engine.tools.evaluate.text_round import run_text_round
 from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specchat.engine.runner.runner import Runner
+from specchat.engine.backends.runner import Runner
 from specchat.engine.tools.evaluate.text_runner import passes
 from specchat.engine.tools.evaluate.texts import Text
 

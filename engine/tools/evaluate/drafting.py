@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NoReturn
 
+from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.decoding.planner import Planner
+from specchat.engine.decoding.verify.verifier import Verifier
 from specchat.engine.errors import EngineError
 from specchat.engine.request import Request, Sampling
-from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.planner import Planner
-from specchat.engine.speculation.verify.verifier import Verifier
 from specchat.engine.tools.evaluate.course import Course, follow
 from specchat.engine.tools.evaluate.expectation import expect
 from specchat.engine.tools.evaluate.report import Way

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 from specchat.engine.config import EngineConfig
+from specchat.engine.drafters.none import NoDrafter
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import Sampling
-from specchat.engine.speculation.drafters.none import NoDrafter
 from specchat.engine.tools.evaluate.course import Course
 from specchat.engine.tools.evaluate.drafting import Drafting
 from specchat.engine.tools.evaluate.options import EvaluateOptions

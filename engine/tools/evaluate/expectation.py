@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Sequence
 
+from specchat.engine.decoding.planner import Planner
+from specchat.engine.decoding.round import run_round
+from specchat.engine.decoding.verify.verifier import Verifier
 from specchat.engine.request import Request
-from specchat.engine.speculation.planner import Planner
-from specchat.engine.speculation.round import run_round
-from specchat.engine.speculation.verify.verifier import Verifier
 from specchat.engine.tools.evaluate.course import Course, begun, read_prompt
 from specchat.engine.tools.evaluate.place import places_of
 from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner

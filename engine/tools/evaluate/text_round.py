@@ -7,15 +7,15 @@ import time
 
 import torch
 
-from specchat.engine.runner.stopwatch import Stopwatch
-from specchat.engine.runner.to_device import to_device
-from specchat.engine.runner.tree import BRANCHES, chain
+from specchat.engine.backends.stopwatch import Stopwatch
+from specchat.engine.backends.to_device import to_device
+from specchat.engine.backends.tree import BRANCHES, chain
+from specchat.engine.decoding.planner import Planner
+from specchat.engine.decoding.round import score, timing
+from specchat.engine.decoding.round_plan import RoundPlan
+from specchat.engine.decoding.verify.agreement import compare
+from specchat.engine.decoding.verify.outcome import Outcome
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.planner import Planner
-from specchat.engine.speculation.round import score, timing
-from specchat.engine.speculation.round_plan import RoundPlan
-from specchat.engine.speculation.verify.agreement import compare
-from specchat.engine.speculation.verify.outcome import Outcome
 from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner
 
 
@@ -23,7 +23,7 @@ from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner
 def run_text_round(
     runner: TextRunner, reading: Reading, row: SequenceState, planner: Planner
 ) -> tuple[RoundPlan, Outcome, float]:
-    """What `engine.speculation.round.run_round` does for a greedy row whose target says the text.
+    """What `engine.decoding.round.run_round` does for a greedy row whose target says the text.
 
     Returns:
         The plan with the draft, what became of it, and the seconds that drafting took.

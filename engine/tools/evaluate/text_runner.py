@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specchat.engine.runner.kv_cache import KVCache
-from specchat.engine.runner.runner import Runner
-from specchat.engine.runner.to_device import to_device
-from specchat.engine.runner.tree import BRANCHES
-from specchat.engine.runner.tree_mask import TreeMask
-from specchat.engine.runner.tree_part import TreePlace
+from specchat.engine.backends.kv_cache import KVCache
+from specchat.engine.backends.runner import Runner
+from specchat.engine.backends.to_device import to_device
+from specchat.engine.backends.tree import BRANCHES
+from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.backends.tree_part import TreePlace
 from specchat.engine.tools.evaluate.texts import Text
 
 _PASSES = 5

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from specchat.engine.backends.device import pick_device
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
@@ -23,7 +24,6 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress, ignore_progress
 from specchat.engine.request import Request, Sampling, parse_gamma
-from specchat.engine.runner.device import pick_device
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.tools.bench.plan import NONE, Plan, Variant
 from specchat.engine.tools.bench.prompts import SETS, Prompt, load_prompts

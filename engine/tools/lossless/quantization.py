@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specchat.engine.backends.quantized_runner import QuantizedRunner
 from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.tools.lossless.reference import Reference
 
 KL_LIMIT, PERPLEXITY_LIMIT = 0.05, 0.01

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
+from specchat.engine.decoding.verify.chain_acceptance import accept, accept_greedy
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.penalties import Adjustment, Penalties
 from specchat.engine.sampling.sampler import most_likely, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.verify.chain_acceptance import accept, accept_greedy
 
 CPU = torch.device("cpu")
 NONE: Any = None

@@ -10,10 +10,10 @@ import pytest
 from torch import Tensor
 
 from specchat.engine import Engine, EngineConfig, Event, Finished, Outbox, Prefilled, Request, Round
+from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.drafters import ngram, suffix
+from specchat.engine.drafters.suffix_automaton import SuffixAutomaton
 from specchat.engine.progress import Progress
-from specchat.engine.runner.model_runner import ModelRunner
-from specchat.engine.speculation.drafters import ngram, suffix
-from specchat.engine.speculation.drafters.suffix_automaton import SuffixAutomaton
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.tiny import ids_of, tiny_engine, tiny_head, tiny_model
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from specchat.engine import Engine, EngineConfig, Message, Request, Round
+from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.backends.tree import chain, tree_of
+from specchat.engine.drafters.suffix import OTHER_CHATS
 from specchat.engine.kernels.library import missing
-from specchat.engine.runner.quantized_runner import QuantizedRunner
-from specchat.engine.runner.tree import chain, tree_of
-from specchat.engine.speculation.drafters.suffix import OTHER_CHATS
 from specchat.engine.worker.assembly import assemble
 from tests.engine.prompts import PROMPTS
 from tests.engine.tiny import ids_of, run_together

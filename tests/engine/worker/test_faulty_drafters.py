@@ -16,11 +16,11 @@ from specchat.engine import (
     Round,
     Sampling,
 )
+from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.proposal import Draft
+from specchat.engine.drafters.ngram import NGramDrafter
 from specchat.engine.progress import Progress
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.ngram import NGramDrafter
-from specchat.engine.speculation.gamma.budget import Budget
-from specchat.engine.speculation.proposal import Draft
 from specchat.engine.trace import from_json, to_json
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_head, tiny_model

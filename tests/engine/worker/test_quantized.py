@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from specchat.engine.backends.quantized_runner import QuantizedRunner
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
@@ -16,7 +17,6 @@ from specchat.engine.kernels import library
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Message, Request
 from specchat.engine.round import Round
-from specchat.engine.runner.quantized_runner import QuantizedRunner
 from specchat.engine.worker import obtain
 from specchat.engine.worker.assembly import Assembly, assemble
 from tests.engine.tiny import said_while_loading

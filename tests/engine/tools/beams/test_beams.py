@@ -10,13 +10,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from specchat.engine import EngineConfig, EngineError, Message, Request, models_folder
+from specchat.engine.drafters.head.folder import CARD
 from specchat.engine.kernels.library import missing
 from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.models.load import load_tokenizer
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import Sampling
 from specchat.engine.sequence.prompt import encode
-from specchat.engine.speculation.drafters.head.folder import CARD
 from specchat.engine.tools.beams import FoundBeams, find_beams
 from tests.engine.families import write_family
 

@@ -13,9 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from specchat.engine import EngineError
-from specchat.engine.models.load import LoadedModel, load_model
-from specchat.engine.progress import ignore_progress
-from specchat.engine.speculation.drafters.head.folder import (
+from specchat.engine.drafters.head.folder import (
     CARD,
     WEIGHTS,
     HeadAcceptance,
@@ -23,7 +21,9 @@ from specchat.engine.speculation.drafters.head.folder import (
     read_card,
     save_head,
 )
-from specchat.engine.speculation.drafters.head.network import DraftHead
+from specchat.engine.drafters.head.network import DraftHead
+from specchat.engine.models.load import LoadedModel, load_model
+from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.distill import Distilled, DistillOptions, distill, evaluation, text, trainer, training
 from specchat.engine.tools.distill.corpus import Corpus
 from specchat.engine.tools.distill.initial import head_shape

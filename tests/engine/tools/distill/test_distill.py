@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from specchat.engine import EngineConfig, EngineError
+from specchat.engine.drafters.head.folder import CARD, WEIGHTS, read_card
+from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import ignore_progress
-from specchat.engine.speculation.drafters.head.folder import CARD, WEIGHTS, read_card
-from specchat.engine.speculation.drafters.head.network import DraftHead
 from specchat.engine.tools.distill import DistillOptions, corpus, distill, text, trainer
 from specchat.engine.tools.distill.eagle import DEPTH, EagleTrainee
 from specchat.engine.tools.distill.standing import WORK

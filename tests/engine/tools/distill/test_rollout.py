@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from specchat.engine.runner.model_runner import ModelRunner
+from specchat.engine.backends.model_runner import ModelRunner
 from specchat.engine.tools.distill.corpus import Conversation
 from specchat.engine.tools.distill.rollout import Rollout, Script
 from tests.engine.tiny import tiny_model

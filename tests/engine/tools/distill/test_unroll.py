@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from specchat.engine.runner.tree import chain
+from specchat.engine.backends.tree import chain
+from specchat.engine.drafters.head.memory import HeadMemory
+from specchat.engine.drafters.head.torch_layer import TorchLayer
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.speculation.drafters.head.memory import HeadMemory
-from specchat.engine.speculation.drafters.head.torch_layer import TorchLayer
 from specchat.engine.tools.distill import unroll as unrolling
 from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.objective import Agreement, Truth

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from specchat.engine import EngineError
-from specchat.engine.speculation.verify.chain_acceptance import Verdict, accept, accept_greedy
+from specchat.engine.decoding.verify.chain_acceptance import Verdict, accept, accept_greedy
 from specchat.engine.tools.lossless.command import LosslessOptions, Verification, run
 
 QUICK = {"models": Path(), "command": "verify", "prompts": ("chat",), "limit": 2, "max_tokens": 16, "contexts": 1}
@@ -88,7 +88,7 @@ def test_accepting_what_should_be_refused_is_found(pair: dict[str, str], monkeyp
         best[:, :-1] = drafted
         return accept_greedy(best, drafted, lengths, near)
 
-    monkeypatch.setattr("specchat.engine.speculation.verify.chains.accept_greedy", lax)
+    monkeypatch.setattr("specchat.engine.decoding.verify.chains.accept_greedy", lax)
     found = verified(pair)
     assert not found.report.passed
     by_drafter = {check.drafter: check for check in found.report.greedy}
@@ -105,7 +105,7 @@ def test_a_skewed_acceptance_is_found_by_sampling(pair: dict[str, str], monkeypa
     def lax(p: Tensor, drafted: Tensor, lengths: Tensor, u: Tensor, *rest: Tensor) -> Verdict:
         return accept(p, drafted, lengths, u * 0.3, *rest)
 
-    monkeypatch.setattr("specchat.engine.speculation.verify.chains.accept", lax)
+    monkeypatch.setattr("specchat.engine.decoding.verify.chains.accept", lax)
     found = verified(pair, limit=4, samples=300, contexts=2, drafters=("model",))
     assert all(check.passed for check in found.report.greedy)
     assert not all(check.passed for check in found.report.sampled)

@@ -1,0 +1,132 @@
+"""Batch-invariant forward passes of fixed shape: one row, `WIDTH` tokens, an extent given by the position.
+
+A kernel's rounding depends on the shape of its operands, so a pass over one token and a pass over five need not agree
+in the last bit. Here every pass of the target has the shape [1, `WIDTH`], padded, and attends over a number of columns
+that depends on the position of its tokens alone. The remaining assumption, that a row of a matrix product does not
+depend on its place in the matrix, is measured by `engine.backends.batch_invariance_check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from specchat.engine.backends.cuda_graphs import Scores, Step
+from specchat.engine.backends.graph_pool import GraphPool
+from specchat.engine.backends.kv_cache import KVCache
+from specchat.engine.backends.static_view import StaticView
+from specchat.engine.backends.tree_mask import TreeMask
+
+WIDTH = 8
+"""Tokens per pass. Longer drafts take several passes, shorter ones are padded."""
+_FEWEST_COLUMNS = 256
+
+
+def extent(position: int, columns: int) -> int:
+    """Columns S that a token at `position` attends over: a power of two that holds it, at most `columns`."""
+    return min(max(_FEWEST_COLUMNS, 1 << position.bit_length()), columns)
+
+
+def pieces(start: int, length: int, columns: int) -> Iterator[tuple[int, int]]:
+    """Split `length` tokens from position `start` into passes [begin, end) of one extent and at most `WIDTH` tokens."""
+    begin = 0
+    while begin < length:
+        own = extent(start + begin, columns)
+        end = min(begin + WIDTH, length, max(own - start, begin + 1))
+        yield begin, end
+        begin = end
+
+
+class SlotView(StaticView):
+    """View of one slot of the KV cache, written at positions held on the device.
+
+    Args:
+        cache: the KV cache.
+        slot: the slot to view.
+        columns: S, columns attended over.
+        positions: [1, T], columns that the pass writes; they may lie beyond S.
+    """
+
+    def __init__(self, cache: KVCache, slot: int, columns: int, positions: Tensor) -> None:
+        super().__init__(cache, torch.full((1,), slot, device=positions.device), columns, positions)
+        self._slot = slot
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Write keys and values [1, G, T, D] of one layer; return the slot's first S columns."""
+        keys, values = self.cache.keys[layer_idx][self._slot], self.cache.values[layer_idx][self._slot]
+        keys[:, self._positions[0]] = key[0]
+        values[:, self._positions[0]] = value[0]
+        return keys[None, :, : self.length], values[None, :, : self.length]
+
+
+class BatchInvariantRunner:
+    """Passes of one shape [1, `WIDTH`]; rows run one after the other.
+
+    Args:
+        cache: the KV cache.
+        step: runs the model.
+        pool: makes the graphs.
+    """
+
+    def __init__(self, cache: KVCache, step: Step, pool: GraphPool) -> None:
+        self._cache = cache
+        self._step = step
+        self._pool = pool
+        self._slot = torch.zeros(1, dtype=torch.long, device=pool.device)
+        """The slot of the pass under way, where passes are told it: on a GPU, where each graph costs."""
+        self._told = pool.device.type == "cuda"
+        self._fixed: dict[tuple[int, int], tuple[Tensor, Tensor, Callable[[], Scores]]] = {}
+        """By slot, -1 for all where passes are told it, and extent."""
+
+    def forward(
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
+    ) -> Scores:
+        """As `ModelRunner.forward_tapped`, for chains only: what a token of a tree attends to depends on its branch."""
+        assert tree_mask is None
+        rows = []
+        for row, slot, start in zip(tokens, slots, starts, strict=True):
+            cuts = pieces(start, len(row), self._cache.columns)
+            rows.append(_joined([self._pass(row[i:j], slot, start + i) for i, j in cuts], dim=1))
+        return _joined(rows, dim=0)
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """On a GPU, capture the passes of every extent."""
+        for columns in sorted({extent(i, self._cache.columns) for i in range(self._cache.columns)}, reverse=True):
+            self._shape(0, columns)
+
+    def _pass(self, tokens: Tensor, slot: int, start: int) -> Scores:
+        """Scores [1, n, …] of n ≤ `WIDTH` tokens of one extent."""
+        fed, positions, run = self._shape(slot, extent(start, self._cache.columns))
+        fed.zero_()
+        fed[0, : len(tokens)] = tokens
+        torch.arange(start, start + WIDTH, out=positions[0])
+        self._slot.fill_(slot)
+        # Copies: the next pass may overwrite these scores.
+        logits, tapped = run()
+        return logits[:, : len(tokens)].clone(), None if tapped is None else tapped[:, : len(tokens)].clone()
+
+    def _shape(self, slot: int, columns: int) -> tuple[Tensor, Tensor, Callable[[], Scores]]:
+        key = (-1 if self._told else slot, columns)
+        if key not in self._fixed:
+            tokens = torch.zeros(1, WIDTH, dtype=torch.long, device=self._pool.device)
+            positions = torch.zeros_like(tokens)
+            view = (
+                StaticView(self._cache, self._slot, columns, positions)
+                if self._told
+                else SlotView(self._cache, slot, columns, positions)  # read where it lies
+            )
+
+            def run() -> Scores:
+                return self._step(tokens, positions, view, None)
+
+            self._fixed[key] = tokens, positions, self._pool.graph(run)
+        return self._fixed[key]
+
+
+def _joined(parts: Sequence[Scores], dim: int) -> Scores:
+    """Concatenate the scores of several passes."""
+    tapped = [part for _, part in parts if part is not None]
+    return torch.cat([logits for logits, _ in parts], dim), torch.cat(tapped, dim) if tapped else None

@@ -1,0 +1,78 @@
+"""Cache stand-in that shows what a network keeps of a token, and what it does with what a cache hands out.
+
+A pass whose rows lie scattered over the cache may be handed keys and values of more slots than its rows have: our
+attention knows which are whose (`engine.backends.attention`), and nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+_OF_NO_SLOT = frozenset(
+    [getattr(Tensor, name).__get__ for name in ("device", "dtype", "is_cuda", "ndim", "requires_grad", "shape")]
+    + [Tensor.dim, Tensor.is_floating_point, Tensor.size]
+)
+"""What may be asked of keys and values anywhere. Who asks for the number of rows goes on to read them."""
+
+
+class HandedOut(Tensor):
+    """Keys or values as a cache hands them out, which know who has looked at them."""
+
+    plain: Tensor
+    """The same without this knowledge."""
+    attended: bool
+    """Whether they have come to our attention."""
+    looked_at: bool
+    """Whether anything else has computed with them."""
+
+    @classmethod
+    def of(cls, plain: Tensor) -> HandedOut:
+        """Nobody has looked at them yet."""
+        made = plain.as_subclass(cls)
+        made.plain, made.attended, made.looked_at = plain, False, False
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Compute as for any tensor; what comes out is a plain one."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if func not in _OF_NO_SLOT:
+                for each in tree_leaves((args, kwargs)):
+                    if isinstance(each, cls):
+                        each.looked_at = True
+            return func(*args, **(kwargs or {}))
+
+
+class CacheProbe:
+    """Cache stand-in for a pass over one token, which keeps nothing."""
+
+    is_compileable = False
+    length = 1
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, tuple[int, int, int, int]] = {}
+        """Of each layer (see `KVCache`)."""
+        self._handed_out: list[HandedOut] = []
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Note their shapes; hand them out as they are."""
+        self.shapes[layer_idx] = (key.shape[1], key.shape[3], value.shape[1], value.shape[3])
+        keys, values = HandedOut.of(key), HandedOut.of(value)
+        self._handed_out += [keys, values]
+        return keys, values
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
+        """Tokens before this pass."""
+        return 0
+
+    @property
+    def attention_alone_reads(self) -> bool:
+        """Whether all that was handed out has come to our attention as it was, and nothing else computed with it."""
+        return all(each.attended and not each.looked_at for each in self._handed_out)

@@ -1,0 +1,311 @@
+"""The drafting side of a round: how long each row's draft is to be, who makes it, and what was learnt from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.backends.runner import Runner
+from specchat.engine.backends.tree import Tree
+from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
+from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.gamma.controller import GammaController
+from specchat.engine.decoding.gamma.latency_model import LatencyModel
+from specchat.engine.decoding.proposal import Draft, Proposal, merge
+from specchat.engine.decoding.riders import Riders
+from specchat.engine.decoding.round_plan import RoundPlan
+from specchat.engine.decoding.row_drafters import RowDrafters
+from specchat.engine.decoding.verify.outcome import Outcome
+from specchat.engine.errors import EngineError, unknown_drafter
+from specchat.engine.request import AUTO, NO_DRAFTER
+from specchat.engine.sequence.sequence import SequenceState
+
+
+class Planner:
+    """Drafts for the rows of each round, as long as the controller of γ says.
+
+    Args:
+        drafters: by name.
+        target: whose passes verify.
+        on_fault: called with a row whose drafter raised; the row goes on without drafts.
+    """
+
+    def __init__(
+        self, drafters: Mapping[str, Drafter], target: Runner, on_fault: Callable[[SequenceState, Exception], None]
+    ) -> None:
+        self.drafters = RowDrafters(drafters, on_fault)
+        self._context, self._columns, self._width = target.context, target.cache.columns, target.width
+        self._on_fault = on_fault
+        self._latency = LatencyModel(target.width, ragged=isinstance(target, QuantizedRunner))
+        self._controller = GammaController(self._latency)
+        self._acceptances: dict[str, AcceptanceModel] = {}
+        self._empty: dict[int, Proposal] = {}
+        """Proposals of plain rounds by B: to make one takes a while beside a short pass."""
+
+    def learn_costs(self, passes: Sequence[tuple[int, float]]) -> None:
+        """What things cost before the first round.
+
+        Args:
+            passes: widths of passes over one row, and their seconds.
+        """
+        for width, seconds in passes:
+            self._latency.observe_pass(1, width, seconds)
+        for name, drafter in self.drafters.by_name.items():
+            step = drafter.time_step()
+            if step is not None:
+                self._latency.observe_step(name, 1, step)
+
+    def named(self, name: str, gamma: int | None) -> str:
+        """The drafter that a request gets: the best one for auto, none where γ is 0.
+
+        Raises:
+            EngineError: there is none of that name.
+        """
+        if name != AUTO and name not in self.drafters.by_name:
+            raise EngineError(unknown_drafter(name, (AUTO, *self.drafters.by_name)))
+        if gamma == 0:
+            return NO_DRAFTER
+        return next(iter(self.drafters.by_name)) if name == AUTO else name
+
+    def admit(self, row: SequenceState) -> None:
+        """A row starts."""
+        drafter = self.drafters.of(row)
+        try:
+            drafter.admit(row)
+        except Exception as error:  # a drafter is a plug: whatever it raises, the target goes on alone
+            self._on_fault(row, error)
+            return
+        if row.adaptive:
+            self._acceptances[row.request.request_id] = self._controller.acceptance(
+                drafter.name,
+                drafter.buckets,
+                drafter.later,
+                drafter.offers(row),
+                drafter.expected,
+                growing=drafter.grows(row),
+                sampled=not row.request.sampling.greedy,
+            )
+
+    def release(self, row: SequenceState) -> None:
+        """A row has ended."""
+        with suppress(Exception):  # a drafter that has failed may not know the row
+            self.drafters.of(row).release(row)
+        self._acceptances.pop(row.request.request_id, None)
+
+    def give_up(self, row: SequenceState) -> None:
+        """A row goes on without drafts."""
+        self.release(row)
+        row.drafter = NO_DRAFTER
+        self.admit(row)
+
+    def change(self, row: SequenceState, drafter: str, gamma: int | None) -> None:
+        """A row drafts otherwise from its next round on."""
+        self.release(row)
+        row.request = replace(row.request, drafter=drafter, gamma=gamma)
+        row.drafter = self.named(drafter, gamma)
+        self.admit(row)
+
+    def plan(self, rows: Sequence[SequenceState], device: torch.device) -> RoundPlan:
+        """Draft for every row, as one batch on the device."""
+        for row in rows:
+            row.room = row.draft_room(self._context)
+        gammas = [self._usual(row) for row in rows]
+        adaptive = [i for i, row in enumerate(rows) if row.adaptive]
+        budgets = self._choose(rows, adaptive, gammas)
+        drafts = self._propose(rows, gammas, budgets)
+        steps = _steps(drafts, gammas, len(rows))
+        names = {rows[mine[0]].drafter for mine, _ in drafts}
+        drafts = [(mine, draft) for mine, draft in drafts if any(draft.lengths)]
+        adaptive = [i for i in adaptive if rows[i].adaptive]  # a drafter may just have failed
+        buckets: list[list[int]] = [[] for _ in adaptive]
+        if adaptive and (drafts or any(steps)):
+            drafts, buckets = self._trim(rows, adaptive, steps, drafts)
+        for mine, draft in drafts:
+            for k, i in enumerate(mine):
+                if self.drafters.of(rows[i]).always:  # what it gives beyond γ is γ too
+                    gammas[i] = max(gammas[i], draft.positions(k))
+        proposal = merge(drafts, len(rows), device) if drafts else self._nothing(len(rows), device)
+        riders = self._riders(rows, gammas, proposal)
+        if riders is not None:
+            names |= {row.drafter for row, ridden in zip(rows, riders.embeddings, strict=True) if ridden is not None}
+            steps += [0 if ridden is None else len(ridden) for ridden in riders.embeddings]
+        return RoundPlan(
+            proposal=proposal,
+            gammas=gammas,
+            adaptive=adaptive,
+            buckets=buckets,
+            drafter=names.pop() if len(names) == 1 else None,
+            steps=max(steps, default=0),
+            riders=riders,
+        )
+
+    def riding_share(self, rows: Sequence[SequenceState], plan: RoundPlan, verify_s: float) -> float:
+        """Which part of a verifying pass, which took `verify_s`, is due to what rode in it."""
+        if plan.riders is None:
+            return 0.0
+        ridden = [len(tree) + 1 for tree in plan.riders.trees(plan.proposal)]
+        whole = sum(ridden) if self._latency.ragged else max(ridden)
+        self._latency.observe_pass(len(rows), whole, verify_s)
+        seconds = self._latency.verify_up_to(len(rows), whole)
+        return max(0.0, 1 - seconds[self._pass_width(plan) - 1] / seconds[-1])
+
+    def _pass_width(self, plan: RoundPlan) -> int:
+        """Width, as `LatencyModel` counts it, of a verifying pass that nothing rides in."""
+        proposal = plan.proposal
+        if self._latency.ragged:
+            return len(proposal.lengths) + sum(proposal.lengths)
+        return 1 + proposal.tokens.shape[1]
+
+    def _riders(self, rows: Sequence[SequenceState], gammas: Sequence[int], proposal: Proposal) -> Riders | None:
+        """What rides in the round's pass; nothing where no drafter wants it, or where the cache has no room."""
+        wanted = [self.drafters.of(row).riders(row, gamma) for row, gamma in zip(rows, gammas, strict=True)]
+        if all(each is None for each in wanted):
+            return None
+
+        def foresee(place: int, accepted: int, logits: Tensor) -> None:
+            try:
+                self.drafters.of(rows[place]).foresee(rows[place], accepted, logits)
+            except Exception as error:
+                self._on_fault(rows[place], error)
+
+        riders = Riders(wanted, foresee)
+        width = self._width(max(1 + len(tree) for tree in riders.trees(proposal)))
+        return riders if max(row.cached for row in rows) + width <= self._columns else None
+
+    def _choose(self, rows: Sequence[SequenceState], adaptive: Sequence[int], gammas: list[int]) -> list[Budget | None]:
+        """Put the controller's choice into `gammas`; what growing drafts may cost, per row."""
+        budgets: list[Budget | None] = [None] * len(rows)
+        # Who has a draft already needs no step, and nothing has to be tried for it.
+        sure = [i for i in adaptive if self.drafters.of(rows[i]).is_sure(rows[i])]
+        for i in sure:
+            gammas[i] = 0
+        adaptive = [i for i in adaptive if i not in sure]
+        if not adaptive:
+            return budgets
+        acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
+        chosen = self._controller.choose(acceptances, [gammas[i] for i in adaptive], len(rows))
+        for i, gamma in zip(adaptive, chosen, strict=True):
+            gammas[i] = gamma
+        growing = [k for k, gamma in enumerate(chosen) if gamma and acceptances[k].growing]
+        for k in growing:
+            budgets[adaptive[k]] = self._controller.budget(acceptances[k], len(rows), len(growing))
+        return budgets
+
+    def _trim(
+        self,
+        rows: Sequence[SequenceState],
+        adaptive: Sequence[int],
+        steps: Sequence[int],
+        drafts: Sequence[tuple[list[int], Draft]],
+    ) -> tuple[list[tuple[list[int], Draft]], list[list[int]]]:
+        """The drafts as far as they are worth their verification, and the buckets of their tokens per adaptive row."""
+        acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
+        proposed, trees = _by_row(drafts, len(rows))
+        kept = self._controller.trim(
+            acceptances,
+            [steps[i] for i in adaptive],
+            [proposed[i] for i in adaptive],
+            len(rows),
+            [trees[i] for i in adaptive],
+        )
+        lengths = dict(zip(adaptive, kept, strict=True))
+        shortened = [(mine, draft.shortened([lengths.get(i) for i in mine])) for mine, draft in drafts]
+        worth = [(mine, draft) for mine, draft in shortened if any(draft.lengths)]
+        return worth, [proposed[i][: lengths[i]] for i in adaptive]
+
+    def _nothing(self, rows: int, device: torch.device) -> Proposal:
+        """The proposal of a plain round."""
+        if rows not in self._empty:
+            self._empty[rows] = merge([], rows, device)
+        return self._empty[rows]
+
+    def _usual(self, row: SequenceState) -> int:
+        """γ of a row before the controller has chosen: its room, or the drafter's own where none was asked for."""
+        free = row.request.gamma is None and not row.adaptive
+        return min(row.room, self.drafters.of(row).steady) if free else row.room
+
+    def learn(
+        self,
+        rows: Sequence[SequenceState],
+        plan: RoundPlan,
+        outcomes: Sequence[Outcome],
+        draft_s: float,
+        verify_s: float,
+    ) -> None:
+        """What the round has shown about costs and acceptance. Times are seconds."""
+        width = self._pass_width(plan)
+        # A row's first draft may have read the whole prompt: that says nothing about a draft step.
+        drafter = None if any(row.rounds == 0 for row in rows) else plan.drafter
+        self._latency.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s)
+        if not plan.adaptive:
+            return
+        # A row whose drafter has failed since learns nothing more.
+        drafts = [
+            (buckets, i)
+            for buckets, i in zip(plan.buckets, plan.adaptive, strict=True)
+            if rows[i].request.request_id in self._acceptances
+        ]
+        acceptances = [self._acceptances[rows[i].request.request_id] for _, i in drafts]
+        if not any(plan.buckets) and not (plan.steps and any(each.growing for each in acceptances)):
+            self._controller.observe_plain(acceptances)
+            return
+        trees = plan.proposal.trees or [None] * len(rows)
+        judged = [VerifiedDraft(buckets, outcomes[i].accepted, trees[i], outcomes[i].path) for buckets, i in drafts]
+        self._controller.observe(acceptances, judged)
+
+    def learn_plain(self, rows: int, seconds: float) -> None:
+        """What a plain pass took that was run beside the rounds of so many rows."""
+        self._latency.observe_pass(rows, self._latency.plain_width(rows), seconds)
+
+    def learn_rest(self, rows: int, plan: RoundPlan, seconds: float) -> None:
+        """What the round of so many rows took beside drafting and verification."""
+        self._latency.observe_rest(rows, any(plan.proposal.lengths), seconds)
+
+    def _propose(
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]
+    ) -> list[tuple[list[int], Draft]]:
+        """Each drafter's draft, with the rows (by index) it is for."""
+        drafts = []
+        for name in dict.fromkeys(row.drafter for row in rows):
+            always = self.drafters.by_name[name].always
+            mine = [
+                i for i, row in enumerate(rows) if row.drafter == name and (gammas[i] > 0 or (always and row.adaptive))
+            ]
+            if not mine:
+                continue
+            try:
+                asked = [gammas[i] for i in mine]
+                draft = self.drafters.by_name[name].propose([rows[i] for i in mine], asked, [budgets[i] for i in mine])
+                draft.check([rows[i].room for i in mine] if always else asked)
+            except Exception as error:  # a drafter is a plug: whatever it raises, the target goes on alone
+                for i in mine:
+                    self._on_fault(rows[i], error)
+                continue
+            drafts.append((mine, draft))
+        return drafts
+
+
+def _steps(drafts: Sequence[tuple[list[int], Draft]], gammas: Sequence[int], rows: int) -> list[int]:
+    """The draft steps that were made for each row of the batch."""
+    steps = [0] * rows
+    for mine, draft in drafts:
+        for i in mine:
+            steps[i] = gammas[i] if draft.steps is None else draft.steps
+    return steps
+
+
+def _by_row(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> tuple[list[list[int]], list[Tree | None]]:
+    """Per row of the batch, the bucket of each drafted token, 0 where the drafter gives none; and what follows what."""
+    buckets: list[list[int]] = [[] for _ in range(rows)]
+    trees: list[Tree | None] = [None] * rows
+    for mine, draft in drafts:
+        for k, i in enumerate(mine):
+            buckets[i] = [0] * draft.lengths[k] if draft.buckets is None else draft.buckets[k]
+            trees[i] = draft.trees[k] if draft.trees else None
+    return buckets, trees

@@ -1,0 +1,27 @@
+"""Round plan: what is to be verified in a round, and how it came about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specchat.engine.decoding.proposal import Proposal
+from specchat.engine.decoding.riders import Riders
+
+
+@dataclass(slots=True)
+class RoundPlan:
+    """What is to be verified in a round, and how it came about."""
+
+    proposal: Proposal
+    gammas: list[int]
+    """Draft length asked for, per row."""
+    adaptive: list[int]
+    """Rows (by index) whose γ is chosen by the controller."""
+    buckets: list[list[int]]
+    """How sure the drafter was of each token to be verified, per adaptive row."""
+    drafter: str | None
+    """The one that drafted; None if none or several did."""
+    steps: int
+    """Draft steps it took."""
+    riders: Riders | None = None
+    """What rides in the verifying pass."""

@@ -1,0 +1,103 @@
+"""What the cache of a draft model holds of every row; drafters of one model share it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderRunner
+from specchat.engine.backends.padding import CAPTURED
+from specchat.engine.backends.runner import Runner
+from specchat.engine.backends.to_device import to_device
+from specchat.engine.sequence.scheduler import common_prefix
+from specchat.engine.sequence.sequence import SequenceState
+
+LEAD = 2
+"""Tokens fed in the first draft step: after a full acceptance the last drafted one has not been fed yet."""
+
+
+class DraftCache:
+    """A draft model's cache, its slots those of the target.
+
+    A row's prompt enters it in chunks before the row's first round, the prompts of several rows together where they fit
+    into one. A slot's content stays for the next turn, whichever drafter of the model that has.
+
+    Args:
+        model: the draft model, with as many slots and columns as the target.
+        chunk: prompt tokens fed in one pass.
+    """
+
+    def __init__(self, model: Runner, chunk: int) -> None:
+        self._model = model
+        self._chunk = chunk
+        self._content: list[list[int]] = [[] for _ in range(model.cache.slots)]
+        self._sources: list[tuple[int, ...]] = [()] * model.cache.slots
+        """What the encoder of an encoder-decoder has read for each slot."""
+        self._cached: dict[str, int] = {}
+
+    def admit(self, row: SequenceState) -> None:
+        """Note how much of the prompt the slot still holds from an earlier turn."""
+        known = self._content[row.slot] if self._encoded(row) else []
+        self._cached[row.request.request_id] = common_prefix(known, row.tokens)
+
+    def release(self, row: SequenceState) -> None:
+        """Leave the slot's content to the next turn."""
+        self._content[row.slot] = row.tokens[: self._cached.pop(row.request.request_id)]
+
+    def keep(self, row: SequenceState, length: int) -> None:
+        """From now on the first `length` tokens of the row count as cached."""
+        self._cached[row.request.request_id] = length
+
+    def unread(self, row: SequenceState) -> int:
+        """What the cache lacks of the prompt; later what it lacks, where that is more than one chunk: the rest is read
+        with the next draft."""
+        unread = 0 if self._encoded(row) else len(row.source)
+        behind = self._behind(row, LEAD)
+        return unread + (behind if behind > (self._chunk if row.rounds else 0) else 0)
+
+    def read(self, rows: Sequence[SequenceState]) -> None:
+        """Feed one chunk, padding included: of the first row, and all that is left of others; or encode a source."""
+        if not self._encoded(rows[0]):
+            assert isinstance(self._model, EncoderDecoderRunner)
+            self._model.encode(rows[0].slot, rows[0].source)
+            self._sources[rows[0].slot] = rows[0].source
+            return
+        rows = [row for row in rows if self._encoded(row)]
+        together, width = [rows[0]], min(self._behind(rows[0], LEAD), self._chunk)
+        for row in rows[1:]:
+            wide = max(width, self._behind(row, LEAD))
+            if wide * (len(together) + 1) <= self._chunk:
+                together, width = [*together, row], wide
+        self._feed(together, LEAD)
+
+    def catch_up(self, rows: Sequence[SequenceState], lead: int = LEAD) -> int:
+        """Feed what the cache lacks, all rows at once, but for the last `lead` tokens of each, fewer where a row has no
+        more; how many those are."""
+        lead = min(lead, *(len(row.tokens) for row in rows))
+        while behind := [row for row in rows if self._behind(row, lead) > 0]:
+            self._feed(behind, lead)
+        return lead
+
+    def _encoded(self, row: SequenceState) -> bool:
+        """Whether the slot has the row's source; that of a decoder-only model is empty."""
+        return self._sources[row.slot] == row.source
+
+    def _behind(self, row: SequenceState, lead: int) -> int:
+        """Tokens of a row but for the last `lead` that the cache lacks."""
+        return len(row.tokens) - lead - self._cached[row.request.request_id]
+
+    def _feed(self, rows: Sequence[SequenceState], lead: int) -> None:
+        """Feed a chunk of each row that lacks some, in one pass."""
+        starts = [self._cached[row.request.request_id] for row in rows]
+        ends = [min(s + self._chunk, len(r.tokens) - lead) for s, r in zip(starts, rows, strict=True)]
+        length = max(end - start for start, end in zip(starts, ends, strict=True))
+        # Rows with less to feed start earlier: what is fed again is written again, the same as before.
+        starts = [max(0, end - length) for end in ends]
+        tokens = [r.tokens[s : s + length] for s, r in zip(starts, rows, strict=True)]
+        fed = to_device([t + [0] * (length - len(t)) for t in tokens], self._model.device)
+        slots = [row.slot for row in rows]
+        if self._model.graph_runner is not None and length <= CAPTURED[-1]:
+            self._model.forward(fed, slots, starts)  # one launch
+        else:
+            self._model.prefill(fed, slots, starts)
+        for row, end in zip(rows, ends, strict=True):
+            self._cached[row.request.request_id] = end

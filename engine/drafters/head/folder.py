@@ -1,0 +1,198 @@
+"""A draft head on disk: `head.safetensors` with the weights and the vocabulary map, `head.json` with the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from specchat.engine.atomic_file import replacing
+from specchat.engine.drafters.head.layers import Head
+from specchat.engine.drafters.head.network import DraftHead, HeadShape
+from specchat.engine.drafters.head.weights import pack_head
+from specchat.engine.errors import EngineError, first_line
+from specchat.engine.models.disk import disk_errors
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.quantize import METHODS
+from specchat.engine.private_files import make_folder
+
+CARD, WEIGHTS = "head.json", "head.safetensors"
+_FORMAT = 2
+"""Heads of format 1 have no `codes`."""
+_VOCABULARY = "vocabulary"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadAcceptance:
+    """What a head reached on prompts it was not trained on."""
+
+    rate: float
+    """accepted / tested."""
+    by_position: tuple[float, ...]
+    """The same for the first drafted token of a round, the second, …"""
+    emitted_per_round: float
+    """τ."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadCard:
+    """Where a head comes from and what it can do."""
+
+    target: str
+    """Display name of the target."""
+    fingerprint: str
+    """Of the target (`engine.models.fingerprint`)."""
+    shape: HeadShape
+    tokens: int
+    """Tokens of training text."""
+    steps: int
+    """Updates of the weights."""
+    minutes: float
+    """Time spent, text and training together."""
+    gamma: int
+    """Draft length of the evaluation."""
+    greedy: HeadAcceptance
+    sampled: HeadAcceptance
+    """At temperature 1."""
+    codes: str = "q8"
+    """What its linear layers become beside a quantised target: `q4` where it was trained for that."""
+    steps_before: int = 0
+    """How many of the updates the head had that the training began with; `tokens` and `minutes` include its too."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHead:
+    """A head on its target's device, in its dtype."""
+
+    head: Head
+    vocabulary: Tensor
+    """[V'], int64, the tokens it can draft."""
+    name: str
+    """For display."""
+    weight_bytes: int
+
+
+def is_head(folder: Path) -> bool:
+    """Whether a folder holds a draft head."""
+    return (folder / CARD).is_file()
+
+
+def save_head(folder: Path, head: DraftHead, vocabulary: Tensor, card: HeadCard) -> None:
+    """Write a head; the card comes last, so that a folder with a card is complete.
+
+    Args:
+        folder: made if it is not there.
+        head: saved in bfloat16.
+        vocabulary: [V'], the tokens it can draft.
+        card: what to say about it.
+
+    Raises:
+        EngineError: the disk is full, or not to be written.
+    """
+    weights = {
+        name: weight.detach().to(torch.bfloat16).contiguous().cpu() for name, weight in head.state_dict().items()
+    }
+    with disk_errors(folder, "saving the draft head"):
+        make_folder(folder)
+        with replacing(folder / WEIGHTS) as part:
+            save_file({**weights, _VOCABULARY: vocabulary.int().cpu()}, part)
+        with replacing(folder / CARD) as part:
+            part.write_text(json.dumps({"format": _FORMAT, **asdict(card)}, indent=2) + "\n", encoding="utf-8")
+
+
+def read_card(folder: Path) -> HeadCard:
+    """What a head's folder says about it.
+
+    Raises:
+        EngineError: the folder is no head, or its card cannot be read.
+    """
+    try:
+        raw: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        if raw.pop("format") > _FORMAT:
+            raise EngineError(f"{folder} is a draft head of a newer specchat: update specchat")
+        shape = HeadShape(**_with_tuples(raw.pop("shape")))
+        greedy, sampled = (HeadAcceptance(**_with_tuples(raw.pop(kind))) for kind in ("greedy", "sampled"))
+        return HeadCard(shape=shape, greedy=greedy, sampled=sampled, **raw)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise EngineError(f"{folder} is not a draft head ({CARD}: {error}): make one with specchat distill") from None
+
+
+def find_head(folders: Sequence[Path], target: LoadedModel | PackedModel) -> Path | None:
+    """The head made for this target among the subfolders of `folders`; broken ones are passed over."""
+    heads = [entry for folder in folders if folder.is_dir() for entry in sorted(folder.iterdir()) if is_head(entry)]
+    if not heads:
+        return None
+    wanted = target.fingerprint
+    for head in heads:
+        with suppress(EngineError):
+            if read_card(head).fingerprint == wanted:
+                return head
+    return None
+
+
+def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
+    """Load a head for a target.
+
+    Raises:
+        EngineError: it was made for another target, or the folder is broken.
+    """
+    card, head, vocabulary = read_head(folder, target)
+    size = pack_head(head, target.device, target.dtype, card.codes if isinstance(target, PackedModel) else None)
+    return LoadedHead(head, vocabulary.to(target.device), f"head for {card.target}", size)
+
+
+def read_head(folder: Path, target: LoadedModel | PackedModel) -> tuple[HeadCard, DraftHead, Tensor]:
+    """A head as it is stored: its card, its network on the CPU, and its vocabulary [V'], int64.
+
+    Raises:
+        EngineError: it was made for another target, or the folder is broken.
+    """
+    card = read_card(folder)
+    if card.fingerprint != target.fingerprint:
+        raise EngineError(
+            f"the draft head {folder} was made for {card.target}, with other weights than {target.name} has: make one "
+            f"for this target with specchat distill"
+        )
+    path = folder / WEIGHTS
+    try:
+        weights = load_file(path)
+        vocabulary = weights.pop(_VOCABULARY)
+        with torch.device("meta"):
+            head = DraftHead(card.shape)
+        head.load_state_dict(weights, assign=True)
+        _check(card, vocabulary, target)
+    except (OSError, SafetensorError, KeyError, RuntimeError, ValueError, TypeError, OverflowError) as error:
+        raise EngineError(
+            f"{path} is broken ({first_line(error)}): make the draft head again with specchat distill"
+        ) from None
+    return card, head, vocabulary.long()
+
+
+def _check(card: HeadCard, vocabulary: Tensor, target: LoadedModel | PackedModel) -> None:
+    """What a head with weights of the right shapes can still get wrong.
+
+    Raises:
+        ValueError: it does.
+    """
+    depth = target.layers
+    if not all(type(tap) is int and 0 <= tap <= depth for tap in card.shape.taps):
+        raise ValueError(f"its taps are {card.shape.taps}, and the target has {depth} layers")
+    if vocabulary.ndim != 1 or vocabulary.is_floating_point() or not len(vocabulary):
+        raise ValueError("its vocabulary is no list of tokens")
+    if card.codes not in METHODS:
+        raise ValueError(f"its codes are {card.codes!r}, and not one of {', '.join(METHODS)}")
+    if int(vocabulary.min()) < 0 or int(vocabulary.max()) >= target.vocab_size:
+        raise ValueError(f"its vocabulary names tokens that are none of the target's {target.vocab_size}")
+
+
+def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}

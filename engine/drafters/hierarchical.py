@@ -1,0 +1,199 @@
+"""Hierarchical drafter: a draft model that is itself sped up, by the text (Leviathan et al. 2023, section 6).
+
+The suffix drafter proposes what the draft model verifies in one pass, by speculative sampling (Algorithm 1 there, q
+one-hot). What comes out is distributed as the draft model's own text, so the target judges it by the draft model's q. A
+draft step costs less by as many tokens as a pass of the draft model accepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specchat.engine.backends.runner import Runner
+from specchat.engine.backends.to_device import to_device
+from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.proposal import Draft
+from specchat.engine.drafters.draft_cache import DraftCache
+from specchat.engine.drafters.model_steps import ModelSteps
+from specchat.engine.drafters.proposed_tokens import ProposedTokens
+from specchat.engine.drafters.suffix import SuffixDrafter
+from specchat.engine.request import MAX_GAMMA
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.rng import Stream, uniforms
+from specchat.engine.sequence.sequence import SequenceState
+
+
+@dataclass(slots=True)
+class _Chain:
+    """One row's draft while it is made."""
+
+    row: SequenceState
+    place: int
+    """Of the row in the batch."""
+    length: int
+    """Tokens that are wanted."""
+    u: NDArray[np.float64]
+    """[2 x `MAX_GAMMA`]: uniforms that judge the token of each position, then those that draw one behind a pass."""
+    tokens: list[int] = field(default_factory=list)
+
+
+class HierarchicalDrafter(Drafter):
+    """A draft model whose chains the suffix drafter drafts.
+
+    The text is on the host: on a GPU it is waited for after each pass of the draft model.
+
+    Args:
+        model: the draft model, with as many slots and columns as the target.
+        cache: what it holds of every row.
+        steps: its draft steps.
+        penalties: shared with the target, so that p and q know the same context.
+        suffix: drafts for it.
+        vocabulary: V, of the target.
+    """
+
+    name = "hierarchical"
+
+    def __init__(
+        self,
+        model: Runner,
+        cache: DraftCache,
+        steps: ModelSteps,
+        penalties: Penalties,
+        suffix: SuffixDrafter,
+        vocabulary: int,
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._steps = steps
+        self._penalties = penalties
+        self._suffix = suffix
+        self._vocabulary = vocabulary
+        self._proposed = ProposedTokens(model.graph_runner, vocabulary)
+        self._drafted: dict[str, int] = {}
+        """By request: tokens of the draft under judgement."""
+
+    @property
+    def graph_bytes(self) -> int:
+        """Memory of verdicts."""
+        return self._proposed.bytes
+
+    def capture(self) -> None:
+        """The draft model's passes over what may be proposed to it, and its verdicts."""
+        self._model.capture()
+        self._proposed.capture()
+
+    def admit(self, row: SequenceState) -> None:
+        """A row starts with both."""
+        self._cache.admit(row)
+        self._suffix.admit(row)
+
+    def unread(self, row: SequenceState) -> int:
+        """What either of them lacks."""
+        return self._cache.unread(row) + self._suffix.unread(row)
+
+    def read(self, rows: Sequence[SequenceState]) -> None:
+        """A chunk for the text, then for the draft model."""
+        if self._suffix.unread(rows[0]):
+            self._suffix.read(rows)
+        else:
+            self._cache.read([row for row in rows if self._cache.unread(row)])
+
+    @torch.inference_mode()
+    def propose(
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
+    ) -> Draft:
+        """`gammas[i]` tokens of each row."""
+        unfed = self._cache.catch_up(rows)
+        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, 2 * MAX_GAMMA)
+        chains = [_Chain(*each) for each in zip(rows, range(len(rows)), gammas, u, strict=True)]
+        q = None
+        if not all(row.request.sampling.greedy for row in rows):
+            q = torch.zeros(len(rows), max(gammas), self._vocabulary, device=self._model.device)
+        while open_ones := [each for each in chains if len(each.tokens) < each.length]:
+            self._step(open_ones, unfed, q)
+            unfed = 1
+        for each in chains:
+            self._drafted[each.row.request.request_id] = each.length
+        return Draft([each.tokens for each in chains], list(gammas), q)
+
+    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
+        """Keep what was accepted; the last drafted token was never fed."""
+        self._suffix.observe(row, emitted)
+        drafted = self._drafted.pop(row.request.request_id, 0)
+        if drafted:
+            self._cache.keep(row, len(row.tokens) - len(emitted) + min(len(emitted), drafted) - 1)
+
+    def release(self, row: SequenceState) -> None:
+        """From both."""
+        self._drafted.pop(row.request.request_id, None)
+        self._cache.release(row)
+        self._suffix.release(row)
+
+    def _step(self, chains: Sequence[_Chain], unfed: int, q: Tensor | None) -> None:
+        """One pass of the draft model over what is proposed to it, and the host's one wait for what it makes of that.
+
+        Args:
+            chains: those that want more.
+            unfed: tokens at the end of each text, drafted ones included, that the draft model has not read.
+            q: [B, γ, V], gets what the tokens are drawn from.
+        """
+        device = self._model.device
+        proposed = [
+            self._suffix.continue_behind(each.row, each.tokens, each.length - len(each.tokens) - 1) for each in chains
+        ]
+        fed = [
+            [*each.row.tokens[-unfed:], *each.tokens][-unfed:] + more
+            for each, more in zip(chains, proposed, strict=True)
+        ]
+        starts = [len(each.row.tokens) + len(each.tokens) - unfed for each in chains]
+        counts = [len(more) for more in proposed]
+        width = max(counts)
+        padded = to_device([tokens + [0] * (unfed + width - len(tokens)) for tokens in fed], device)
+        slots, lengths = [each.row.slot for each in chains], [len(tokens) for tokens in fed]
+        logits = self._steps.fit(self._model.forward_tapped(padded, slots, starts, None, lengths)[0])[:, unfed - 1 :]
+        logits = self._adjusted(chains, proposed, logits[:, : width + 1])
+        made, weights = self._judge(chains, logits, padded[:, unfed:], counts)
+        judged = made.cpu().tolist()
+        for place, (each, more, (accepted, last)) in enumerate(zip(chains, proposed, judged, strict=True)):
+            first = len(each.tokens)
+            each.tokens += [*more[:accepted], last]
+            if q is None:
+                continue
+            if weights is not None:
+                q[each.place, first : len(each.tokens)] = weights[place, : accepted + 1]
+                continue
+            for at, token in enumerate(each.tokens[first:], first):  # of a greedy row beside sampled ones
+                q[each.place, at, token] = 1.0
+
+    def _judge(
+        self, chains: Sequence[_Chain], logits: Tensor, drafted: Tensor, counts: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `ProposedTokens.judge`, by the uniforms of where each chain has come to."""
+        firsts = [len(each.tokens) for each in chains]
+        u = np.stack([each.u[first : first + drafted.shape[1]] for each, first in zip(chains, firsts, strict=True)])
+        u_last = np.array([each.u[MAX_GAMMA + first] for each, first in zip(chains, firsts, strict=True)])
+        sampling = [each.row.request.sampling for each in chains]
+        return self._proposed.judge(sampling, logits, drafted, counts, u, u_last)
+
+    def _adjusted(self, chains: Sequence[_Chain], proposed: Sequence[Sequence[int]], logits: Tensor) -> Tensor:
+        """Logits [b, n + 1, V] with the bias and penalties of each row."""
+        if not any(each.row.request.sampling.adjusts for each in chains):
+            return logits
+        logits = logits.clone()
+        for own, each, more in zip(logits, chains, proposed, strict=True):
+            adjustment = self._penalties.of([each.row])
+            if adjustment is not None:
+                judged = own[None, : len(more) + 1]
+                drafted = to_device([[*each.tokens, *more]], logits.device, torch.long)
+                judged.copy_(adjustment.apply(judged, drafted, first=len(each.tokens)))
+        return logits

@@ -1,0 +1,26 @@
+"""The drafter that never drafts: every round is a plain one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.proposal import Draft
+from specchat.engine.request import NO_DRAFTER
+from specchat.engine.sequence.sequence import SequenceState
+
+
+class NoDrafter(Drafter):
+    """Baseline decoding: one token per target pass."""
+
+    name = NO_DRAFTER
+
+    def propose(
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],  # noqa: ARG002
+        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
+    ) -> Draft:
+        """No tokens."""
+        return Draft([[] for _ in rows], [0] * len(rows))

@@ -1,0 +1,67 @@
+"""Drafters, sampling settings and tiny models that the tests of GPU paths go through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from specchat.engine import Sampling
+from specchat.engine.drafters.head.folder import LoadedHead
+from specchat.engine.drafters.tables.counts import TokenCounter
+from specchat.engine.drafters.tables.folder import LoadedTables
+from specchat.engine.models.load import LoadedModel
+from tests.engine.tiny import VOCABULARY, tiny_head, tiny_model
+
+DRAFTERS = [
+    "none",
+    "suffix",
+    "ngram",
+    "copy",
+    "recycling",
+    "early-exit",
+    "random",
+    "model",
+    "model-tree",
+    "head",
+    "combined",
+    "bigram",
+    "unigram",
+]
+SAMPLINGS = {
+    "greedy": Sampling(temperature=0.0),
+    "sampled": Sampling(temperature=1.0, seed=5),
+    "filtered": Sampling(temperature=0.9, top_k=40, top_p=0.9, min_p=0.02, seed=5),
+    "top-k": Sampling(temperature=0.9, top_k=5, seed=5),
+    "penalised": Sampling(
+        temperature=0.9, repetition_penalty=1.2, presence_penalty=0.4, logit_bias=((65, 1.5),), seed=5
+    ),
+    "lenient": Sampling(temperature=1.0, lenience=0.8, seed=5),
+}
+
+
+def parts(drafter: str, hidden: int = 32) -> tuple[LoadedModel, dict[str, Any]]:
+    """A tiny target, and the draft model, head or tables that the drafter needs."""
+    target = tiny_model(hidden=hidden)
+    if drafter in ("bigram", "unigram"):
+        counter = TokenCounter(VOCABULARY)
+        counter.add(
+            np.frombuffer(b"abababab the cat sat on the mat, the cat sat 0123456789", np.uint8).astype(np.int64)
+        )
+        return target, {"tables": LoadedTables(counter.counts(), "tables")}
+    if drafter.startswith("model"):
+        return target, {"draft": tiny_model(seed=1, layers=1, hidden=hidden)}
+    return target, {"head": tiny_head(target)} if drafter in ("head", "combined") else {}
+
+
+def parts_to_cuda(*parts: LoadedModel | LoadedHead | LoadedTables) -> list[Any]:
+    """Models and heads, moved to the GPU; tables move when they are made ready."""
+    moved: list[Any] = []
+    for part in parts:
+        if isinstance(part, LoadedTables):
+            moved.append(part)
+            continue
+        (part.model if isinstance(part, LoadedModel) else part.head).to("cuda")
+        moved.append(replace(part, vocabulary=part.vocabulary.to("cuda")) if isinstance(part, LoadedHead) else part)
+    return moved

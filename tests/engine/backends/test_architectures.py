@@ -1,0 +1,181 @@
+"""Every decoder of transformers that is accepted here: ragged chains and trees give what a pass without a cache gives.
+
+The configurations are found in the auto mapping: what has a size is made small, and what cannot be made small that way,
+or is refused by `engine.models.architecture`, is skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from specchat.engine.backends.cuda_graphs import GraphRunner
+from specchat.engine.backends.graph_pool import GraphPool
+from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.tree import Tree
+from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.errors import EngineError
+from specchat.engine.models.architecture import model_config
+from specchat.engine.models.checkpoint import Checkpoint
+from specchat.engine.models.quiet import silence_transformers
+
+KINDS = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+VOCABULARY = 128
+_SMALL: dict[str, object] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "n_embd": 64,
+    "d_model": 64,
+    "intermediate_size": 96,
+    "ffn_dim": 96,
+    "n_inner": 96,
+    "ffn_hidden_size": 96,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "num_hidden_layers": 4,
+    "n_layer": 4,
+    "n_layers": 4,
+    "num_layers": 4,
+    "num_attention_heads": 4,
+    "n_head": 4,
+    "n_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rotary_dim": 8,
+    "max_position_embeddings": 256,
+    "n_positions": 256,
+    "max_seq_len": 256,
+    "sliding_window": 24,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_topk": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": 16,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "is_decoder": True,
+}
+_VARIANTS: tuple[dict[str, object], ...] = (
+    {},
+    {"num_key_value_heads": 1},
+    {"num_key_value_heads": 4},
+    {"num_experts_per_tok": 1},
+    {"head_dim": None, "num_key_value_heads": 4},
+)
+"""What is tried beside; None leaves a value to the kind. Latent attention has as many key heads as query heads, some
+kinds allow one key head or one expert only."""
+_NO_WINDOW = {"moshi": "its modelling code ignores the window that its configuration states, its whole context"}
+_MOST = 30_000_000
+"""Parameters of what still counts as tiny."""
+
+
+def tiny(kind: str, folder: Path) -> ModelRunner:
+    """A network of random weights of this kind, with a cache; the test is skipped where there is none that is small."""
+    if kind in _NO_WINDOW:
+        pytest.skip(_NO_WINDOW[kind])
+    silence_transformers()
+    reasons = []
+    for variant in _VARIANTS:
+        try:
+            network = network_of(kind, folder, variant)
+            return ModelRunner(network, 4, 96, 17)
+        except EngineError as error:
+            reasons.append(f"refused: {str(error).replace(str(folder), kind)}")
+        except Exception as error:
+            reasons.append(f"no small network is found: {type(error).__name__}: {str(error).splitlines()[:2]}")
+    pytest.skip(reasons[0])
+
+
+def network_of(kind: str, folder: Path, variant: dict[str, object]) -> Any:
+    """A network of this kind with small sizes, made as a folder's would be."""
+    usual = CONFIG_MAPPING[kind]()
+    assert usual.get_text_config() is usual, "it holds other networks beside its decoder"
+    small = {**_SMALL, **variant}
+    known = {name: value for name, value in small.items() if value is not None and name in usual.to_dict()}
+    if "layer_types" in usual.to_dict():
+        known["layer_types"] = None
+    config = CONFIG_MAPPING[kind](**known)
+    config.save_pretrained(folder)
+    raw = json.loads((folder / "config.json").read_text())
+    accepted = model_config(Checkpoint(folder, raw, 1 << 40, frozenset()))
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        count = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(accepted).parameters())
+    assert count <= _MOST, f"it has {count:,} weights"
+    return AutoModelForCausalLM.from_config(accepted).float().eval().requires_grad_(False)
+
+
+TREE = Tree((0, 0, 1, 1, 2, 5, 0))
+LENGTHS = (40, 13, 27)
+"""Of the rows' prompts: the first is longer than a sliding window."""
+CHAIN = 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_ragged_chains_and_trees_are_those_of_passes_without_a_cache(kind: str, tmp_path: Path) -> None:
+    runner = tiny(kind, tmp_path)
+    reference = copy.deepcopy(runner.model)
+    reference.set_attn_implementation("eager")
+    generator = torch.Generator().manual_seed(1)
+    texts = [torch.randint(3, VOCABULARY, (length + 8,), generator=generator) for length in LENGTHS]
+    slots = [3, 0, 2]
+    for text, slot, length in zip(texts, slots, LENGTHS, strict=True):
+        runner.prefill(text[None, :length], [slot], [0])
+    chains = torch.stack([text[length : length + CHAIN] for text, length in zip(texts, LENGTHS, strict=True)])
+    trees = torch.stack([text[length : length + len(TREE) + 1] for text, length in zip(texts, LENGTHS, strict=True)])
+    expected_chains = torch.stack(
+        [uncached(reference, text[: length + CHAIN])[-CHAIN:] for text, length in zip(texts, LENGTHS, strict=True)]
+    )
+    expected_trees = torch.stack(
+        [
+            torch.stack(
+                [
+                    uncached(reference, torch.cat([text[:length], branch(text[length:], end)]))[-1]
+                    for end in range(len(TREE) + 1)
+                ]
+            )
+            for text, length in zip(texts, LENGTHS, strict=True)
+        ]
+    )
+    spread = float(expected_chains.std())
+    for static in (False, True):
+        if static:
+            runner._static = GraphRunner(runner.cache, runner._step, GraphPool(runner.device, capture=False))
+        found = runner.forward(chains, slots, LENGTHS)
+        off = float((found - expected_chains).abs().max()) / spread
+        assert off < 2e-3, f"chains, static: {static}"
+        mask = TreeMask.of([TREE] * 3, runner.width(len(TREE) + 1), torch.device("cpu"))
+        found, _ = runner.forward_tapped(trees, slots, LENGTHS, mask)
+        off = float((found - expected_trees).abs().max()) / spread
+        assert off < 2e-3, f"trees, static: {static}"
+
+
+def branch(tokens: torch.Tensor, end: int) -> torch.Tensor:
+    """The row's last token and what leads to token `end` of its tree."""
+    return tokens[[0, *TREE.path(end)]]
+
+
+@torch.inference_mode()
+def uncached(network: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """Logits [T, V] of one text in one pass."""
+    return network(input_ids=tokens[None], use_cache=False).logits[0]

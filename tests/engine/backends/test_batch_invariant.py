@@ -1,0 +1,121 @@
+"""Exact mode: passes of one shape, cut by position alone, that give the same bits whatever rides along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specchat.engine import EngineConfig, Round
+from specchat.engine.backends.batch_invariance_check import check_batch_invariance
+from specchat.engine.backends.batch_invariant import WIDTH, BatchInvariantRunner, extent, pieces
+from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.lanes.clock import Order
+from specchat.engine.lanes.engine import LaneEngine
+from specchat.engine.progress import ignore_progress
+from specchat.engine.tools.bench.prompts import SETS, load_prompts
+from specchat.engine.worker.assembly import assemble, put_together
+from specchat.engine.worker.model_notices import INEXACT
+from tests.engine.lanes.test_lanes import both, lane_engine, pair
+from tests.engine.tiny import ask, ids_of, tiny_model
+
+
+@given(st.integers(0, 5000), st.integers(1, 40), st.integers(300, 6000))
+def test_pieces_cover_the_tokens_and_no_pass_mixes_extents(start: int, length: int, columns: int) -> None:
+    cuts = list(pieces(start, length, columns))
+    assert [i for begin, end in cuts for i in range(begin, end)] == list(range(length))
+    for begin, end in cuts:
+        assert end - begin <= WIDTH
+        assert len({extent(start + i, columns) for i in range(begin, end)}) == 1
+
+
+@given(st.integers(0, 5999))
+def test_an_extent_holds_its_position(position: int) -> None:
+    assert position < extent(position, 6000) <= 6000
+
+
+def test_every_pass_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ModelRunner(tiny_model().model, 2, 400, 17, exact=True)
+    shapes = set()
+    call = model.model.forward
+
+    def watch(**given: torch.Tensor) -> object:
+        shapes.add(tuple(given["input_ids"].shape))
+        return call(**given)
+
+    monkeypatch.setattr(model.model, "forward", watch)
+    for length in (1, 3, 8, 13):
+        logits = model.forward(torch.ones(2, length, dtype=torch.long), [0, 1], [250, 7])
+        assert logits.shape[:2] == (2, length)
+    assert shapes == {(1, WIDTH)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_check_finds_equal_bits(dtype: torch.dtype) -> None:
+    loaded = tiny_model(hidden=128)
+    loaded.model.to(dtype)
+    found = check_batch_invariance(ModelRunner(loaded.model, 1, 400, 17, exact=True))
+    assert found.equal
+    assert found.cost > 0
+
+
+def test_a_device_that_cannot_give_it_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = BatchInvariantRunner._pass
+
+    def depends_on_place(
+        self: BatchInvariantRunner, tokens: torch.Tensor, slot: int, start: int
+    ) -> tuple[torch.Tensor, None]:
+        logits, tapped = forward(self, tokens, slot, start)
+        logits[:, 1:] += 1e-3
+        return logits, tapped
+
+    monkeypatch.setattr(BatchInvariantRunner, "_pass", depends_on_place)
+    made = put_together(EngineConfig("tiny", Path(), slots=1, context=300, exact=True), tiny_model(), None)
+    assert made.exact is not None
+    assert not made.exact.equal
+    assert INEXACT in made.notices
+
+
+def test_texts_are_equal_in_lanes_that_run_exact() -> None:
+    with lane_engine(exact=True) as engine:
+        assert [lane.exact for lane in engine.lanes] == [True, True]
+        for turn in ("ababab " * 6, "one two one two " * 9):
+            lanes, _ = both(engine, *pair(turn))
+            assert ids_of(lanes[0]) == ids_of(lanes[1])
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("dtype", ["bfloat16"])
+@pytest.mark.slow
+def test_twenty_replies_of_the_default_model_are_equal_bit_by_bit(default_model: Path, dtype: str) -> None:
+    config = EngineConfig(str(default_model), Path(), dtype=dtype, slots=1, context=1024, exact=True)
+    engine = LaneEngine((config, config), Order.INTERLEAVED)
+    engine.start()
+    engine.wait_ready(120)
+    try:
+        assert engine.lanes[0].exact
+        prompts = [text for each in load_prompts(SETS) for text in sorted((p.text for p in each.prompts), key=len)[:5]]
+        assert len(prompts) == 20
+        drafted = 0
+        for text in prompts:
+            lanes, _ = both(
+                engine,
+                ask(text, "left", drafter="none", gamma=0, max_tokens=12),
+                ask(text, "right", drafter="combined", gamma=4, max_tokens=12),
+            )
+            assert ids_of(lanes[0]) == ids_of(lanes[1]), text
+            drafted += sum(e.accepted for e in lanes[1] if isinstance(e, Round))
+        assert drafted > 20
+    finally:
+        engine.close()
+
+
+def test_equal_models_are_loaded_once(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    config = EngineConfig(str(tiny_model()), tmp_path, dtype="float32", slots=1)
+    first, second = assemble(config, ignore_progress), assemble(config, ignore_progress)
+    assert first.model is second.model
+    assert first.target.cache is not second.target.cache

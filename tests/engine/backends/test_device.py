@@ -1,0 +1,106 @@
+"""Devices, their memory, and the number type that suits them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from specchat.engine.backends.device import computes_bfloat16, pick_device, require_memory
+from specchat.engine.backends.memory import available_memory, held_memory
+from specchat.engine.errors import EngineError
+from specchat.engine.models.load import pick_dtype
+
+CPU = torch.device("cpu")
+
+
+def test_devices_of_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick_device("auto") == pick_device("cpu") == CPU
+    for name in ("cuda", "cuda:1"):
+        with pytest.raises(EngineError, match=f"device '{name}' cannot be used because"):
+            pick_device(name)
+
+
+def test_devices_of_a_machine_with_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert pick_device("auto") == pick_device("cuda") == torch.device("cuda", 0)
+    assert pick_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(EngineError, match="this machine has cuda:0 to cuda:1"):
+        pick_device("cuda:2")
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "mps", "meta", "cuda:x"])
+def test_devices_that_mean_nothing(name: str) -> None:
+    with pytest.raises(EngineError, match=f"device '{name}' is not (known|supported)"):
+        pick_device(name)
+
+
+def test_number_types(tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny_model()
+    gpu = torch.device("cuda", 0)
+    assert pick_dtype("float16", CPU, folder) == torch.float16
+    for fast, expected in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr("specchat.engine.models.load.computes_bfloat16", lambda _, fast=fast: fast)
+        assert pick_dtype("auto", CPU, folder) == pick_dtype("auto", gpu, folder) == expected
+    half = tiny_model(dtype=torch.float16)
+    assert pick_dtype("auto", gpu, half) == torch.float16
+    assert pick_dtype("auto", CPU, half) == torch.float32
+    with pytest.raises(EngineError, match="dtype 'int8' is not known"):
+        pick_dtype("int8", CPU, folder)
+
+
+def test_what_this_machine_can_do() -> None:
+    assert isinstance(computes_bfloat16(CPU), bool)
+    free = available_memory(CPU)
+    assert free is not None
+    assert free > 100_000_000
+
+
+def test_memory_that_cannot_be_known_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EngineError, match=r"the model needs 1000000\.0 GB of memory and this machine has"):
+        require_memory(CPU, 10**15, "the model")
+    monkeypatch.setattr("specchat.engine.backends.memory.psutil", None)
+    assert available_memory(CPU) is held_memory(CPU) is None
+    require_memory(CPU, 10**15, "the model")
+
+
+MEASURE_HELD_MEMORY = """
+import mmap, sys, torch
+from specchat.engine.backends.memory import held_memory
+
+cpu = torch.device("cpu")
+held_memory(cpu)
+
+def held_by(memory, fill):
+    before = held_memory(cpu)
+    fill(memory)
+    print(held_memory(cpu) - before)
+
+own = mmap.mmap(-1, 64_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+held_by(own, lambda memory: memory.write(bytes(1) * 64_000_000))
+for name in sys.argv[1:]:
+    with open(name, "rb") as file:
+        held_by(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), lambda memory: memory.find(b"2"))
+"""
+
+
+@pytest.mark.skipif(not psutil.LINUX, reason="needs Linux's account of a process's memory")
+def test_memory_that_is_held_is_the_processes_own_and_that_of_mapped_weights(tmp_path: Path) -> None:
+    paths = [tmp_path / "model.safetensors", tmp_path / "libmodel.so"]
+    for path in paths:
+        path.write_bytes(b"1" * 32_000_000)
+    # a process of its own: threads that earlier tests left allocate and free while this one would measure
+    program = [sys.executable, "-c", MEASURE_HELD_MEMORY, *map(str, paths)]
+    report = subprocess.run(program, capture_output=True, text=True, check=True)
+    own, weights, library = map(int, report.stdout.split())
+    assert own == pytest.approx(64_000_000, rel=0.05)
+    assert weights == pytest.approx(32_000_000, rel=0.05)
+    assert library == pytest.approx(0, abs=1_000_000)

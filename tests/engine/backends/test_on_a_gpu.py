@@ -1,0 +1,396 @@
+"""What the engine does on a GPU, and as far as that can be seen without one.
+
+Every round runs on a pretended device (`tests.engine.pretend_cuda`), by the code that is for CUDA: nothing may mix
+devices, the host may wait once in a round, and what comes out is what the CPU gives. Where there is a GPU (`pytest -m
+gpu tests/engine/backends`) the same is asked of it, with graphs, compiled layers and kernels for attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from specchat.engine import (
+    Engine,
+    EngineConfig,
+    EngineError,
+    Finished,
+    FinishReason,
+    Notice,
+    Outbox,
+    Request,
+    Round,
+    Sampling,
+)
+from specchat.engine.backends.graph_pool import GraphPool
+from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.commands import Submit
+from specchat.engine.decoding import round as round_module
+from specchat.engine.drafters.published.load import load_published
+from specchat.engine.lanes.worker import LaneWorker
+from specchat.engine.worker.assembly import Assembly, put_together
+from tests.engine.backends.gpu_cases import DRAFTERS, SAMPLINGS, parts, parts_to_cuda
+from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
+from tests.engine.published_heads import KINDS, llama, write
+from tests.engine.tiny import ask, ids_of, tiny_model
+
+LATER = ("model-tree", "bigram", "unigram")
+FEW = [pytest.param(each, marks=pytest.mark.slow) if each in LATER else each for each in DRAFTERS]
+"""With what takes long only where there is time."""
+OF_OTHER_SHAPE = list(product(["model-tree"], ["sampled", "filtered", "top-k"]))
+"""Whose trees have another shape on a GPU than on the CPU, so that sampled replies are others."""
+OF_EVERY_DAY = [
+    *product([each for each in DRAFTERS if each not in ("bigram", "unigram")], ["greedy"]),
+    ("bigram", "sampled"),
+]
+REAL = 64
+"""Hidden size of models on a real one: their heads are large enough for all kernels."""
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """On a GPU, whatever makes the host wait raises."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """But for what is done in here."""
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+def replies(
+    requests: Sequence[Request],
+    drafter: str,
+    gpu: PretendedGpu | None = None,
+    *,
+    exact: bool = False,
+    gives_up: bool = False,
+    real: bool = False,
+    hidden: int = 32,
+    published: Path | None = None,
+) -> list[list[int]]:
+    """The tokens of each reply; on the pretended device, every turn is checked for what the host waits for."""
+    target, draft = (llama(), {}) if published else parts(drafter, hidden)
+    if gpu is not None or real:
+        move = parts_to_cuda if real else parts_to_gpu
+        target, *moved = move(target, *draft.values())
+        draft = dict(zip(draft, moved, strict=True))
+    if published:  # which goes to where the target is
+        head = load_published(published, target)
+        draft = {"head": head if gpu is None else parts_to_gpu(head)[0]}
+
+    def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
+        return put_together(config, target, **draft)
+
+    box = Outbox()
+    config = EngineConfig("tiny", Path(), slots=3, context=256, prefill_chunk=32, exact=exact)
+    lane = LaneWorker(config, box, [])
+    made = lane.load(assemble)
+    if real:
+        box.drain()  # it may say that the device is not exact
+    for request in requests:
+        lane.take(Submit(request, box, 0.0))
+    events = []
+    while lane.busy:
+        if gpu is not None:
+            gpu.waits.clear()
+        lane.turn()
+        turn = []
+        while (event := box.get(0)) is not None:
+            turn.append(event)
+        assert gives_up or not any(isinstance(event, Notice) for event in turn), turn
+        if gpu is not None:
+            assert gpu.waits == ["to the host"] * any(isinstance(event, Round) for event in turn), turn
+        events += turn
+    if not gives_up:
+        assert made.target.hindrances == []
+        assert all(runner.hindrances == [] for runner in made.draft_runners)
+    ends = [event for event in events if isinstance(event, Finished)]
+    assert {end.reason for end in ends} <= {FinishReason.LENGTH, FinishReason.EOS}
+    return [ids_of([e for e in events if getattr(e, "request_id", None) == r.request_id]) for r in requests]
+
+
+def mixed(drafter: str, sampling: Sampling) -> list[Request]:
+    """Rows of several lengths, prompts and details in one batch."""
+    texts = ["abababab", "the cat sat on the mat, the cat sat", "0123456789" * 6]
+    return [
+        ask(text, name=str(i), drafter=drafter, gamma=gamma, sampling=sampling, max_tokens=20, detail=3 * (i == 1))
+        for i, (text, gamma) in enumerate(zip(texts, (4, 2, 0), strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "kind"),
+    [
+        pytest.param(*each, marks=() if each in OF_EVERY_DAY else pytest.mark.slow)
+        for each in product(DRAFTERS, SAMPLINGS)
+        if each not in OF_OTHER_SHAPE
+    ],
+)
+def test_a_gpu_gives_what_the_cpu_gives_and_is_waited_for_once_a_round(
+    drafter: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = mixed(drafter, SAMPLINGS[kind])
+    expected = replies(requests, drafter)
+    with pretended_gpu(monkeypatch) as gpu:
+        assert replies(requests, drafter, gpu) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "sampling"), product(("medusa", "medusa of ours"), SAMPLINGS))
+def test_published_heads_give_there_what_they_give_on_the_cpu(
+    kind: str, sampling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests, folder = mixed("head", SAMPLINGS[sampling]), write(tmp_path / "head", *KINDS[kind][0]())
+    expected = replies(requests, "head", published=folder)
+    with pretended_gpu(monkeypatch) as gpu:
+        assert replies(requests, "head", gpu, published=folder) == expected
+
+
+def test_a_target_without_a_head_sees_trees_as_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that comes to a cycle, so that branches of recycled tokens are accepted."""
+    requests = [ask(text, name=text, drafter="recycling", gamma=4, max_tokens=90) for text in ("hello", "x")]
+    expected = replies(requests, "recycling")
+    with pretended_gpu(monkeypatch) as gpu:
+        assert replies(requests, "recycling", gpu) == expected
+
+
+@pytest.mark.parametrize("kind", [pytest.param("sampled", marks=pytest.mark.slow), "filtered"])
+def test_trees_of_a_model_that_drafts_for_itself_are_drawn_from_the_targets_distribution(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So every first token is accepted: what a level sees, and q, are right. In trees of several shapes at once."""
+    with pretended_gpu(monkeypatch) as gpu:
+        target = tiny_model()
+        to_gpu(target.model)
+        box = Outbox()
+        lane = LaneWorker(EngineConfig("tiny", Path(), slots=3, context=256), box, [])
+        lane.load(lambda config, _: put_together(config, target, target))
+        prompts = [(5, 6, 7), tuple(range(97, 117)) * 2, (9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 11)]
+        for prompt, gamma in zip(prompts, (3, 8, 3), strict=True):
+            request = Request(
+                f"{gamma}{len(prompt)}", prompt_ids=prompt, drafter="model-tree", gamma=gamma, max_tokens=30,
+                sampling=SAMPLINGS[kind],
+            )  # fmt: skip
+            lane.take(Submit(request, box, 0.0))
+        rounds: list[Round] = []
+        while lane.busy:
+            gpu.waits.clear()
+            lane.turn()
+            turn = [event for event in box.drain() if isinstance(event, Round)]
+            assert gpu.waits == ["to the host"] * bool(turn)
+            rounds += turn
+    assert {record.offered for record in rounds} >= {15, 16}
+    for record in rounds:
+        assert record.accepted == record.tested
+        assert record.p == pytest.approx(record.q, rel=1e-3)
+
+
+@pytest.mark.parametrize("drafter", FEW)
+def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [ask(text, name=text, drafter=drafter, gamma=3, max_tokens=16) for text in ("abababab", "cdcd")]
+    expected = replies(requests, drafter)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pretended_gpu(monkeypatch) as gpu:
+        monkeypatch.setattr(GraphPool, "_captured", refuse)
+        assert replies(requests, drafter, gpu, gives_up=True) == expected
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_one_shape_that_cannot_be_captured_costs_that_shape_and_is_told_once(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tiny_model()
+    captured: list[object] = []
+
+    def refuse_one(_: GraphPool, run: Callable[[], object]) -> Callable[[], object]:
+        captured.append(run)
+        if len(captured) == number + 1:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return gpu.captured(run)
+
+    with pretended_gpu(monkeypatch) as gpu:
+        monkeypatch.setattr(GraphPool, "_captured", refuse_one)
+        to_gpu(target.model)
+        box = Outbox()
+        lane = LaneWorker(EngineConfig("tiny", Path(), slots=2, context=256), box, [])
+        made = lane.load(lambda config, _: put_together(config, target))
+        for gamma in (0, 2, 4, 8, 16):
+            lane.take(Submit(ask("abababab", f"{gamma}", gamma=gamma, max_tokens=16), box, 0.0))
+            while lane.busy:
+                lane.turn()
+        notices = [event.text for event in box.drain() if isinstance(event, Notice)]
+        assert len(captured) > number + 1
+        assert made.target._static is not None
+        assert len(notices) == 1
+        assert "operation not permitted when stream is capturing" in notices[0]
+
+
+@pytest.mark.parametrize("where", ["_warm", "_captured"])
+def test_memory_that_is_short_for_a_moment_switches_nothing_off(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpu(monkeypatch) as gpu:
+        target = tiny_model()
+        to_gpu(target.model)
+        runner = ModelRunner(target.model, 2, 64, 17)
+        usual = getattr(GraphPool, where)
+
+        def short(*_: object) -> None:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+
+        monkeypatch.setattr(GraphPool, where, short)
+        token = torch.zeros(1, 1, dtype=torch.long).as_subclass(OnGpu)
+        with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
+            runner.forward(token, [0], [0])
+        monkeypatch.setattr(GraphPool, where, usual)
+        captured: list[object] = []
+        monkeypatch.setattr(GraphPool, "_captured", lambda _, run: captured.append(run) or gpu.captured(run))
+        runner.forward(token, [0], [0])
+        assert len(captured) == 1
+        assert runner.hindrances == []
+
+
+@pytest.mark.parametrize("drafter", FEW)
+@pytest.mark.parametrize("gamma", [None, 3])
+def test_so_does_exact_mode_and_a_gamma_that_adapts(
+    drafter: str, gamma: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [ask(text, name=text, drafter=drafter, gamma=gamma, max_tokens=16) for text in ("abababab", "cdcd")]
+    expected = replies(requests, drafter, exact=gamma is not None)
+    with pretended_gpu(monkeypatch) as gpu:
+        assert replies(requests, drafter, gpu, exact=gamma is not None) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("drafter", "kind"), [each for each in product(DRAFTERS, SAMPLINGS) if each not in OF_OTHER_SHAPE]
+)
+def test_a_real_one_gives_what_the_cpu_gives(drafter: str, kind: str) -> None:
+    requests = mixed(drafter, SAMPLINGS[kind])
+    expected = replies(requests, drafter, hidden=REAL)
+    assert replies(requests, drafter, real=True, hidden=REAL) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_so_does_a_real_one_in_exact_mode(drafter: str) -> None:
+    expected = replies(mixed(drafter, SAMPLINGS["greedy"]), drafter, exact=True, hidden=REAL)
+    assert replies(mixed(drafter, SAMPLINGS["greedy"]), drafter, exact=True, real=True, hidden=REAL) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sampling", ["greedy", "filtered"])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_real_one_is_waited_for_once_a_round_captures_nothing_and_launches_little(
+    drafter: str, sampling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, draft = parts(drafter, REAL)
+    target, *moved = parts_to_cuda(target, *draft.values())
+    box, captured, copied = Outbox(), [], []
+    capture, to_host = GraphPool._captured, round_module.to_host
+
+    def counted(pool: GraphPool, run: Callable[[], object]) -> Callable[[], object]:
+        captured.append(run)
+        return capture(pool, run)
+
+    def one_copy(*args: object) -> object:
+        copied.append(args)
+        with waiting():
+            return to_host(*args)
+
+    monkeypatch.setattr(GraphPool, "_captured", counted)
+    lane = LaneWorker(EngineConfig("tiny", Path(), slots=3, context=256), box, [])
+    made = lane.load(lambda config, _: put_together(config, target, **dict(zip(draft, moved, strict=True))))
+    assert made.target.hindrances == []
+    before = len(captured)
+    assert before
+    monkeypatch.setattr(round_module, "to_host", one_copy)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)  # of lanes, after each turn
+    for request in mixed(drafter, SAMPLINGS[sampling]):
+        lane.take(Submit(request, box, 0.0))
+    rounds, launches = 0, []
+    while lane.busy:
+        with torch.profiler.profile() as profile, no_waiting():
+            lane.turn()
+        if any(isinstance(event, Round) for event in box.drain()):
+            rounds += 1
+            calls = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
+            launches.append(sum(e.count for e in profile.key_averages() if e.key.startswith(calls)))
+    print(f"{drafter} {sampling}: {before} graphs, {min(launches)} to {max(launches)} launches a round")
+    assert len(captured) == before
+    assert len(copied) == rounds
+
+
+def test_memory_that_runs_out_in_a_capture_is_no_reason_not_to_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")  # as torch does
+
+    with pretended_gpu(monkeypatch):
+        monkeypatch.setattr(GraphPool, "_captured", fail)
+        pool = GraphPool(torch.device("cuda:0"), capture=True)
+        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+            pool.graph(lambda: None)
+        assert pool.not_captured is None
+
+
+def test_the_thread_works_on_the_device_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[torch.device] = []
+    with pretended_gpu(monkeypatch):
+        monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+        target = tiny_model()
+        to_gpu(target.model)
+        ModelRunner(target.model, 1, 64, 17)
+    assert asked == [torch.device("cuda:0")]
+
+
+def test_memory_that_runs_out_while_warming_up_is_told_in_a_sentence() -> None:
+    target = tiny_model()
+
+    def short_of_memory(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("simulated")
+
+    def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
+        made = put_together(config, target)
+        target.model.forward = short_of_memory  # type: ignore[method-assign]
+        return made
+
+    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
+    engine.start()
+    with pytest.raises(EngineError, match=r"out of memory: lower --context or choose a smaller model$"):
+        engine.wait_ready(60)
+
+
+def test_one_chat_after_many_is_one_row_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tiny_model()
+    with pretended_gpu(monkeypatch):
+        to_gpu(target.model)
+        box = Outbox()
+        lane = LaneWorker(EngineConfig("tiny", Path(), slots=8, context=256), box, [])
+        made = lane.load(lambda config, _: put_together(config, target))
+        buckets = made.target.graph_runner._buckets._made
+        buckets.clear()
+        for number in range(8):
+            lane.take(Submit(ask(f"{number} " * 9, f"{number}", gamma=0, max_tokens=4), box, 0.0))
+            while lane.busy:
+                lane.turn()
+        assert {rows for rows, *_ in buckets} == {1}

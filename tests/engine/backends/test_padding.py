@@ -1,0 +1,75 @@
+"""Passes have few widths, and what pads them changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specchat.engine import Sampling
+from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.padding import CAPTURED, captured_width, padded_width
+from specchat.engine.decoding.gamma.latency_model import LatencyModel
+from tests.engine.tiny import ask, tiny_engine, tiny_head, tiny_model
+
+
+def test_widths_are_few_and_never_too_small() -> None:
+    assert [padded_width(n) for n in (1, 2, 5, 6, 9, 10, 13, 14, 17, 18, 32, 33, 256)] == (
+        [1, 5, 5, 9, 9, 13, 13, 17, 17, 32, 32, 64, 256]
+    )
+    assert all(padded_width(n) >= n for n in range(1, 600))
+    assert {captured_width(n) for n in range(1, 18)} == set(CAPTURED)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("length", [1, 2, 6, 13, 17, 20, 33])
+def test_logits_and_cache_are_those_of_the_tokens_alone(length: int) -> None:
+    network, reference = tiny_model().model, tiny_model().model
+    tokens = torch.randint(0, 250, (2, 40), generator=torch.Generator().manual_seed(1))
+    model = ModelRunner(network, slots=2, context=40 - 1, overhang=17)
+    model.prefill(tokens[:, :3], range(2), [0, 0])
+    logits = model.forward(tokens[:, 3 : 3 + length], range(2), [3, 3])
+    expected = reference(tokens).logits[:, 3 : 3 + length]
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+    # What padded is masked, and then overwritten: more tokens behind these are scored as if nothing had been there.
+    more = model.forward(tokens[:, 3 + length : 5 + length], range(2), [3 + length] * 2)
+    expected = reference(tokens).logits[:, 3 + length : 5 + length]
+    torch.testing.assert_close(more, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_prompt_may_end_where_the_cache_ends() -> None:
+    network, reference = tiny_model().model, tiny_model().model
+    tokens = torch.randint(0, 250, (1, 60), generator=torch.Generator().manual_seed(1))
+    model = ModelRunner(network, slots=1, context=60, overhang=1)  # 62 columns, and a chunk of 40 would be padded to 64
+    model.prefill(tokens[:, :20], [0], [0])
+    model.prefill(tokens[:, 20:59], [0], [20])
+    torch.testing.assert_close(
+        model.forward(tokens[:, 59:], [0], [59]), reference(tokens).logits[:, 59:], rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("drafter", ["none", "combined"])
+def test_prompts_and_drafts_of_all_lengths_come_in_few_widths(drafter: str) -> None:
+    target = tiny_model()
+    head = tiny_head(target)
+    widths: dict[str, set[int]] = {"target": set(), "head": set()}
+    for name, layer in (("target", target.model.model.layers[0].self_attn.q_proj), ("head", head.head.fuse)):
+        layer.register_forward_pre_hook(lambda _, given, name=name: widths[name].add(given[0].shape[-2]))
+    with tiny_engine(target, head=head, chunk=100) as engine:
+        for length in range(1, 90, 3):
+            sampling = Sampling(temperature=1.0)
+            text = chr(ord("a") + length % 26) * length  # no prompt has been read before
+            for _ in engine.stream(ask(text, drafter=drafter, sampling=sampling, max_tokens=12)):
+                pass
+    few = {1, 5, 9, 13, 17, 32, 64, 96, 128}
+    assert widths["target"] <= few
+    assert widths["head"] <= few
+    assert len(widths["target"]) >= 5
+
+
+def test_tokens_that_cost_nothing_are_known_to() -> None:
+    costs = LatencyModel(padded_width)
+    for _ in range(40):
+        for width in (1, 2, 5, 9):
+            costs.observe(1, width, None, 0, 0.0, 0.010 + 0.001 * (padded_width(width) > 5))
+    passes = costs.verify_up_to(1, 9)
+    assert passes[1] == passes[4] < passes[5] == passes[8]

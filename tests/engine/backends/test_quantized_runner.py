@@ -1,0 +1,167 @@
+"""Passes on packed weights: close to float32 for every family, and the same bits wherever a token stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.backends.tree import Tree, chain, tree_of
+from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.errors import EngineError
+from specchat.engine.kernels.library import missing
+from specchat.engine.models.packed.dequantize import load_dequantized
+from specchat.engine.models.packed.find import packed_folder
+from specchat.engine.models.packed.load import PackedModel, load_packed
+from specchat.engine.models.store import ModelStore
+from specchat.engine.progress import ignore_progress
+from tests.engine.families import FAMILIES, write_family
+from tests.engine.tree_places import places
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+CPU = torch.device("cpu")
+TOKENS = torch.arange(3, 43) * 7 % 317 + 3
+
+
+def packed(folder: Path, tmp_path: Path, quantize: str = "q8") -> PackedModel:
+    made = packed_folder(str(folder), quantize, ModelStore(tmp_path / "store"), ignore_progress)
+    assert made is not None
+    return load_packed(made, ignore_progress)
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> PackedModel:
+    folder = tmp_path_factory.mktemp("qwen")
+    return packed(write_family("qwen3", folder / "qwen3"), folder)
+
+
+def runner(model: PackedModel, context: int = 120, taps: tuple[int, ...] = ()) -> QuantizedRunner:
+    return QuantizedRunner(model, 4, context, 17, taps)
+
+
+@pytest.mark.parametrize("quantize", ["q8", "q4"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_and_states_are_those_of_the_dequantised_network(family: str, quantize: str, tmp_path: Path) -> None:
+    folder = write_family(family, tmp_path / family)
+    model = packed(folder, tmp_path, quantize)
+    reference = load_dequantized(model, folder, ignore_progress)
+    with torch.inference_mode():
+        expected = reference.model(TOKENS[None], output_hidden_states=True)
+    logits, tapped = runner(model, taps=(0, 1, 3)).forward_tapped(TOKENS[None], [2], [0])
+    assert tapped is not None
+    for depth, states in zip((0, 1, 3), tapped.chunk(3, dim=-1), strict=True):
+        error = (states - expected.hidden_states[depth]).norm() / expected.hidden_states[depth].norm()
+        assert error < (1e-6 if depth == 0 else 0.1), f"depth {depth}: {error}"
+    p, q = expected.logits.log_softmax(-1), logits.log_softmax(-1)
+    kl = (p.exp() * (p - q)).sum(-1)
+    assert kl.mean() < 0.02 * -(p.exp() * p).sum(-1).mean(), kl
+    assert (p.argmax(-1) == q.argmax(-1)).float().mean() >= 0.8
+
+
+@pytest.mark.parametrize("context", [100, 200])
+def test_a_context_has_one_set_of_longrope_factors(context: int, tmp_path: Path) -> None:
+    folder = write_family("phi3-long", tmp_path / "phi")
+    model = packed(folder, tmp_path)
+    reference = load_dequantized(model, folder, ignore_progress)
+    mine = runner(model, context)
+    positions = mine.cache.columns
+    with torch.inference_mode():
+        cosines, sines = reference.model.model.rotary_emb(torch.zeros(1), torch.arange(positions)[None])
+    ours = [torch.from_numpy(part) for part in model.described.rotaries[0].table(context, positions)]
+    pairs = ours[0].shape[1]
+    torch.testing.assert_close(ours[0], cosines[0, :, :pairs])
+    torch.testing.assert_close(ours[1], sines[0, :, :pairs])
+
+
+def in_steps(model: QuantizedRunner, tokens: Tensor, slot: int, *lengths: int) -> Tensor:
+    found, at = [], 0
+    for length in lengths:
+        found.append(model.forward(tokens[None, at : at + length], [slot], [at])[0])
+        at += length
+    assert at == len(tokens)
+    return torch.cat(found)
+
+
+def test_bits_depend_neither_on_the_step_nor_the_batch_nor_threads(qwen: PackedModel) -> None:
+    mine, whole = runner(qwen), runner(qwen).forward(TOKENS[None], [0], [0])[0]
+    assert torch.equal(in_steps(mine, TOKENS, 1, *[1] * 40), whole)
+    assert torch.equal(in_steps(mine, TOKENS, 2, 17, 3, 1, 19), whole)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1 if before > 1 else 2)
+        assert torch.equal(mine.forward(TOKENS[None], [3], [0])[0], whole)
+    finally:
+        torch.set_num_threads(before)
+    mine.prefill(TOKENS[None, :20].repeat(2, 1), [0, 3], [0, 0])
+    mine.prefill(TOKENS[None, :10], [1], [0])
+    rows = torch.stack([TOKENS[20:25], TOKENS[10:15], TOKENS[20:25]])
+    logits = mine.forward_tapped(rows, [3, 1, 0], [20, 10, 20], lengths=[5, 2, 3])[0]
+    assert torch.equal(logits[0], whole[20:25])
+    assert torch.equal(logits[1, :2], whole[10:12])
+    assert torch.equal(logits[2, :3], whole[20:23])
+    assert not logits[1, 2:].any()
+
+
+def test_a_tree_that_is_read_in_parts_has_the_bits_of_chains(qwen: PackedModel) -> None:
+    mine, start = runner(qwen), 20
+    mine.prefill(TOKENS[None, :start].repeat(2, 1), [0, 1], [0, 0])
+    tree = Tree((0, 0, 0, 0, 0, 0, 2, 3, 3, 8))
+    fed = torch.arange(len(tree) + 1) * 13 % 300 + 5
+    root = mine.forward(fed[None, :1], [0], [start])[0].clone()
+    parts = [mine.extend(places(tree, fed, 0, start)[a:b]).clone() for a, b in ((0, 6), (6, 10))]
+    for end, logits in enumerate(torch.cat([root, *parts])):
+        alone = mine.forward(fed[None, [0, *tree.path(end)]], [1], [start])
+        assert torch.equal(alone[0, -1], logits)
+
+
+@pytest.mark.parametrize("tree", [tree_of(4), tree_of(8), Tree((0, 0, 1, 2, 4))], ids=len)
+def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedModel) -> None:
+    mine = runner(qwen, taps=(1,))
+    start, beside = 20, 11
+    mine.prefill(TOKENS[None, :start].repeat(2, 1), [0, 1], [0, 0])
+    mine.prefill(TOKENS[None, :beside], [2], [0])
+    drafted = torch.arange(len(tree)) * 13 % 300 + 5
+    fed = torch.cat([TOKENS[start : start + 1], drafted])
+    trees = [tree, chain(2)]
+    lengths = [len(tree) + 1, 3]
+    rows = torch.stack([fed, torch.nn.functional.pad(TOKENS[beside : beside + 3], (0, len(tree) - 2))])
+    mask = TreeMask.of(trees, mine.width(len(fed)), CPU)
+    logits, tapped = mine.forward_tapped(rows, [0, 2], [start, beside], mask, lengths)
+    assert tapped is not None
+    for token in range(len(tree) + 1):
+        path = [0, *tree.path(token)] if token else [0]
+        alone, states = mine.forward_tapped(fed[path][None], [1], [start])
+        assert states is not None
+        assert torch.equal(alone[0, -1], logits[0, token])
+        assert torch.equal(states[0, -1], tapped[0, token])
+    assert torch.equal(in_steps(mine, TOKENS[: beside + 3], 3, beside + 3)[-3:], logits[1, :3])
+    # what is kept of the tree goes on as the chain does
+    path = tree.path(len(tree))
+    mine.forward_tapped(rows, [0, 2], [start, beside], mask, lengths)
+    mine.cache.keep(torch.tensor([0]), torch.tensor([start]), torch.tensor([path]))
+    after = torch.tensor([[9]])
+    mine.forward(fed[[0, *path]][None], [1], [start])
+    behind = start + 1 + len(path)
+    assert torch.equal(mine.forward(after, [0], [behind]), mine.forward(after, [1], [behind]))
+
+
+def test_a_prefix_can_be_copied_to_another_slot(qwen: PackedModel) -> None:
+    mine = runner(qwen)
+    mine.prefill(TOKENS[None, :30], [0], [0])
+    mine.cache.copy(0, 3, 30)
+    assert torch.equal(mine.forward(TOKENS[None, 30:], [3], [30]), mine.forward(TOKENS[None, 30:], [0], [30]))
+
+
+def test_rows_of_embedding_and_output(qwen: PackedModel, tmp_path: Path) -> None:
+    reference = load_dequantized(qwen, write_family("qwen3", tmp_path / "again"), ignore_progress).model
+    mine, tokens = runner(qwen), torch.tensor([[5, 300], [7, 7]])
+    assert torch.equal(mine.embedding_rows(tokens), reference.get_input_embeddings().weight[tokens])
+    assert torch.equal(mine.output_rows(tokens[0]), reference.get_output_embeddings().weight[tokens[0]])
+
+
+def test_a_cache_that_does_not_fit_is_refused(qwen: PackedModel) -> None:
+    with pytest.raises(EngineError, match=r"a cache of 4 x \d+ tokens needs"):
+        runner(qwen, context=10**9)

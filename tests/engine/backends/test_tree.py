@@ -1,0 +1,142 @@
+"""Trees of drafts: their shape, what a pass over one sees, and that it gives what passes over its branches give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specchat.engine.backends.cuda_graphs import GraphRunner
+from specchat.engine.backends.graph_pool import GraphPool
+from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.tree import BRANCHES, LONGEST, Tree, chain, tree_of
+from specchat.engine.backends.tree_mask import TreeMask, tree_visibility
+from tests.engine.tiny import tiny_model
+from tests.engine.tree_places import places
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("gamma", range(1, LONGEST + 1))
+def test_a_tree_fills_as_many_positions_as_were_asked_for(gamma: int) -> None:
+    tree = tree_of(gamma)
+    assert tree.depth == gamma
+    assert len(tree) <= 16
+    assert max(map(len, tree.children)) <= BRANCHES
+    assert all(parent <= child for child, parent in enumerate(tree.parents)), "what it follows comes first"
+    assert len(tree.line(0)) == gamma + 1, "the first choices go all the way"
+    assert [len(tree.path(end)) for end in range(len(tree) + 1)] == list(tree.depths)
+
+
+def test_levels_are_the_draft_steps() -> None:
+    tree = Tree((0, 1, 0, 2, 3))
+    assert tree.levels == ((0,), (1, 3), (2,))
+    assert tree.inner == 4
+    assert tree.children == ((1, 3), (2,), (4,), (5,), (), ())
+    assert tree.first(2) == chain(2)
+    assert chain(3).levels == ((0,), (1,), (2,))
+
+
+def test_a_token_sees_what_it_follows_and_all_before_the_pass() -> None:
+    tree = Tree((0, 1, 0))
+    tree_mask = TreeMask.of([tree], 5, CPU)
+    seen = (
+        tree_visibility(tree_mask.inside, tree_mask.depths, tree_mask.depths, torch.tensor([2]), torch.arange(8))[0, 0]
+        .int()
+        .tolist()
+    )
+    assert seen == [
+        [1, 1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0, 1, 0, 0],
+        [1, 1, 0, 0, 0, 0, 1, 0],
+    ]
+    near = tree_visibility(
+        tree_mask.inside, tree_mask.depths, tree_mask.depths, torch.tensor([2]), torch.arange(8), window=2
+    )[0, 0]
+    assert near.int().tolist()[2:4] == [[0, 0, 0, 1, 1, 0, 0, 0], [0, 0, 1, 0, 0, 1, 0, 0]], (
+        "by position, not by column"
+    )
+
+
+def test_a_batch_has_the_masks_of_its_trees_one_by_one() -> None:
+    trees = [tree_of(3), chain(2), tree_of(3).first(7), chain(0), Tree((0, 1, 0)), tree_of(3)]
+    mask = TreeMask.fresh(trees, 17, CPU)
+    for row, tree in enumerate(trees):
+        assert mask.depths[row, : len(tree) + 1].tolist() == list(tree.depths)
+        for token in range(17):
+            sees = {0, *tree.path(token)} if token <= len(tree) else {token}
+            assert set(mask.inside[row, token].nonzero().flatten().tolist()) == sees
+            offered = list(tree.children[token]) if token <= len(tree) else []
+            assert mask.children[row, token].tolist() == offered + [0] * (BRANCHES - len(offered))
+    levels = [
+        [len(tree.children[token]) for tree in trees for token in sum(tree.levels[depth : depth + 1], ())]
+        for depth in range(3)
+    ]
+    assert mask.widths == tuple(map(max, levels))
+    mask.depths.zero_()
+    assert TreeMask.fresh(trees, 17, CPU).depths.any(), "tensors of its own"
+
+
+def prompted(device: torch.device = CPU) -> ModelRunner:
+    """Three slots with 20 random tokens each."""
+    made = ModelRunner(tiny_model().model.to(device), slots=3, context=400, overhang=17, taps=(1, 2))
+    tokens = torch.randint(0, 250, (3, 20), generator=torch.Generator().manual_seed(1)).to(device)
+    made.prefill(tokens, range(3), [0] * 3)
+    return made
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_pass_over_trees_gives_what_passes_over_their_branches_give(static: bool, device: str) -> None:
+    place = torch.device(device)
+    trees, starts, slots = [tree_of(3), Tree((0, 0, 1)), chain(2)], [20, 12, 17], [2, 0, 1]
+    width = max(map(len, trees)) + 1
+    fed = torch.randint(0, 250, (3, width), generator=torch.Generator().manual_seed(2)).to(place)
+    model = prompted(place)
+    model._static = (
+        GraphRunner(model.cache, model._step, GraphPool(model.device, capture=device == "cuda")) if static else None
+    )
+    logits, tapped = model.forward_tapped(fed, slots, starts, TreeMask.of(trees, width, place))
+    assert (model._static is not None) is static, "nothing was given up on"
+    assert tapped is not None
+    for row, tree in enumerate(trees):
+        for end in range(len(tree) + 1):
+            branch = [0, *tree.path(end)]
+            other = prompted(place)
+            other._static = None
+            alone, states = other.forward_tapped(fed[row : row + 1, branch], [slots[row]], [starts[row]])
+            assert states is not None
+            torch.testing.assert_close(logits[row, end], alone[0, -1], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(tapped[row, end], states[0, -1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_tree_that_is_read_in_parts_gives_what_passes_over_its_branches_give(device: str) -> None:
+    place = torch.device(device)
+    tree = Tree((0, 0, 0, 0, 0, 0, 2, 3, 3, 8))  # more of them behind one token than a drafted tree has
+    fed = torch.randint(0, 250, (1, len(tree) + 1), generator=torch.Generator().manual_seed(4)).to(place)
+    model, other = prompted(place), prompted(place)
+    root = model.forward(fed[:, :1], [1], [20])[0]
+    logits = torch.cat([root, *(model.extend(places(tree, fed[0], 1, 20)[a:b]) for a, b in ((0, 6), (6, 10)))])
+    other._static = None
+    for end in range(len(tree) + 1):
+        alone = other.forward(fed[:, [0, *tree.path(end)]], [1], [20])
+        torch.testing.assert_close(logits[end], alone[0, -1], rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_kept_comes_to_where_it_belongs() -> None:
+    tree, model, other = tree_of(3), prompted(), prompted()
+    fed = torch.randint(0, 250, (2, len(tree) + 1), generator=torch.Generator().manual_seed(3))
+    model.forward_tapped(fed, [2, 0], [20, 15], TreeMask.of([tree, tree], fed.shape[1], CPU))
+    ends = [len(tree), tree.children[0][1]]
+    paths = [tree.path(end) for end in ends]
+    padded = torch.tensor([path + [0] * (3 - len(path)) for path in paths])
+    model.cache.keep(torch.tensor([2, 0]), torch.tensor([20, 15]), padded)
+    for slot, start, row, path in ((2, 20, 0, paths[0]), (0, 15, 1, paths[1])):
+        other.forward_tapped(fed[row : row + 1, [0, *path]], [slot], [start])
+        for ours, theirs in zip(
+            (*model.cache.keys, *model.cache.values), (*other.cache.keys, *other.cache.values), strict=True
+        ):
+            end = start + len(path) + 1
+            torch.testing.assert_close(ours[slot, :, :end], theirs[slot, :, :end], rtol=1e-4, atol=1e-4)

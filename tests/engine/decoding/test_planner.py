@@ -1,0 +1,58 @@
+"""What the planner asks of a drafter that knows before it drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.gamma.controller import GammaController
+from specchat.engine.decoding.planner import Planner
+from specchat.engine.decoding.proposal import Draft
+from specchat.engine.request import Request
+from specchat.engine.sequence.sequence import SequenceState
+
+
+class Knowing(Drafter):
+    """Has two tokens for every row without a draft step."""
+
+    name = "knowing"
+    always = True
+    buckets = (0,)
+
+    def __init__(self, *, sure: bool) -> None:
+        self.sure, self.asked = sure, list[int]()
+
+    def is_sure(self, row: SequenceState) -> bool:  # noqa: ARG002
+        return self.sure
+
+    def propose(
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
+    ) -> Draft:
+        self.asked += gammas
+        return Draft([[5, 6] for _ in rows], [2] * len(rows), buckets=[[0, 0] for _ in rows], steps=0)
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_no_gamma_is_chosen_for_a_row_with_a_sure_draft(sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(
+        GammaController, "choose", lambda _self, rows, rooms, _size: chosen.extend(rooms) or [3] * len(rows)
+    )
+    target = SimpleNamespace(context=100, cache=SimpleNamespace(columns=100), width=lambda width: width)
+    drafter = Knowing(sure=sure)
+    planner = Planner({"knowing": drafter}, target, lambda *_: None)  # type: ignore[arg-type]
+    row = SequenceState(Request("r", prompt_ids=(1, 2), drafter="knowing"), None, 0, [1, 2], 1, 1, 0, None, "knowing")  # type: ignore[arg-type]
+    planner.admit(row)
+    plan = planner.plan([row], torch.device("cpu"))
+    assert drafter.asked == [0 if sure else 3]
+    assert bool(chosen) is not sure
+    assert plan.proposal.lengths == [2]
+    assert plan.gammas == [2 if sure else 3]

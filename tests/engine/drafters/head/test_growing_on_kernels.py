@@ -1,0 +1,178 @@
+"""Trees that grow in one call of the kernels beside the same trees step by step: the same tokens, and q bit by bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from specchat.engine import Request, Sampling
+from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.proposal import Draft, Support
+from specchat.engine.drafters.growing.grow import Asked, grow
+from specchat.engine.drafters.growing.growth import EXPECTED
+from specchat.engine.drafters.growing.on_kernels import grow_on_kernels
+from specchat.engine.drafters.head.memory import HeadMemory
+from specchat.engine.kernels.library import KernelError, library, missing
+from specchat.engine.request import MAX_GAMMA
+from specchat.engine.sequence.sequence import SequenceState
+from tests.engine.drafters.head.test_packed_layer import COLUMNS, DRAFTED, WORDS, Pair
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+SAMPLINGS = (
+    Sampling(),
+    Sampling(temperature=1.0),
+    Sampling(temperature=0.3),
+    Sampling(temperature=1.5, top_k=3),
+    Sampling(temperature=1.0, top_p=0.8),
+    Sampling(temperature=0.9, min_p=0.05, top_k=20, top_p=0.95),
+)
+
+
+class Both:
+    """A head with rows that have something to read, and the two ways to draft for them."""
+
+    def __init__(self) -> None:
+        pair = Pair()
+        self.layer, self.tapped = pair.packed, pair.tapped
+        self.support = Support.of(torch.randperm(WORDS)[:DRAFTED].sort().values, WORDS)
+        self.memory = HeadMemory(self.layer, 3)
+        self.rows: list[SequenceState] = []
+
+    def admit(self, lengths: Sequence[int], requests: Sequence[Request], chance: random.Random) -> None:
+        """New rows of so many tokens."""
+        for row in self.rows:
+            self.memory.release(row)
+        self.rows = []
+        for slot, (length, request) in enumerate(zip(lengths, requests, strict=True)):
+            tokens, seed = chance.choices(range(WORDS), k=length), chance.getrandbits(64)
+            row = SequenceState(request, None, slot, tokens, 1, 0, seed, None, "head")  # type: ignore[arg-type]
+            row.rounds = chance.randrange(1000)
+            self.memory.admit(row)
+            self.memory.absorb([row], self.tapped[slot : slot + 1, : length - 1])
+            row.cached = length - 1
+            self.rows.append(row)
+
+    def advance(self, emitted: int, chance: random.Random) -> None:
+        """Rows emit tokens, which the head has not read."""
+        for row in self.rows:
+            self.memory.absorb([row], self.tapped[row.slot : row.slot + 1, row.cached : row.cached + emitted])
+            row.tokens += chance.choices(range(WORDS), k=emitted)
+            row.cached += emitted
+            row.rounds += 1
+
+    def draft(self, asked: Sequence[Asked]) -> tuple[Draft, Draft]:
+        """In one call, then step by step."""
+        rows = [each.row for each in asked]
+        begins = self.memory.take_unread(rows)
+        at_once = grow_on_kernels(asked, begins, self.layer, self.support)
+        scores = self.layer.read(rows, begins, [len(row.tokens) - 1 for row in rows])
+        return at_once, grow(asked, scores, self.layer.go_on, self.support.tokens.tolist(), self.support)[0]
+
+
+def assert_alike(ours: Draft, theirs: Draft) -> None:
+    assert (ours.tokens, ours.lengths, ours.buckets) == (theirs.tokens, theirs.lengths, theirs.buckets)
+    assert (ours.trees, ours.steps) == (theirs.trees, theirs.steps)
+    assert (ours.tree_q is None) == (theirs.tree_q is None)
+    if ours.tree_q is None or theirs.tree_q is None:
+        return
+    assert ours.tree_q.shape == theirs.tree_q.shape
+    for i, tree in enumerate(ours.trees or ()):
+        assert tree is not None
+        for node in set(tree.parents):
+            assert torch.equal(ours.tree_q[i, node], theirs.tree_q[i, node])
+
+
+def budget(chance: random.Random) -> Budget | None:
+    """What a row may learn of costs, or nothing."""
+    if chance.random() < 0.3:
+        return None
+    passes, factor = [0.0], chance.uniform(0.3, 1.5)
+    token = 10 ** chance.uniform(-2.5, 0.2)
+    for _ in range(MAX_GAMMA):
+        passes.append(passes[-1] + token * chance.uniform(0.2, 2))
+    return Budget(passes, 10 ** chance.uniform(-3, 0), _rates(factor), chance.choice((0, 0, 2)))
+
+
+def _rates(factor: float) -> Callable[[int], float]:
+    return lambda bucket: min(1.0, EXPECTED[bucket] * factor)
+
+
+def case(both: Both, chance: random.Random, count: int) -> list[Asked]:
+    """Rows that ask for anything."""
+    gammas = [chance.choice((1, 2, 3, 4, 8, 12, 16)) for _ in range(count)]
+    stated = [chance.choice((None, gamma)) for gamma in gammas]
+    requests = [
+        Request(f"{i}", prompt_ids=(1,), gamma=gamma, sampling=chance.choice(SAMPLINGS))
+        for i, gamma in enumerate(stated)
+    ]
+    both.admit([chance.randrange(2, COLUMNS - 40) for _ in range(count)], requests, chance)
+    return [Asked(row, gamma, budget(chance)) for row, gamma in zip(both.rows, gammas, strict=True)]
+
+
+def test_one_call_gives_what_steps_give() -> None:
+    chance, both = random.Random(5), Both()
+    sizes, steps = set[int](), set[int | None]()
+    for _ in range(60):
+        asked = case(both, chance, chance.randrange(1, 4))
+        for emitted in (0, 1, 3):
+            both.advance(emitted, chance)
+            ours, theirs = both.draft(asked)
+            assert_alike(ours, theirs)
+            sizes |= set(ours.lengths)
+            steps.add(ours.steps)
+    assert {0, 1, MAX_GAMMA} <= sizes, "the trees must differ for this to show anything"
+    assert {1, 8} <= steps
+
+
+def test_a_row_that_knows_only_itself_drafts_the_same_beside_any_others() -> None:
+    chance, both = random.Random(6), Both()
+    for _ in range(10):
+        asked = [Asked(each.row, each.gamma, None) for each in case(both, chance, 3)]
+        together, _ = both.draft(asked)
+        for i, each in enumerate(asked):
+            alone, _ = both.draft([each])
+            assert (alone.tokens[0], alone.trees and alone.trees[0]) == (
+                together.tokens[i],
+                together.trees and together.trees[i],
+            )
+
+
+def test_every_instruction_set_grows_the_same_trees() -> None:
+    found: list[list[Draft]] = []
+    try:
+        for variant in library().variants:
+            library().use(variant)
+            chance, both = random.Random(7), Both()
+            torch.manual_seed(1)
+            both.support = Support.of(torch.randperm(WORDS)[:DRAFTED].sort().values, WORDS)
+            found.append([both.draft(case(both, chance, 3))[0] for _ in range(8)])
+    finally:
+        library().use(None)
+    for drafts in found[1:]:
+        for ours, theirs in zip(drafts, found[0], strict=True):
+            assert_alike(ours, theirs)
+
+
+def test_nothing_is_drafted_from_what_is_not_a_number() -> None:
+    chance, both = random.Random(8), Both()
+    both.tapped[1, 5:] = torch.nan
+    requests = [Request(f"{i}", prompt_ids=(1,), sampling=SAMPLINGS[1 - i % 2]) for i in range(3)]
+    both.admit([20, 20, 20], requests, chance)
+    ours, theirs = both.draft([Asked(row, 4, None) for row in both.rows])
+    assert_alike(ours, theirs)
+    assert ours.lengths[1] == 0 < ours.lengths[0]
+
+
+def test_what_does_not_fit_is_said_before_anything_is_computed() -> None:
+    chance, both = random.Random(9), Both()
+    both.admit([20], [Request("r", prompt_ids=(1,))], chance)
+    row = both.rows[0]
+    short = Budget([0.0, 0.1], 0.1, _rates(1.0))
+    with pytest.raises(KernelError, match="a tree needs 17 prices, 11 rates and a place to begin at"):
+        both.draft([Asked(row, 4, short)])
+    row.tokens[-1] = WORDS
+    with pytest.raises(KernelError, match="the id of token 0 is not in the vocabulary"):
+        both.draft([Asked(row, 4, None)])

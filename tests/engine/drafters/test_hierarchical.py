@@ -1,0 +1,102 @@
+"""A draft model that the text drafts for: its own draft token for token, exact output, fewer passes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specchat.engine import Request, Round, Sampling
+from specchat.engine.backends.model_runner import ModelRunner
+from tests.engine.chi_square import z_score
+from tests.engine.drafters.test_model_tree import related
+from tests.engine.sampled import check_distribution, sampled, says
+from tests.engine.tiny import ask, assert_the_same_in_a_batch, ids_of, run_together, tiny_engine, tiny_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXTS = ("abcabcabcabc", "hello", "0123456789" * 6, "x")
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(), Sampling(repetition_penalty=1.1, logit_bias=((101, 3.0),))],
+    ids=["plain", "penalised"],
+)
+def test_its_greedy_draft_is_the_draft_models_own(sampling: Sampling) -> None:
+    with tiny_engine(tiny_model(sharpness=25.0), draft=related()) as engine:
+        for text in TEXTS[:3]:
+            plain = ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=30, sampling=sampling))))
+            by_drafter = []
+            for drafter in ("model", "hierarchical"):
+                request = ask(text, drafter=drafter, gamma=5, max_tokens=30, sampling=sampling)
+                events = list(engine.stream(request))
+                assert ids_of(events) == plain
+                by_drafter.append([(e.drafted, e.accepted) for e in events if isinstance(e, Round)])
+            assert by_drafter[0] == by_drafter[1]
+
+
+def test_where_the_text_repeats_the_draft_model_makes_fewer_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    draft, passes = related(noise=0.0), 0
+    forward = ModelRunner.forward_tapped
+
+    def counted(self: ModelRunner, *args: object) -> object:
+        nonlocal passes
+        passes += self.model is draft.model
+        return forward(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ModelRunner, "forward_tapped", counted)
+    with tiny_engine(tiny_model(sharpness=25.0), draft=draft) as engine:
+        counts = {}
+        for drafter in ("model", "hierarchical"):
+            passes = 0
+            events = list(engine.stream(ask("hello", drafter=drafter, gamma=6, max_tokens=150)))
+            counts[drafter] = passes / sum(len(e.drafted) for e in events if isinstance(e, Round))
+    assert counts["model"] >= 1
+    assert counts["hierarchical"] < 0.7, "a greedy text comes to a cycle"
+
+
+def test_replies_are_the_same_alone_and_in_any_batch() -> None:
+    with tiny_engine(tiny_model(sharpness=25.0), draft=related()) as engine:
+        kinds = [Sampling(), *(Sampling(temperature=1, seed=seed) for seed in range(2))]
+        kinds.append(Sampling(temperature=1, seed=3, top_k=2, repetition_penalty=1.2))
+        requests = [
+            ask(text, name=f"{text}{i}", drafter="hierarchical", gamma=gamma, max_tokens=20, sampling=sampling)
+            for text in TEXTS[:2]
+            for i, (gamma, sampling) in enumerate(zip((3, 12, 4, 4), kinds, strict=True))
+        ]
+        assert_the_same_in_a_batch(engine, requests)
+
+
+@pytest.mark.parametrize("count", [400, pytest.param(4000, marks=pytest.mark.slow)])
+def test_sampled_output_has_the_targets_distribution(count: int) -> None:
+    """The prompt repeats itself, so that the text drafts from the first token on; often wrongly."""
+    target, plain = (tiny_model(sharpness=20.0) for _ in range(2))  # a runner changes its attention
+    prompt = (104, 105, 33, 104, 105, 33, 104, 105)
+    with tiny_engine(target, draft=related(0.5, 25.0), slots=16, queue=count) as engine:
+        events = sampled(engine, "hierarchical", prompt, count)
+    rounds = [event for each in events for event in each if isinstance(event, Round)]
+    assert 0 < sum(record.accepted for record in rounds) < sum(record.tested for record in rounds)
+    assert check_distribution(events, prompt, says(plain))
+
+
+@torch.inference_mode()
+def test_a_sampled_draft_has_the_draft_models_distribution() -> None:
+    """χ² of the drafted tokens themselves, against the draft model, which likes what the text proposes."""
+    draft, plain = related(0.3, 12.0), related(0.3, 12.0)
+    prompt = (104, 105, 33, 104, 105, 33, 104, 105)
+    proposed, bias = 33, 6.5
+    logits = plain.model(torch.tensor([prompt])).logits[0, -1]
+    logits[proposed] += bias
+    p = logits.softmax(-1)
+    assert 0.1 < p[proposed] < 0.9
+    with tiny_engine(tiny_model(sharpness=20.0), draft=draft, slots=16, queue=1500) as engine:
+        requests = [
+            Request(
+                f"r{i}", prompt_ids=prompt, drafter="hierarchical", gamma=2, max_tokens=3,
+                sampling=Sampling(temperature=1.0, seed=i, logit_bias=((proposed, bias),)),
+            )
+            for i in range(600)
+        ]  # fmt: skip
+        events = run_together(engine, requests)
+    first = torch.tensor([next(e.drafted[0] for e in each if isinstance(e, Round)) for each in events])
+    assert abs(z_score(first, p)) < 4

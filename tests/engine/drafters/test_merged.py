@@ -1,0 +1,187 @@
+"""Several draft models in one prefix tree: exact whatever they draft, fewer tokens than their chains as a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from specchat.engine import Event, Request, Round, Sampling
+from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.drafters.draft_cache import LEAD, DraftCache
+from specchat.engine.drafters.draft_model import ModelDrafter
+from specchat.engine.drafters.merged import MOST_MODELS, Member, MergedDrafter, shares
+from specchat.engine.drafters.model_steps import ModelSteps
+from specchat.engine.drafters.prefix_tree import PrefixTree
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.request import MAX_GAMMA
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sequence.sequence import SequenceState
+from tests.engine.drafters.test_model_tree import TEXTS, held, related, row_of
+from tests.engine.sampled import check_distribution
+from tests.engine.tiny import ask, assert_the_same_in_a_batch, ids_of, run_together, tiny_engine, tiny_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PROMPT = (104, 105, 33, 10, 7)
+
+
+def others(count: int = 1, sharpness: float = 25.0) -> list[LoadedModel]:
+    """Draft models that are off in other ways than `related`."""
+    return [related(0.4, sharpness, seed=10 + number) for number in range(count)]
+
+
+def drafter_of(runners: Sequence[ModelRunner]) -> tuple[MergedDrafter, list[DraftCache]]:
+    members = []
+    for runner in runners:
+        penalties = Penalties(runner.cache.slots, runner.context, runner.device)
+        steps = ModelSteps(runner, penalties, runner.vocabulary, LEAD)
+        members.append(Member(f"draft {len(members)}", DraftCache(runner, 32), steps, runner))
+    first = members[0]
+    chains = ModelDrafter(runners[0], first.cache, first.steps)
+    return MergedDrafter(members, chains, runners[0].device), [member.cache for member in members]
+
+
+def rounds_of(replies: Sequence[Sequence[Event]]) -> list[Round]:
+    return [event for events in replies for event in events if isinstance(event, Round)]
+
+
+@pytest.mark.parametrize("gamma", [None, *(pytest.param(gamma, marks=pytest.mark.slow) for gamma in (1, 4, 8, 12))])
+def test_greedy_output_is_the_targets_own(gamma: int | None) -> None:
+    with tiny_engine(tiny_model(sharpness=25.0), related(), more=others(2)) as engine:
+        assert engine.ready is not None
+        assert engine.ready.drafters[0] == "merged"
+        replies = []
+        for text in TEXTS:
+            plain = ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=30))))
+            replies.append(list(engine.stream(ask(text, drafter="merged", gamma=gamma, max_tokens=30, detail=1))))
+            assert ids_of(replies[-1]) == plain
+    rounds = rounds_of(replies)
+    assert any(record.accepted for record in rounds)
+    named = {record.proposed_by(token) for record in rounds for token in list(record.tokens())[: len(record.drafted)]}
+    assert () not in named
+    assert set().union(*named) <= {"tiny (1)", "tiny (2)", "tiny (3)"}
+    assert gamma is None or any(record.refused and record.accepted for record in rounds), "another draft must be right"
+
+
+@pytest.mark.slow
+def test_replies_are_the_same_alone_and_in_any_batch() -> None:
+    with tiny_engine(tiny_model(sharpness=25.0), related(), more=others()) as engine:
+        kinds = [Sampling(), *(Sampling(temperature=1, seed=seed) for seed in range(2))]
+        kinds.append(Sampling(temperature=1, seed=3, top_k=2, repetition_penalty=1.2))
+        requests = [
+            ask(text, name=f"{text}{i}", drafter="merged", gamma=gamma, max_tokens=20, sampling=sampling)
+            for text in TEXTS[:2]
+            for i, (gamma, sampling) in enumerate(zip((3, 12, 4, 4), kinds, strict=True))
+        ]
+        assert_the_same_in_a_batch(engine, requests)
+
+
+def filtered(plain: LoadedModel, sampling: Sampling) -> Callable[[list[int]], Tensor]:
+    """What the target says behind tokens, by its temperature and top-k alone."""
+
+    @torch.inference_mode()
+    def behind(tokens: list[int]) -> Tensor:
+        logits: Tensor = plain.model(torch.tensor([tokens])).logits[0, -1] / sampling.temperature
+        if sampling.top_k:
+            logits[logits < logits.topk(sampling.top_k).values[-1]] = -torch.inf
+        return logits.softmax(-1)
+
+    return behind
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [pytest.param(Sampling(temperature=1.0), marks=pytest.mark.slow), Sampling(temperature=1.3, top_k=6)],
+    ids=["all", "filtered"],
+)
+@pytest.mark.parametrize(
+    ("count", "models"), [(500, 2), *(pytest.param(3000, models, marks=pytest.mark.slow) for models in (2, 4))]
+)
+def test_sampled_output_has_the_targets_distribution(count: int, models: int, sampling: Sampling) -> None:
+    """At two positions and more, with drafts that are surer than they should be and often bring the same token."""
+    target, plain = (tiny_model(sharpness=30.0) for _ in range(2))  # a runner changes its attention
+    requests = [
+        Request(
+            f"r{seed}", prompt_ids=PROMPT, drafter="merged", gamma=2, max_tokens=3,
+            sampling=Sampling(temperature=sampling.temperature, top_k=sampling.top_k, seed=seed),
+        )
+        for seed in range(count)
+    ]  # fmt: skip
+    draft = related(0.5, 60.0)
+    with tiny_engine(target, draft, more=others(models - 1, 45.0), slots=16, queue=count) as engine:
+        events = run_together(engine, requests)
+    rounds = rounds_of(events)
+    assert 0 < sum(record.accepted for record in rounds) < sum(record.tested for record in rounds)
+    ends = [(r.drafted[r.accepted], r.refused[r.accepted]) for r in rounds if r.accepted < r.tested]
+    assert any(token in [other.id for other in beside] for token, beside in ends), "one that two brought, refused twice"
+    assert check_distribution(events, PROMPT, filtered(plain, sampling)) >= 2
+
+
+def test_one_prefix_tree_takes_fewer_tokens_than_the_chains_as_a_batch() -> None:
+    """What is scored, in the rounds of a reply: every token once, with the row's last one."""
+    with tiny_engine(tiny_model(sharpness=25.0), related(), more=others()) as engine:
+        events = list(engine.stream(ask("hello", drafter="merged", gamma=4, max_tokens=60)))
+    rounds = [event for event in events if isinstance(event, Round) and event.gamma == 4]
+    scored, batched = sum(1 + event.offered for event in rounds), 2 * (1 + 4) * len(rounds)
+    print(f"{scored} tokens scored in {len(rounds)} rounds, {batched} as a batch of chains")
+    assert scored < 0.9 * batched
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "sampled"])
+def test_what_was_accepted_stands_in_every_draft_cache_as_if_it_had_been_fed(sampling: Sampling) -> None:
+    """Along every draft's chain, of two rows at once."""
+    networks = [related(sharpness=60.0).model, others()[0].model]
+    runners = [ModelRunner(network, 2, 128, 17) for network in networks]
+    fresh = [ModelRunner(network, 2, 128, 17) for network in networks]
+    drafter, caches = drafter_of(runners)
+    texts = [list(range(40, 70)), list(range(90, 101))]
+    rows: list[SequenceState] = [row_of(slot, list(text), sampling) for slot, text in enumerate(texts)]
+    for row in rows:
+        drafter.admit(row)
+    for choice in range(6):
+        for row in rows:
+            row.rounds = choice
+        draft = drafter.propose(rows, [4, 4])
+        assert isinstance(draft.tokens, list)
+        for b, row in enumerate(rows):
+            chain = drafter._drafted[row.request.request_id][choice % 2]
+            tree = (draft.trees or [])[b]
+            assert tree is not None
+            assert len(tree) == len(draft.tokens[b])
+            emitted = [*chain[: 1 + choice % 4], 7]
+            proposers = drafter.proposers(row, chain)
+            assert [each.name for each in proposers] == ["draft 0", "draft 1"]
+            assert [each.length for each in proposers] == list(map(len, drafter._drafted[row.request.request_id]))
+            assert proposers[choice % 2].shared == len(chain)
+            row.tokens += emitted
+            drafter.observe(row, emitted)
+            for runner, cache, again in zip(runners, caches, fresh, strict=True):
+                length = len(row.tokens) - cache._behind(row, 0)
+                assert length < len(row.tokens)
+                again.prefill(torch.tensor([row.tokens]), [row.slot], [0])
+                both = (held(each.cache, row.slot, length) for each in (runner, again))
+                for mine, fed in zip(*both, strict=True):
+                    torch.testing.assert_close(mine, fed, atol=1e-5, rtol=1e-2)
+
+
+def test_the_same_token_behind_the_same_tokens_is_there_once() -> None:
+    merged = PrefixTree.of([[5, 6, 7], [5, 8, 7], [9, 6], [5, 6, 7]])
+    assert merged.tokens == [5, 6, 7, 8, 7, 9, 6]
+    assert merged.tree.parents == (0, 1, 2, 1, 4, 0, 6)
+    assert merged.owners() == [0, 0, 0, 1, 1, 2, 2]
+    trials = merged.trials([[3, 2, 1, 0], [0, 1, 2, 3], [0, 1, 2, 3]], [0, 3, 6, 8])
+    assert trials.children[0] == (1, 6, 1, 1)
+    assert trials.sources[0] == (8, 6, 3, 0)
+    assert trials.children[1] == (2, 4, 2)
+    assert trials.sources[2] == (2, 10)
+
+
+def test_no_draft_takes_more_than_a_pass_has_room_for() -> None:
+    for models in range(2, MOST_MODELS + 1):
+        together = [shares(positions, models) for positions in range(1, 9)]
+        assert sum(map(max, zip(*together, strict=True))) <= MAX_GAMMA
+        assert all(each[0] == positions for positions, each in enumerate(together, 1))

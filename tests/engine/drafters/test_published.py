@@ -1,0 +1,185 @@
+"""Published heads: what they say is what their authors' definition says, and what does not fit is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+
+from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.tree import Tree
+from specchat.engine.drafters.head.layers import layer_of
+from specchat.engine.drafters.head.memory import HeadMemory
+from specchat.engine.drafters.published.find import find_published
+from specchat.engine.drafters.published.load import load_published
+from specchat.engine.errors import EngineError
+from specchat.engine.models.store import ModelStore
+from specchat.engine.progress import ignore_progress
+from specchat.engine.sequence.sequence import SequenceState
+from tests.engine.published_heads import (
+    HIDDEN,
+    KINDS,
+    KNOWN,
+    TARGETS,
+    Tensors,
+    eagle_1,
+    eagle_3,
+    llama,
+    medusa,
+    medusa_of_ours,
+    speculators,
+    write,
+)
+from tests.engine.tiny import ask, ids_of, tiny_engine
+
+TREE = Tree((0, 0, 1, 2, 2, 4))
+"""Two tokens, one and two behind them, one behind the last but one."""
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+@pytest.mark.parametrize("target_kind", TARGETS)
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_every_logit_is_that_of_the_published_definition(kind: str, target_kind: str, tmp_path: Path) -> None:
+    make, scores_of = KINDS[kind]
+    config, tensors = make()
+    target, plain = TARGETS[target_kind](), TARGETS[target_kind]()  # a runner changes its model's attention
+    loaded = load_published(write(tmp_path / "head", config, tensors), target)
+    runner = ModelRunner(target.model, 2, 128, 17, loaded.head.taps)
+    layer, _ = layer_of(loaded.head, loaded.vocabulary, runner)
+    text = [(7 * i + 3) % 250 for i in range(40)]
+    drafted = [11, 12, 13, 14, 15, 16]
+    row = SequenceState(None, None, 1, text[:21], 1, 0, 0, None, "head")  # type: ignore[arg-type]
+    memory = HeadMemory(layer, 2)
+    memory.admit(row)
+    for end in (20, 39):  # what is read at once, and what is read after a first draft
+        row.tokens = text[: end + 1]
+        tapped = runner.prefill(torch.tensor([text[row.cached : end]]), [1], [row.cached])
+        assert tapped is not None
+        memory.absorb([row], tapped)
+        row.cached = end
+        scores = memory.read([row])
+        torch.testing.assert_close(scores.logits[0, 0], scores_of(tensors, config, plain, row.tokens, []), **CLOSE)
+        before: tuple[int, ...] = (0,)
+        for level in TREE.levels[1:]:
+            parents = [before.index(TREE.parents[node - 1]) for node in level]
+            found = layer.extend([row], TREE, level, parents, torch.tensor([[drafted[node - 1] for node in level]]))
+            for place, node in enumerate(level):
+                path = [drafted[each - 1] for each in TREE.path(node)]
+                expected = scores_of(tensors, config, plain, row.tokens, path)
+                torch.testing.assert_close(found.logits[0, place], expected, **CLOSE)
+            before = level
+    if "d2t" in tensors:
+        assert loaded.vocabulary.tolist() == tensors["t2d"].nonzero()[:, 0].tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_greedy_output_is_the_targets_own_whoever_has_trained_the_head(kind: str, file: str, tmp_path: Path) -> None:
+    target = llama()
+    head = load_published(write(tmp_path / "head", *KINDS[kind][0](), file), target)
+    with tiny_engine(target, head=head) as engine:
+        plain = ids_of(list(engine.stream(ask("hello", drafter="none", max_tokens=40))))
+        for drafter, gamma in (("head", 2), ("head", 12), ("head", None), ("combined", None)):
+            assert ids_of(list(engine.stream(ask("hello", drafter=drafter, gamma=gamma, max_tokens=40)))) == plain
+
+
+def _without(make: Callable[[], Any], name: str) -> tuple[dict[str, Any], Tensors]:
+    config, tensors = make()
+    del tensors[name]
+    return config, tensors
+
+
+def _with(make: Callable[[], Any], config: dict[str, Any] | None = None, **tensors: Any) -> Any:
+    stated, made = make()
+    return stated | (config or {}), made | {name.replace("__", "."): tensor for name, tensor in tensors.items()}
+
+
+BAD = {
+    "a tensor is missing": (_without(eagle_3, "midlayer.mlp.up_proj.weight"), "lacks the tensor midlayer.mlp.up_proj"),
+    "no vocabulary map": (_without(eagle_3, "d2t"), "lacks the tensor d2t"),
+    "a map that points outside": (_with(eagle_3, d2t=torch.full((KNOWN,), 250)), "points outside of the 260 tokens"),
+    "a map of another length": (_with(eagle_3, d2t=torch.zeros(7, dtype=torch.long)), r"of shape \[7\]"),
+    "maps that disagree": (_with(eagle_3, t2d=torch.zeros(260, dtype=torch.bool)), "contradict each other"),
+    "another hidden size": (_with(eagle_3, {"hidden_size": 64}), "hidden size 64, and tiny has 32"),
+    "another vocabulary": (_with(eagle_3, {"vocab_size": 32000}), "vocabulary of 32000 tokens, and tiny has 260"),
+    "a deeper target": (
+        _with(speculators, {"eagle_aux_hidden_state_layer_ids": [2, 16, 29]}),
+        "reads the depths 2, 16, 29 of its target, and this one has 8 layers",
+    ),
+    "two layers": (_with(eagle_1, {"num_hidden_layers": 2}), "has 2 layers, and one is supported"),
+    "another kind of speculators": (_with(speculators, {"speculators_model_type": "dflash"}), "the kind 'dflash'"),
+    "another activation": (_with(eagle_1, {"hidden_act": "swish7"}), "activation 'swish7'"),
+    "positions that change": (
+        _with(eagle_3, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}),
+        "type 'dynamic', which are not supported",
+    ),
+    "no sizes": (({"draft_vocab_size": 3}, eagle_3()[1]), "does not state 'hidden_size'"),
+    "a tensor too many": (_with(eagle_1, norm__weight=torch.ones(HIDDEN)), "has a tensor norm.weight that no head"),
+    "another shape": (_with(eagle_1, fc__weight=torch.ones(3, 3)), r"fc.weight of shape \[3, 3\]"),
+    "no head at all": (({"hidden_size": 32}, {"x": torch.ones(1)}), "of no kind that is known"),
+    "medusa of another training": (
+        _with(medusa_of_ours, {"target_fingerprint": "0" * 64, "base_model_name_or_path": "wide"}),
+        "made for wide, with other weights than tiny has",
+    ),
+    "a map of medusa's that points outside": (
+        _with(medusa_of_ours, d2t=torch.full((KNOWN,), 250)),
+        "points outside of the 260 tokens",
+    ),
+    "medusa without what it shares": (_without(medusa, "1.2.weight"), "lacks the tensor 1.2.weight"),
+    "medusa of another target": (
+        _with(medusa, **{"0.2.weight": torch.ones(9, HIDDEN)}),
+        r"shape \[9, 32\], and its config.json and this target ask for \[260, 32\]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("head", "words"), BAD.values(), ids=BAD.keys())
+def test_what_does_not_fit_is_refused_by_name(head: tuple[dict[str, Any], Tensors], words: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "strange", *head)
+    assert find_published(str(folder), ModelStore(tmp_path / "models"), ignore_progress) == folder
+    with pytest.raises(EngineError, match=words) as caught:
+        load_published(folder, llama())
+    assert str(folder) in str(caught.value)
+
+
+def test_a_file_that_holds_more_than_weights_is_refused_and_runs_no_code(tmp_path: Path) -> None:
+    folder = write(tmp_path / "head", *eagle_1())
+    (folder / "model.safetensors").unlink()
+    torch.save({"fc.weight": SimpleNamespace()}, folder / "pytorch_model.bin")
+    with pytest.raises(EngineError, match="damaged or holds more than weights"):
+        load_published(folder, llama())
+
+
+def test_a_head_on_the_hub_lands_in_the_store_without_what_it_does_not_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = write(tmp_path / "there", *eagle_3(), "pytorch_model.bin")
+    (there / "README.md").write_text("a head")
+    asked: list[list[str]] = []
+
+    def info(*_: object, **__: object) -> SimpleNamespace:
+        files = [SimpleNamespace(rfilename=file.name, size=file.stat().st_size) for file in there.iterdir()]
+        return SimpleNamespace(siblings=files, sha="1" * 40)
+
+    def snapshot(_: str, *, local_dir: Path, allow_patterns: list[str], **__: object) -> None:
+        asked.append(allow_patterns)
+        for name in allow_patterns:
+            (local_dir / name).write_bytes((there / name).read_bytes())
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda _, name: str(there / name))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "no-hub-cache"))
+    store = ModelStore(tmp_path / "models")
+    for _ in range(2):
+        folder = find_published("someone/head-1", store, ignore_progress)
+        assert folder == store.path("someone--head-1")
+    assert asked == [["config.json", "pytorch_model.bin"]]
+    assert load_published(folder, llama()).name == "head-1"
