@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from specchat.engine.backends.prepacked_linear import pack, prepacked_linear
 from specchat.engine.kernels.packed_matrix import PackedMatrix
-from specchat.engine.kernels.quantized_linear import QuantizedLinear
-from specchat.engine.models.packed.linear import can_quantize, quantize_network, quantized_linear
+from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.models.packed.quantize import can_quantize, quantize_network, quantized_linear
 
 
 def pack_head(head: nn.Module, device: torch.device, dtype: torch.dtype, codes: str | None) -> int:

@@ -20,8 +20,8 @@ from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.kernels.library import missing
 from specchat.engine.models.packed.find import packed_folder
-from specchat.engine.models.packed.linear import quantize_network
 from specchat.engine.models.packed.load import PackedModel, load_packed
+from specchat.engine.models.packed.quantize import quantize_network
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import MAX_GAMMA
