@@ -8,13 +8,13 @@ depend on its place in the matrix, is measured by `engine.backends.batch_invaria
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.cuda_graphs import Scores, Step
-from specchat.engine.backends.graph_pool import GraphPool
+from specchat.engine.backends.captured_passes import Scores, Step
+from specchat.engine.backends.graphs import Graphs, Inputs, Signature
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.static_view import StaticView
 from specchat.engine.decoding.tree_mask import TreeMask
@@ -61,29 +61,24 @@ class SlotView(StaticView):
         return keys[None, :, : self.length], values[None, :, : self.length]
 
 
-class BatchInvariantRunner:
+class BatchInvariantPasses:
     """Passes of one shape [1, `WIDTH`]; rows run one after the other.
 
     Args:
         cache: the KV cache.
         step: runs the model.
-        pool: makes the graphs.
+        graphs: captures the passes on a GPU.
     """
 
-    def __init__(self, cache: KVCache, step: Step, pool: GraphPool) -> None:
+    def __init__(self, cache: KVCache, step: Step, graphs: Graphs) -> None:
         self._cache = cache
         self._step = step
-        self._pool = pool
-        self._slot = torch.zeros(1, dtype=torch.long, device=pool.device)
-        """The slot of the pass under way, where passes are told it: on a GPU, where each graph costs."""
-        self._told = pool.device.type == "cuda"
-        self._fixed: dict[tuple[int, int], tuple[Tensor, Tensor, Callable[[], Scores]]] = {}
-        """By slot, -1 for all where passes are told it, and extent."""
+        self._graphs = graphs
 
     def forward(
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
     ) -> Scores:
-        """As `ModelRunner.forward_tapped`, for chains only: what a token of a tree attends to depends on its branch."""
+        """Scores of chains [B, T]; trees are not supported: what a token attends to would depend on its branch."""
         assert tree_mask is None
         rows = []
         for row, slot, start in zip(tokens, slots, starts, strict=True):
@@ -93,37 +88,38 @@ class BatchInvariantRunner:
 
     @torch.inference_mode()
     def capture(self) -> None:
-        """On a GPU, capture the passes of every extent."""
+        """Capture the passes of every extent."""
         for columns in sorted({extent(i, self._cache.columns) for i in range(self._cache.columns)}, reverse=True):
-            self._shape(0, columns)
+            self._graphs.capture(columns, lambda inputs, at=columns: self._run(inputs, at), _signature)
 
     def _pass(self, tokens: Tensor, slot: int, start: int) -> Scores:
         """Scores [1, n, …] of n ≤ `WIDTH` tokens of one extent."""
-        fed, positions, run = self._shape(slot, extent(start, self._cache.columns))
-        fed.zero_()
-        fed[0, : len(tokens)] = tokens
-        torch.arange(start, start + WIDTH, out=positions[0])
-        self._slot.fill_(slot)
+        columns, count = extent(start, self._cache.columns), len(tokens)
+        padded = torch.nn.functional.pad(tokens, (0, WIDTH - count))[None]
+        logits, *tapped = self._graphs.call(
+            columns,
+            lambda inputs: self._run(inputs, columns, None if self._graphs.enabled else slot),
+            _signature,
+            {"slot": [slot], "start": [start]},
+            {"tokens": padded},
+        )
         # Copies: the next pass may overwrite these scores.
-        logits, tapped = run()
-        return logits[:, : len(tokens)].clone(), None if tapped is None else tapped[:, : len(tokens)].clone()
+        return logits[:, :count].clone(), tapped[0][:, :count].clone() if tapped else None
 
-    def _shape(self, slot: int, columns: int) -> tuple[Tensor, Tensor, Callable[[], Scores]]:
-        key = (-1 if self._told else slot, columns)
-        if key not in self._fixed:
-            tokens = torch.zeros(1, WIDTH, dtype=torch.long, device=self._pool.device)
-            positions = torch.zeros_like(tokens)
-            view = (
-                StaticView(self._cache, self._slot, columns, positions)
-                if self._told
-                else SlotView(self._cache, slot, columns, positions)  # read where it lies
-            )
+    def _run(self, inputs: Inputs, columns: int, slot: int | None = None) -> Sequence[Tensor]:
+        """The pass over a slot; read in place if its number is known on the host."""
+        positions = inputs["start"][:, None] + torch.arange(WIDTH, device=inputs["start"].device)
+        view = (
+            StaticView(self._cache, inputs["slot"], columns, positions)
+            if slot is None
+            else SlotView(self._cache, slot, columns, positions)
+        )
+        logits, tapped = self._step(inputs["tokens"], positions, view, None)
+        return [logits] if tapped is None else [logits, tapped]
 
-            def run() -> Scores:
-                return self._step(tokens, positions, view, None)
 
-            self._fixed[key] = tokens, positions, self._pool.graph(run)
-        return self._fixed[key]
+def _signature() -> Signature:
+    return Signature(dict.fromkeys(("slot", "start"), (1,)), tensors={"tokens": ((1, WIDTH), torch.long)})
 
 
 def _joined(parts: Sequence[Scores], dim: int) -> Scores:

@@ -1,4 +1,8 @@
-"""Drafts of drafters, and the proposal that merges them into one batch for the target."""
+"""Drafts of drafters, and the proposal that merges them into one batch for the target.
+
+Chains and trees share one layout: node 0 is a row's last token, node k its k-th drafted token, and `q[b, s]` is the
+distribution with index s that candidates of row b name as their source (`Tree.candidates`).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.tree import Tree, chain
-from specchat.engine.decoding.trials import Trials
 from specchat.engine.device.to_device import to_device
-from specchat.engine.sampling.sampler import one_hot
 
 _HOST = torch.device("cpu")
 Offers = Callable[[int], tuple[Sequence[int], Tree]]
@@ -35,49 +37,55 @@ class Support:
         places[tokens] = torch.arange(len(tokens), device=tokens.device)
         return cls(tokens, places)
 
+    def spread(self, q: Tensor) -> Tensor:
+        """[…, V] with the probabilities [..., V'] at their tokens and 0 elsewhere."""
+        whole = q.new_zeros(*q.shape[:-1], len(self.places))
+        whole[..., self.tokens] = q
+        return whole
+
 
 @dataclass(slots=True)
 class Draft:
-    """Drafted tokens of one drafter for a batch of rows.
+    """Drafted tokens for a batch of rows.
 
     A drafter on the host gives `tokens` as lists; one on the device gives a tensor [B, K].
     """
 
     tokens: list[list[int]] | Tensor
-    lengths: list[int]
-    """Number of tokens drafted, per row."""
+    trees: list[Tree]
+    """Tree of each row's tokens; a chain is `chain(length)`."""
     q: Tensor | None = None
-    """[B, γ, V], float32: distributions that chains were drawn from; None if all are one-hot."""
+    """[B, I, V'], float32: distributions that candidates were drawn from; None if all tokens are certain (one-hot)."""
+    support: Support | None = None
+    """The V' tokens that `q` is over; None if it is over the whole vocabulary."""
+    drawn: list[bool] | None = None
+    """Rows whose tokens were drawn from `q`; None if all were, or if there is no `q`."""
     buckets: list[list[int]] | None = None
     """Confidence bucket of each token, one of `Drafter.buckets`; None if the drafter has none."""
-    trees: Sequence[Tree | None] | None = None
-    """Tree per row, None for a chain; None if all are chains. Without `support` and `trials`, all of their tokens are
-    certain."""
-    tree_q: Tensor | None = None
-    """[B, I, V'], float32: draft distribution behind each of the first I nodes of trees, or the sources of `trials`; 0
-    for greedy rows, None if all are greedy."""
-    support: Support | None = None
-    """The V' tokens that trees are drawn from."""
-    trials: Sequence[Trials | None] | None = None
-    """Of trees that were merged, whose distributions are over all V; None for other rows, and if there are none. Such
-    a tree may not be cut: its shape tells of draws."""
     steps: int | None = None
     """Draft steps taken; None for as many as the longest draft asked for."""
 
-    def positions(self, row: int) -> int:
-        """The positions that one row's draft is for."""
-        tree = self.trees[row] if self.trees else None
-        return tree.depth if tree else self.lengths[row]
+    @classmethod
+    def of_chains(
+        cls, tokens: list[list[int]], buckets: list[list[int]] | None = None, steps: int | None = None
+    ) -> Draft:
+        """Chains of certain tokens, one list per row."""
+        return cls(tokens, [chain(len(each)) for each in tokens], buckets=buckets, steps=steps)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Number of drafted tokens, per row."""
+        return [len(tree) for tree in self.trees]
 
     def check(self, most: Sequence[int]) -> None:
-        """Check that no row's draft is for more positions than these: what is beyond them may not fit.
+        """Check that no row's draft covers more positions than `most`, as there may be no room for them.
 
         Raises:
-            ValueError: one is.
+            ValueError: one does.
         """
-        for row, gamma in enumerate(most):
-            if (found := self.positions(row)) > gamma:
-                raise ValueError(f"it drafted for {found} positions where {gamma} were asked for")
+        for tree, gamma in zip(self.trees, most, strict=True):
+            if tree.depth > gamma:
+                raise ValueError(f"it drafted for {tree.depth} positions where {gamma} were asked for")
 
     def shortened(self, lengths: Sequence[int | None]) -> Draft:
         """This draft cut to the first `lengths` tokens per row; None leaves a row unchanged."""
@@ -87,8 +95,8 @@ class Draft:
         tokens = self.tokens
         if isinstance(tokens, list):
             tokens = [row[:n] for row, n in zip(tokens, kept, strict=True)]
-        trees = self.trees and [tree and tree.first(n) for tree, n in zip(self.trees, kept, strict=True)]
-        return replace(self, tokens=tokens, lengths=kept, trees=trees)
+        trees = [tree if n == len(tree) else tree.first(n) for tree, n in zip(self.trees, kept, strict=True)]
+        return replace(self, tokens=tokens, trees=trees)
 
 
 @dataclass(frozen=True)
@@ -97,19 +105,23 @@ class Proposal:
 
     drafted: list[list[int]] | Tensor
     """Each row's tokens, for a target on the host; or `tokens`."""
-    lengths: list[int]
-    q: Tensor | None
-    """[B, γ, V], float32, of chains; None if all are one-hot."""
-    trees: list[Tree | None] | None = None
-    """Tree per row, None for a chain; None if all are chains."""
-    tree_q: Tensor | None = None
-    """[B, I, V'], float32, of trees; 0 for greedy rows, None if all are greedy."""
+    trees: list[Tree]
+    q: Tensor | None = None
+    """[B, I, V'], float32; None if all tokens are certain."""
     support: Support | None = None
-    """The V' tokens that trees are drawn from."""
-    certain: frozenset[int] = frozenset()
-    """Rows (by index) whose trees were not drawn: the q of each of their tokens is one-hot."""
-    trials: list[Trials | None] | None = None
-    """Of trees that were merged; None for other rows, and if there are none."""
+    """The V' tokens that `q` is over; None if it is over the whole vocabulary."""
+    drawn: list[bool] | None = None
+    """Rows whose tokens were drawn from `q`; None if there is no `q`."""
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Number of drafted tokens, per row."""
+        return [len(tree) for tree in self.trees]
+
+    @cached_property
+    def branches(self) -> bool:
+        """Whether some row has several candidates for a position."""
+        return any(tree.branches for tree in self.trees)
 
     @cached_property
     def tokens(self) -> Tensor:
@@ -125,27 +137,15 @@ class Proposal:
 
     def only(self, mine: Sequence[int]) -> Proposal:
         """The proposal restricted to some rows."""
-        lengths = [self.lengths[i] for i in mine]
-        longest = max(lengths)
+        trees = [self.trees[i] for i in mine]
         index = to_device(mine, self.tokens.device)
-        certain = frozenset(k for k, i in enumerate(mine) if i in self.certain)
         return Proposal(
-            self.tokens[index, :longest],
-            lengths,
-            None if self.q is None else self.q[index, :longest],
-            None if self.trees is None else [self.trees[i] for i in mine],
-            None if self.tree_q is None else self.tree_q[index],
+            self.tokens[index, : max(map(len, trees))],
+            trees,
+            None if self.q is None else self.q[index],
             self.support,
-            certain,
-            None if self.trials is None else [self.trials[i] for i in mine],
+            self.drawn and [self.drawn[i] for i in mine],
         )
-
-    @property
-    def whole_trees(self) -> list[Tree] | None:
-        """Tree per row, chains included; None if all are chains."""
-        if self.trees is None:
-            return None
-        return [tree or chain(length) for tree, length in zip(self.trees, self.lengths, strict=True)]
 
 
 def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.device) -> Proposal:
@@ -159,29 +159,23 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
     if len(drafts) == 1 and drafts[0][0] == list(range(rows)):
         draft = drafts[0][1]
         drafted = draft.tokens if device == _HOST and isinstance(draft.tokens, list) else _tensor(draft, device)
-        q = None if draft.q is None else draft.q[:, : max(draft.lengths)]
-        trees = _trees(drafts, rows) if draft.trees else None
-        trials = _trials(drafts, rows) if draft.trials else None
-        certain = _certain(drafts) if trees else frozenset[int]()
-        return Proposal(drafted, draft.lengths, q, trees, draft.tree_q, draft.support, certain, trials)
-    lengths = [0] * rows
+        return Proposal(drafted, draft.trees, draft.q, draft.support, _drawn(draft) if draft.q is not None else None)
+    trees, drawn = [chain(0)] * rows, [False] * rows
     tokens = torch.zeros(rows, max((max(d.lengths) for _, d in drafts), default=0), dtype=torch.long, device=device)
-    q = _room([draft.q for _, draft in drafts], rows, tokens.shape[1], device)
-    nodes = max((draft.tree_q.shape[1] for _, draft in drafts if draft.tree_q is not None), default=0)
-    tree_q = _room([draft.tree_q for _, draft in drafts], rows, nodes, device)
+    support, parts = _common_support(drafts)
+    q = None
+    if parts:
+        most, size = max(part.shape[1] for _, part in parts), parts[0][1].shape[-1]
+        q = torch.zeros(rows, most, size, device=device)
+    for mine, part in parts:
+        assert q is not None
+        q[to_device(mine, device), : part.shape[1]] = part
     for mine, draft in drafts:
-        part = _tensor(draft, device)
-        index = to_device(mine, device)
-        tokens[index, : part.shape[1]] = part
-        if q is not None:
-            q[index, : part.shape[1]] = one_hot(part, q.shape[-1]) if draft.q is None else draft.q[:, : part.shape[1]]
-        if tree_q is not None and draft.tree_q is not None:
-            tree_q[index, : draft.tree_q.shape[1]] = draft.tree_q
-        for i, length in zip(mine, draft.lengths, strict=True):
-            lengths[i] = length
-    support = next((draft.support for _, draft in drafts if draft.support), None)
-    trees, trials = _trees(drafts, rows), _trials(drafts, rows)
-    return Proposal(tokens, lengths, q, trees, tree_q, support, _certain(drafts), trials)
+        own = _tensor(draft, device)
+        tokens[to_device(mine, device), : own.shape[1]] = own
+        for i, tree, is_drawn in zip(mine, draft.trees, _drawn(draft), strict=True):
+            trees[i], drawn[i] = tree, is_drawn
+    return Proposal(tokens, trees, q, support, None if q is None else drawn)
 
 
 def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.device) -> Draft:
@@ -191,42 +185,23 @@ def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.dev
     for mine, draft in drafts:
         for i, each in zip(mine, draft.buckets or (), strict=True):
             buckets[i] = each
-    return Draft(whole.tokens, whole.lengths, whole.q, buckets, whole.trees, whole.tree_q, whole.support, whole.trials)
+    return Draft(whole.tokens, whole.trees, whole.q, whole.support, whole.drawn, buckets)
 
 
-def _certain(drafts: Sequence[tuple[list[int], Draft]]) -> frozenset[int]:
-    """Rows whose trees were not drawn."""
-    return frozenset(
-        i
-        for mine, draft in drafts
-        if draft.support is None
-        for i, tree, trials in zip(mine, draft.trees or (), draft.trials or [None] * len(mine), strict=False)
-        if tree and trials is None
-    )
+def _drawn(draft: Draft) -> list[bool]:
+    """Which rows of a draft were drawn from its q."""
+    return draft.drawn or [draft.q is not None] * len(draft.trees)
 
 
-def _trees(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> list[Tree | None] | None:
-    """The tree of each row that drafted one."""
-    trees: list[Tree | None] = [None] * rows
-    for mine, draft in drafts:
-        for i, tree in zip(mine, draft.trees or (), strict=False):
-            trees[i] = tree if tree else None
-    return trees if any(trees) else None
-
-
-def _trials(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> list[Trials | None] | None:
-    """The trials of each row whose tree was merged."""
-    trials: list[Trials | None] = [None] * rows
-    for mine, draft in drafts:
-        for i, each in zip(mine, draft.trials or (), strict=False):
-            trials[i] = each
-    return trials if any(trials) else None
-
-
-def _room(parts: Sequence[Tensor | None], rows: int, width: int, device: torch.device) -> Tensor | None:
-    """Zeros [rows, width, V] for distributions like these; None where there are none."""
-    size = next((part.shape[-1] for part in parts if part is not None), None)
-    return None if size is None else torch.zeros(rows, width, size, device=device)
+def _common_support(
+    drafts: Sequence[tuple[list[int], Draft]],
+) -> tuple[Support | None, list[tuple[list[int], Tensor]]]:
+    """The support that all distributions share, and those of each draft; spread over V where supports differ."""
+    parts = [(mine, draft.support, draft.q) for mine, draft in drafts if draft.q is not None]
+    supports = {id(support): support for _, support, _ in parts}
+    if len(supports) < 2:
+        return next(iter(supports.values()), None), [(mine, q) for mine, _, q in parts]
+    return None, [(mine, support.spread(q) if support else q) for mine, support, q in parts]
 
 
 def _tensor(draft: Draft, device: torch.device) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 BRANCHES = 4
 """Most tokens offered for one position."""
@@ -39,12 +40,24 @@ model's head at temperature 1 they are 0.44, 0.10, 0.06 and 0.03, nearly indepen
 _DEPTH = max(map(len, _SHAPE))
 
 
+class Candidate(NamedTuple):
+    """A token that is tested after a node."""
+
+    node: int
+    """The token's own node. One node may be tested several times, once for each draft that proposed it."""
+    source: int
+    """Index of the distribution in `Draft.q` that it was drawn from. Neighbouring candidates of one source were drawn
+    without replacement."""
+
+
 @dataclass(frozen=True)
 class Tree:
     """Tree over the tokens of one pass: node 0 is the row's last token, node i the i-th drafted one."""
 
     parents: tuple[int, ...]
     """Parent node of each drafted token; parents come before children, and siblings in the order they are tested."""
+    tests: tuple[tuple[Candidate, ...], ...] | None = None
+    """Per node, the candidates in the order they are tested, where they differ from the default (`candidates`)."""
 
     def __len__(self) -> int:
         """Number of drafted tokens."""
@@ -66,6 +79,18 @@ class Tree:
             children[parent].append(child)
         return tuple(tuple(each) for each in children)
 
+    @cached_property
+    def candidates(self) -> tuple[tuple[Candidate, ...], ...]:
+        """Per node, the candidates after it: by default its children, drawn from the distribution of that index."""
+        if self.tests is not None:
+            return self.tests
+        return tuple(tuple(Candidate(child, node) for child in each) for node, each in enumerate(self.children))
+
+    @cached_property
+    def branches(self) -> bool:
+        """Whether some position has several candidates; False for a chain."""
+        return any(len(each) > 1 for each in self.candidates)
+
     @property
     def depth(self) -> int:
         """Length of the longest branch."""
@@ -83,8 +108,14 @@ class Tree:
         return max(self.parents, default=-1) + 1
 
     def first(self, count: int) -> Tree:
-        """Tree of the first `count` drafted tokens."""
-        return Tree(self.parents[:count])
+        """Tree of the first `count` drafted tokens.
+
+        Raises:
+            ValueError: the tree lists its candidates, so its shape depends on the draws and may not be cut.
+        """
+        if self.tests is not None:
+            raise ValueError("a tree with listed candidates cannot be shortened")
+        return tree_from(self.parents[:count])
 
     def path(self, end: int) -> list[int]:
         """Nodes from the root's child down to `end`."""
@@ -97,8 +128,8 @@ class Tree:
     def line(self, start: int) -> list[int]:
         """`start` and the first child of each node below it."""
         line = [start]
-        while behind := self.children[line[-1]]:
-            line.append(behind[0])
+        while children := self.children[line[-1]]:
+            line.append(children[0])
         return line
 
 
@@ -110,7 +141,7 @@ def chain(length: int) -> Tree:
 
 @lru_cache(maxsize=1024)
 def tree_from(parents: tuple[int, ...]) -> Tree:
-    """Tree with these parents; trees come again, and what is worked out about one is kept."""
+    """Tree with these parents, cached with its derived properties."""
     return Tree(parents)
 
 

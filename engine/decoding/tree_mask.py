@@ -22,10 +22,12 @@ class TreeMask:
     """[B, T], int64: depth of each token; 0 for the row's last."""
     inside: Tensor
     """[B, T, T], bool: whether the second token is the first or one of its ancestors."""
-    children: Tensor
-    """[B, T, `BRANCHES`], int64: children of each token, in the order they are tested; 0 for none."""
+    candidates: Tensor
+    """[B, T, `BRANCHES`], int64: nodes tested after each token, in order; 0 for none."""
+    sources: Tensor
+    """[B, T, `BRANCHES`], int64: index of the distribution that each candidate was drawn from."""
     widths: tuple[int, ...]
-    """Per depth, the largest number of children in any row."""
+    """Per depth, the largest number of candidates in any row."""
     trees: tuple[Tree, ...]
     """The trees themselves."""
 
@@ -45,10 +47,11 @@ class TreeMask:
         tables = {tree: _table(tree, width) for tree in trees}
         places = {tree: place for place, tree in enumerate(tables)}
         rows = torch.tensor([places[tree] for tree in trees])
-        parts = ([getattr(table, name) for table in tables.values()] for name in ("depths", "inside", "children"))
-        depths, inside, children = (to_device(torch.cat(part)[rows], device) for part in parts)
+        names = ("depths", "inside", "candidates", "sources")
+        parts = ([getattr(table, name) for table in tables.values()] for name in names)
+        tensors = (to_device(torch.cat(part)[rows], device) for part in parts)
         widths = zip_longest(*(table.widths for table in tables.values()), fillvalue=0)
-        return cls(depths, inside, children, tuple(map(max, widths)), tuple(trees))
+        return cls(*tensors, tuple(map(max, widths)), tuple(trees))
 
     @property
     def width(self) -> int:
@@ -69,13 +72,14 @@ def _table(tree: Tree, width: int) -> TreeMask:
     """The mask of one tree, on the host."""
     depths = torch.arange(width)[None]
     inside = torch.eye(width, dtype=torch.bool)[None]
-    children = torch.zeros(1, width, BRANCHES, dtype=torch.long)
+    tests = torch.zeros(2, 1, width, BRANCHES, dtype=torch.long)
     depths[0, : len(tree) + 1] = torch.tensor(tree.depths)
-    for token in range(len(tree) + 1):
-        inside[0, token, [0, *tree.path(token)]] = True
-        children[0, token, : len(tree.children[token])] = torch.tensor(tree.children[token])
-    widths = tuple(max(len(tree.children[token]) for token in level) for level in tree.levels)
-    return TreeMask(depths, inside, children, widths, (tree,))
+    for node, candidates in enumerate(tree.candidates):
+        inside[0, node, [0, *tree.path(node)]] = True
+        if candidates:
+            tests[:, 0, node, : len(candidates)] = torch.tensor(candidates).T
+    widths = tuple(max(len(tree.candidates[node]) for node in level) for level in tree.levels)
+    return TreeMask(depths, inside, tests[0], tests[1], widths, (tree,))
 
 
 def tree_visibility(

@@ -1,10 +1,8 @@
-"""A decoder on packed weights with a slot cache: a pass is one call of the kernels."""
+"""Backend on the packed CPU kernels: a pass is one call, over rows of any lengths."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Protocol
@@ -14,8 +12,14 @@ import torch
 from torch import Tensor
 
 from specchat.engine.cache.kv_cache import KVCache
-from specchat.engine.decoding.tree import Tree, chain
-from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.backends.graphs import Graphs
+from specchat.engine.backends.packed_acceptance import PackedScores, PackedVerdict, accept_packed
+from specchat.engine.backends.tensor_acceptance import TensorAcceptance
+from specchat.engine.decoding.backend import Capabilities
+from specchat.engine.decoding.proposal import Proposal, Support
+from specchat.engine.decoding.tree import Tree
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.device.device import require_memory
 from specchat.engine.errors import EngineError
@@ -54,26 +58,8 @@ class PackedWeights(Protocol):
         positions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a pass over rows of their own lengths has given, row by row."""
-
-    logits: list[Tensor]
-    """[T, V] each, float32; valid until the next pass."""
-    best: list[list[list[int]]]
-    """The likeliest tokens behind every token, -1 where logits are not numbers; empty where they were not wanted."""
-    tapped: list[Tensor] | None
-    """Hidden states [T, taps x hidden] each."""
-
-    def first(self, counts: Sequence[int]) -> Seen:
-        """Of the first tokens of each row."""
-        tapped = self.tapped and [states[:count] for states, count in zip(self.tapped, counts, strict=True)]
-        logits = [each[:count] for each, count in zip(self.logits, counts, strict=True)]
-        return Seen(logits, [each[:count] for each, count in zip(self.best, counts, strict=True)], tapped)
-
-
-class QuantizedRunner:
-    """One model on the quantised kernels, and its cache; see `engine.backends.runner.Runner`.
+class PackedBackend:
+    """One model on the quantised kernels, and its cache; see `engine.decoding.backend.Backend`.
 
     A token's bits depend on nothing but the tokens it sees, so that every pass is exact in the sense of
     `EngineConfig.exact`. Passes are not padded.
@@ -90,9 +76,9 @@ class QuantizedRunner:
     """
 
     device = CPU
-    branches = True
-    judges_all = True
-    graph_runner = None
+    capabilities = Capabilities(ragged=True, packed=True)
+    performance_warnings: list[str] = []
+    graph_bytes = 0
 
     def __init__(self, model: PackedWeights, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
         columns = context + overhang + 1
@@ -104,91 +90,65 @@ class QuantizedRunner:
         self.vocabulary = model.shape.vocabulary
         self.short_context = model.short_context(context)
         self._decoder.attach(self.cache.keys, self.cache.values)
-
-    @property
-    def hindrances(self) -> list[str]:
-        """None."""
-        return []
+        self.penalties = Penalties(slots, context, CPU)
+        self._reference = TensorAcceptance(Graphs(CPU, slots, None), self.penalties)
 
     def width(self, length: int) -> int:
-        """A pass costs what its tokens do."""
+        """Passes are not padded."""
         return length
 
-    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Logits [B, T, V], float32."""
-        return self.forward_tapped(tokens, slots, starts)[0]
-
-    forward_as_it_comes = forward
-
     @torch.inference_mode()
-    def forward_tapped(
-        self,
-        tokens: Tensor,
-        slots: Sequence[int],
-        starts: Sequence[int],
-        tree_mask: TreeMask | None = None,
-        lengths: Sequence[int] | None = None,
-        entered: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Logits [B, T, V] and tapped hidden states [B, T, taps x hidden], float32; 0 behind a row's length."""
-        rows, width = (tokens if entered is None else entered).shape[:2]
-        counts = [width] * rows if lengths is None else list(lengths)
-        trees = [chain(count - 1) for count in counts] if tree_mask is None else tree_mask.trees
-        if entered is not None:
-            tokens, entered = tokens.new_zeros(rows, width), _flat(entered, counts).flatten(0, -2)
-        logits, tapped = self._run(_flat(tokens, counts), _chains(trees, slots, starts), every=True, entered=entered)
-        return _by_row(logits, counts, width), None if tapped is None else _by_row(tapped, counts, width)
+    def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Logits [B, T, V], float32, of token ids [B, T] or embeddings [B, T, d]."""
+        rows, width = inputs.shape[:2]
+        embeddings = inputs.flatten(0, 1) if inputs.is_floating_point() else None
+        ids = [0] * (rows * width) if embeddings is not None else inputs.flatten().tolist()
+        layout = TokenLayout.chains(slots, starts, [width] * rows)
+        logits, _ = self._decoder.run(ids, layout, range(len(ids)), torch.get_num_threads(), (), embeddings)
+        return logits.view(rows, width, -1)
+
+    forward_fast = forward
 
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
-        """Feed drafted tokens behind those of their trees that the cache holds: logits [n, V], float32, of n places."""
+        """Feed drafted tokens of trees whose ancestors the cache holds: logits [n, V], float32."""
         ids = [place.token for place in places]
-        logits, _, _ = self._decoder.run_all(ids, _behind(places), torch.get_num_threads(), likeliest=0)
+        logits, _, _ = self._decoder.run_all(ids, _layout_of_places(places), torch.get_num_threads(), likeliest=0)
         return logits
 
-    def first_layers(self, count: int) -> QuantizedRunner:
-        """Cut off behind its first layers, on the same cache."""
-        part = copy(self)
-        part.taps, part._decoder = (), self._model.decoder(self.context, self.cache.columns, count)
-        part._decoder.attach(self.cache.keys[:count], self.cache.values[:count])
-        return part
-
-    def capture(self) -> None:
-        """There are no graphs on a CPU."""
-
-    def score(
-        self,
-        tokens: Sequence[Sequence[int]],
-        slots: Sequence[int],
-        starts: Sequence[int],
-        trees: Sequence[Tree],
-        *,
-        likeliest: int,
-        entered: Tensor | None = None,
-    ) -> Seen:
-        """One pass over rows of their own lengths.
-
-        Args:
-            tokens: of each row, its last one and the drafted ones behind it.
-            slots: the slot of each row.
-            starts: the position of each row's first token.
-            trees: how the drafted tokens follow each other.
-            likeliest: how many of the likeliest tokens behind each one are wanted.
-            entered: [positions of all rows, d], float32, as for `forward_tapped`, with trees of so many; or None.
-        """
-        lengths = [1 + len(tree) for tree in trees]
-        flat = [token for row in tokens for token in row] if entered is None else [0] * sum(lengths)
-        threads = torch.get_num_threads()
+    def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> PackedScores:
+        """Scores of each row's last token and its draft."""
+        drafted = proposal.on_host
+        fed = [token for row, tokens in zip(rows, drafted, strict=True) for token in (row.tokens[-1], *tokens)]
+        layout = _layout(proposal.trees, [row.slot for row in rows], [row.cached for row in rows])
+        greedy = any(row.request.sampling.greedy for row in rows)
         logits, best, tapped = self._decoder.run_all(
-            flat, _chains(trees, slots, starts), threads, self.taps, likeliest=likeliest, entered=entered
+            fed, layout, torch.get_num_threads(), self.taps, likeliest=int(greedy)
         )
-        if len(lengths) == 1:
-            return Seen([logits], [best], tapped if tapped is None else [tapped])
-        rows = list(pairwise([0, *accumulate(lengths)]))
-        return Seen(
-            [logits[first:end] for first, end in rows],
-            [best[first:end] for first, end in rows],
-            None if tapped is None else [tapped[first:end] for first, end in rows],
+        likeliest = [each[0] for each in best] if greedy else []
+        if len(rows) == 1:
+            return PackedScores([logits], [likeliest], None if tapped is None else [tapped])
+        cuts = list(pairwise([0, *accumulate(len(tree) + 1 for tree in proposal.trees)]))
+        return PackedScores(
+            [logits[first:end] for first, end in cuts],
+            [likeliest[first:end] for first, end in cuts],
+            None if tapped is None else [tapped[first:end] for first, end in cuts],
         )
+
+    def accept(
+        self, rows: Sequence[SequenceState], proposal: Proposal, scores: PackedScores, gammas: Sequence[int]
+    ) -> PackedVerdict:
+        """Accept or reject the drafts."""
+        return accept_packed(rows, proposal, scores, gammas, self._reference)
+
+    def keep(self, rows: Sequence[SequenceState], verdict: PackedVerdict) -> None:
+        """Move keys and values of accepted branches to consecutive columns."""
+        for row, outcome in zip(rows, verdict.outcomes(), strict=True):
+            if outcome.moves:
+                self.cache.move(row.slot, [row.cached + node for node in outcome.path], row.cached + 1)
+
+    def warm_up(self, supports: Sequence[Support | None] = ()) -> None:  # noqa: ARG002
+        """Run a pass over several tokens."""
+        self.forward(torch.zeros(1, 5, dtype=torch.long), [0], [0])
 
     @torch.inference_mode()
     def prefill(
@@ -197,7 +157,9 @@ class QuantizedRunner:
         """Feed tokens [B, T]; their tapped hidden states."""
         rows, width = tokens.shape
         counts = [width] * rows if lengths is None else list(lengths)
-        tapped = self._run(_flat(tokens, counts), TokenLayout.chains(slots, starts, counts), every=False)[1]
+        flat = [token for row, count in zip(tokens.tolist(), counts, strict=True) for token in row[:count]]
+        layout = TokenLayout.chains(slots, starts, counts)
+        _, tapped = self._decoder.run(flat, layout, (), torch.get_num_threads(), self.taps)
         return None if tapped is None else _by_row(tapped, counts, width)
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
@@ -213,14 +175,6 @@ class QuantizedRunner:
         """Rows [n, d] of the output layer, float32."""
         return torch.from_numpy(self._output.rows_of(tokens.numpy()))
 
-    def _run(
-        self, tokens: Tensor, chains: TokenLayout, *, every: bool, entered: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """A pass over flat tokens; logits of every one or of none."""
-        flat: list[int] = tokens.flatten().tolist()
-        judged = range(len(flat) if every else 0)
-        return self._decoder.run(flat, chains, judged, torch.get_num_threads(), self.taps, entered)
-
 
 def _allocate(model: PackedWeights, slots: int, columns: int) -> KVCache:
     shape = model.shape
@@ -232,13 +186,6 @@ def _allocate(model: PackedWeights, slots: int, columns: int) -> KVCache:
         raise EngineError(
             f"a cache of {slots} x {columns} tokens needs {size / 1e9:.1f} GB and does not fit: lower --context"
         ) from None
-
-
-def _flat(tokens: Tensor, counts: Sequence[int]) -> Tensor:
-    """The tokens that count of [B, T], or what is read of them [B, T, d], one row after the other."""
-    if min(counts) == tokens.shape[1]:
-        return tokens
-    return torch.cat([row[:count] for row, count in zip(tokens, counts, strict=True)])
 
 
 def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:
@@ -253,14 +200,14 @@ def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:
     return rows
 
 
-def _chains(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) -> TokenLayout:
+def _layout(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) -> TokenLayout:
     """Where the tokens of trees stand, one after the other; those that do not branch see the cache alone."""
     plain = TokenLayout.chains(slots, starts, [len(tree) + 1 for tree in trees])
-    if all(tree == chain(len(tree)) for tree in trees):
+    if not any(tree.branches for tree in trees):
         return plain
     positions, prefixes, ancestors, offsets = list[int](), list[int](), list[int](), [0]
     for tree, start in zip(trees, starts, strict=True):
-        if tree == chain(len(tree)):
+        if not tree.branches:
             positions += range(start, start + len(tree) + 1)
             prefixes += range(start, start + len(tree) + 1)
             offsets += offsets[-1:] * (len(tree) + 1)
@@ -280,7 +227,7 @@ def _chains(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) 
     )
 
 
-def _behind(places: Sequence[TreePlace]) -> TokenLayout:
+def _layout_of_places(places: Sequence[TreePlace]) -> TokenLayout:
     """Where tokens stand that are fed after those before them in their trees."""
     return TokenLayout(
         slots=[place.slot for place in places],

@@ -1,9 +1,8 @@
-"""Model runner: forward passes of a transformers model over its KV cache."""
+"""Backend on transformers' modelling code: forward passes of a causal language model over its KV cache."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Any
 
 import torch
@@ -12,24 +11,30 @@ from torch.nn import functional
 
 from specchat.engine.backends import attention, flex
 from specchat.engine.backends.attention_masks import AttentionMasks
-from specchat.engine.backends.batch_invariant import BatchInvariantRunner
+from specchat.engine.backends.batch_invariant import BatchInvariantPasses
+from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.compile import compile_layers
-from specchat.engine.backends.cuda_graphs import GraphRunner
-from specchat.engine.backends.first_layers import first_layers
-from specchat.engine.backends.graph_pool import GraphPool
+from specchat.engine.backends.graphs import GraphPool, Graphs
 from specchat.engine.backends.longrope import fix_longrope
+from specchat.engine.backends.tensor_acceptance import MOST_SHAPES, TensorAcceptance, TensorVerdict
 from specchat.engine.cache.cache_probe import CacheProbe
 from specchat.engine.cache.kv_cache import CacheView, KVCache
 from specchat.engine.cache.static_view import StaticView
+from specchat.engine.decoding.backend import Capabilities
+from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import FedPlaces, TreePart, TreePlace
 from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
 from specchat.engine.device.to_device import to_device
 from specchat.engine.errors import EngineError, first_line
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sequence.sequence import SequenceState
 
 
-class ModelRunner:
-    """Runs one model over its own KV cache: tokens at given positions in, logits out.
+class TransformersBackend:
+    """Backend on transformers' modelling code (`engine.decoding.backend.Backend`), on any device.
+
+    Passes run eagerly on a CPU, as CUDA graphs on a GPU (`captured_passes`), or batch-invariant (`batch_invariant`).
 
     Args:
         model: a causal language model of transformers, in evaluation mode, on its device.
@@ -37,7 +42,7 @@ class ModelRunner:
         context: tokens per slot.
         overhang: columns beyond the context, for padding of rows that draft less than others of their batch.
         taps: depths of the hidden states to return with every pass (0 the embeddings, the last one normed).
-        exact: whether passes other than prefill are batch-invariant (`engine.backends.batch_invariant`).
+        exact: whether passes other than prefill are batch-invariant.
 
     Raises:
         EngineError: the cache does not fit into memory, the model cannot run with one, or its weights are in use with
@@ -52,15 +57,13 @@ class ModelRunner:
         self.config = model.config.get_text_config()
         self.device: torch.device = model.device
         self.vocabulary = int(self.config.vocab_size)
-        self.branches = not exact
-        self._exact = exact
-        if self.device.type == "cuda":
+        on_gpu = self.device.type == "cuda"
+        self.capabilities = Capabilities(trees=not exact, captured=on_gpu)
+        if on_gpu:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
         self.context = context
         self._limit = context - 1
-        self.judges_all = True
         self.short_context = fix_longrope(model, context, self)
-        """Context of the short set of rotary factors, where the model has two and runs with the long one."""
         folded = self._use_slot_attention()
         self._masks = AttentionMasks(self.config, folded, model.dtype, self.device)
         self.flex = folded > 0 and not exact and flex.is_available(self.device, self._head_size)
@@ -73,50 +76,49 @@ class ModelRunner:
         shapes = self._shapes()  # which may find that flex does not fit
         columns = -(-columns // flex.BLOCK) * flex.BLOCK if self.flex else columns
         self.cache = KVCache.allocate(shapes, slots, columns, self.device, model.dtype, paged=self.flex)
-        self.graph_runner: GraphRunner | None = None
+        self.penalties = Penalties(slots, context, self.device)
+        pool = GraphPool(self.device, capture=True) if on_gpu else None
+        self.captured: CapturedPasses | None = None
         """Passes of fixed shape, on a GPU."""
-        on_gpu = self.device.type == "cuda"
-        pool = GraphPool(self.device, capture=on_gpu)
-        if on_gpu:
-            self._compiled = not exact and compile_layers(model)
-            self.graph_runner = GraphRunner(self.cache, self._step, pool, compiled=self._compiled, trees=self.branches)
-        self._static = BatchInvariantRunner(self.cache, self._step, pool) if exact else self.graph_runner
+        if pool is not None:
+            compiled = not exact and compile_layers(model)
+            self.captured = CapturedPasses(self.cache, self._step, pool, compiled=compiled, trees=not exact)
+        self._invariant = BatchInvariantPasses(self.cache, self._step, Graphs(self.device, 1, pool)) if exact else None
+        verdicts = Graphs(self.device, slots, pool, MOST_SHAPES)
+        self._verdicts = verdicts
+        self._acceptance = TensorAcceptance(verdicts, self.penalties)
+
+    @property
+    def performance_warnings(self) -> list[str]:
+        """Why passes on a GPU are slower than they could be, one clause each."""
+        not_captured = self.captured.pool.not_captured if self.captured else None
+        not_compiled = self.captured.not_compiled if self.captured else None
+        return [
+            *([f"its passes cannot all be captured as CUDA graphs ({not_captured})"] if not_captured else []),
+            *([f"its attention cannot be compiled ({self._not_flex})"] if self._not_flex else []),
+            *([f"its layers cannot be compiled ({not_compiled})"] if not_compiled else []),
+        ]
+
+    @property
+    def graph_bytes(self) -> int:
+        """Memory of inputs and results of captured graphs."""
+        return self._verdicts.bytes + (self.captured.graphs.bytes if self.captured else 0)
+
+    def width(self, length: int) -> int:
+        """Tokens per row that a pass over `length` tokens is padded to."""
+        if self._invariant:
+            return length
+        return captured_width(length) if self.captured else padded_width(length)
 
     @torch.inference_mode()
-    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Forward pass over T tokens per row.
-
-        Args:
-            tokens: [B, T], int64, on the device.
-            slots: [B], the slot of each row.
-            starts: [B], the position of each row's first token.
-
-        Returns:
-            Logits [B, T, V].
-        """
-        return self.forward_tapped(tokens, slots, starts)[0]
+    def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Logits [B, T, V] of token ids [B, T] or embeddings [B, T, d]."""
+        return self._forward(inputs, slots, starts)[0]
 
     @torch.inference_mode()
-    def forward_tapped(
-        self,
-        tokens: Tensor,
-        slots: Sequence[int],
-        starts: Sequence[int],
-        tree_mask: TreeMask | None = None,
-        lengths: Sequence[int] | None = None,  # noqa: ARG002
-        entered: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """As `forward`, with the tapped hidden states [B, T, taps x hidden size] besides the logits.
-
-        With a tree mask the tokens are trees instead of chains: they are written to consecutive columns, and the mask
-        gives their positions and what they attend to; `KVCache.keep` moves the accepted ones to their places. The mask
-        may be padded to the `width` of the pass already. A pass over what is `entered` is never one of fixed shape.
-        """
-        if self._static is not None and entered is None and (tokens.shape[1] <= CAPTURED[-1] or self._exact):
-            return self._static.forward(tokens, slots, starts, tree_mask)
-        inputs = tokens if entered is None else entered
-        out = self._run(self.model, inputs, slots, starts, tree_mask)
-        return out.logits[:, : inputs.shape[1]], self._tapped(out, inputs.shape[1])
+    def forward_fast(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Like `forward`, without batch invariance."""
+        return self._forward(tokens, slots, starts, invariant=False)[0]
 
     @torch.inference_mode()
     def prefill(
@@ -124,49 +126,66 @@ class ModelRunner:
         tokens: Tensor,
         slots: Sequence[int],
         starts: Sequence[int],
-        lengths: Sequence[int] | None = None,  # noqa: ARG002
+        lengths: Sequence[int] | None = None,
     ) -> Tensor | None:
         """Write keys and values of tokens [B, T]; returns their tapped hidden states [B, T, taps x hidden size]."""
+        del lengths  # padding is computed too
         return self._tapped(self._run(self.model.base_model, tokens, slots, starts), tokens.shape[1])
 
     @torch.inference_mode()
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
-        """Feed drafted tokens behind those of their trees that the cache holds: logits [n, V] of n places.
-
-        Those of a row are next to each other, in consecutive columns.
-        """
+        """Feed drafted tokens of trees whose ancestors the cache holds: logits [n, V]."""
         fed = FedPlaces.of(places, self.cache.columns, self.device)
         return fed.joined(self._run(self.model, fed.tokens, fed.slots, fed.starts, fed.part).logits)
 
-    def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """As `forward`, in the fastest shape, without batch invariance."""
-        exact, self._static = self._static, self.graph_runner
-        try:
-            return self.forward(tokens, slots, starts)
-        finally:
-            self._static = exact
+    @torch.inference_mode()
+    def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> tuple[Tensor, Tensor | None]:
+        """Logits [B, 1 + K, V] and tapped states of each row's last token and its draft."""
+        last = to_device([[row.tokens[-1]] for row in rows], self.device)
+        tokens = torch.cat([last, proposal.tokens], dim=1)
+        mask = None
+        if proposal.branches:
+            mask = TreeMask.of(proposal.trees, self.width(tokens.shape[1]), self.device)
+        return self._forward(tokens, [row.slot for row in rows], [row.cached for row in rows], mask)
 
-    def first_layers(self, count: int) -> ModelRunner:
-        """Cut off behind its first layers, on the same cache; its own graphs are for draft steps alone.
+    def accept(
+        self,
+        rows: Sequence[SequenceState],
+        proposal: Proposal,
+        scores: tuple[Tensor, Tensor | None],
+        gammas: Sequence[int],
+    ) -> TensorVerdict:
+        """Accept or reject the drafts."""
+        return self._acceptance.judge(rows, scores[0], proposal, gammas, scores[1])
 
-        Raises:
-            EngineError: its modelling code keeps layers elsewhere than others do.
+    def keep(self, rows: Sequence[SequenceState], verdict: TensorVerdict) -> None:
+        """Move keys and values of accepted branches to consecutive columns."""
+        if verdict.proposal.branches:
+            slots = to_device([row.slot for row in rows], self.device)
+            self.cache.keep(slots, to_device([row.cached for row in rows], self.device), verdict.path)
+
+    @torch.inference_mode()
+    def warm_up(self, supports: Sequence[Support | None] = ()) -> None:
+        """Run passes over one and several rows and tokens, so that kernels are chosen and compiled; on a GPU capture all
+        passes and verdicts that rounds can meet.
+
+        Args:
+            supports: what drafters draw trees from.
         """
-        part = copy(self)
-        part.model, part.taps = first_layers(self.model, count), ()
-        part._static = None
-        if self.graph_runner is not None:
-            part.graph_runner = GraphRunner(
-                self.cache, part._step, self.graph_runner.pool, compiled=self._compiled, trees=False
-            )
-        return part
+        for rows in {1, self.cache.slots if self.captured else 1}:
+            for length in (1, 5):
+                tokens = torch.zeros(rows, length, dtype=torch.long, device=self.device)
+                logits = self.forward(tokens, range(rows), [0] * rows)
+                logits.amax().item()
+        if self.captured:
+            self._capture(logits, supports)
 
-    def capture(self) -> None:
-        """On a GPU, capture the passes that rounds can meet, so that no reply waits for one."""
-        if isinstance(self._static, BatchInvariantRunner) and self.graph_runner is not None:
-            self._static.capture()
-        elif self.graph_runner is not None:
-            self.graph_runner.capture(CAPTURED)
+    def _capture(self, logits: Tensor, supports: Sequence[Support | None]) -> None:
+        if self._invariant:
+            self._invariant.capture()
+        elif self.captured:
+            self.captured.capture()
+        self._acceptance.capture(logits, supports if self.capabilities.trees else ())
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding of tokens [...]."""
@@ -178,7 +197,7 @@ class ModelRunner:
 
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer of tokens [n]."""
-        if getattr(self.model.config, "tie_word_embeddings", False):  # the plain table is at hand
+        if getattr(self.model.config, "tie_word_embeddings", False):  # the plain table is available
             return self.embedding_rows(tokens)
         weight: Tensor = self.model.get_output_embeddings().weight
         return weight[tokens]
@@ -188,22 +207,28 @@ class ModelRunner:
         heads = max(getattr(self.config, "num_attention_heads", 1), 1)
         return int(getattr(self.config, "head_dim", None) or getattr(self.config, "hidden_size", 0) // heads)
 
-    @property
-    def hindrances(self) -> list[str]:
-        """Why passes on a GPU are slower than they could be, one clause each; empty if they are not."""
-        not_captured = self.graph_runner.pool.not_captured if self.graph_runner else None
-        not_compiled = self.graph_runner.not_compiled if self.graph_runner else None
-        return [
-            *([f"its passes cannot all be captured as CUDA graphs ({not_captured})"] if not_captured else []),
-            *([f"its attention cannot be compiled ({self._not_flex})"] if self._not_flex else []),
-            *([f"its layers cannot be compiled ({not_compiled})"] if not_compiled else []),
-        ]
+    def _forward(
+        self,
+        inputs: Tensor,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        tree_mask: TreeMask | None = None,
+        *,
+        invariant: bool = True,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits and tapped states [B, T, …].
 
-    def width(self, length: int) -> int:
-        """Tokens per row that a pass over `length` tokens is padded to."""
-        if isinstance(self._static, BatchInvariantRunner):
-            return length
-        return padded_width(length) if self._static is None else captured_width(length)
+        With a tree mask the tokens are trees: they are written to consecutive columns, and the mask gives their
+        positions and what they attend to; `keep` moves the accepted ones. The mask may be padded to the `width` of the
+        pass. Embeddings are never a pass of fixed shape.
+        """
+        if not inputs.is_floating_point():
+            if self._invariant and invariant:
+                return self._invariant.forward(inputs, slots, starts, tree_mask)
+            if self.captured and inputs.shape[1] <= CAPTURED[-1]:
+                return self.captured.forward(inputs, slots, starts, tree_mask)
+        out = self._run(self.model, inputs, slots, starts, tree_mask)
+        return out.logits[:, : inputs.shape[1]], self._tapped(out, inputs.shape[1])
 
     def _run(
         self,

@@ -1,0 +1,177 @@
+"""Forward passes of fixed shape on a GPU: a CUDA graph per bucket of rows, tokens and columns.
+
+Rows beyond the batch are padding: they feed token 0 and write to the last column of the cache, which never holds a
+token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from specchat.engine.backends.graphs import GraphPool, Graphs, Inputs, Signature
+from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.cache.static_view import StaticView
+from specchat.engine.decoding.tree import chain
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.decoding.tree_part import TreePart
+from specchat.engine.device.padding import CAPTURED, captured_width
+from specchat.engine.device.to_device import to_device
+from specchat.engine.errors import first_line
+
+_FEWEST_COLUMNS = 256
+_FAR = 1.25
+"""A larger bucket of columns is dropped if it is less than this factor larger than the one before."""
+_MOST = 256
+"""Buckets that are kept."""
+
+Scores = tuple[Tensor, Tensor | None]
+"""Logits [B, T, V], and the tapped hidden states [B, T, taps x hidden size]."""
+
+Step = Callable[[Tensor, Tensor, StaticView, TreeMask | TreePart | None], Scores]
+"""Scores of tokens [B, T] at columns [B, T] through a view of the cache; without a tree mask the tokens are chains."""
+
+
+class CapturedPasses:
+    """Forward passes of one model over its KV cache, padded to buckets.
+
+    The scores of all buckets are in one place: they are valid until the next pass.
+
+    Args:
+        cache: the KV cache; its last column is written by padding rows.
+        step: runs the model.
+        pool: captures the graphs.
+        compiled: whether layers run compiled (`engine.backends.compile`).
+        trees: whether passes may be over trees; then all are, chains being trees without branches.
+    """
+
+    def __init__(
+        self, cache: KVCache, step: Step, pool: GraphPool, *, compiled: bool = False, trees: bool = True
+    ) -> None:
+        self.cache = cache
+        self.step = step
+        self.pool = pool
+        self.graphs = Graphs(pool.device, cache.slots, pool, _MOST)
+        self.not_compiled: str | None = None
+        """Why layers do not run compiled although requested; None if they do."""
+        self._trees = trees
+        self._compiled = compiled
+        self.column_counts = _sizes(cache.columns - 1, _MOST // (len(CAPTURED) * len(self.graphs.counts)))
+        """Columns that passes may attend over."""
+
+    def forward(
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
+    ) -> Scores:
+        """Scores of tokens [B, T] in these slots from these positions on."""
+        length, device = tokens.shape[1], self.pool.device
+        width, (rows, seats, row_slots) = captured_width(length), self.seats(slots)
+        columns = self.columns(max(starts) + width)
+        index, start = [-1] * rows, [0] * rows
+        for row, (seat, first) in enumerate(zip(seats, starts, strict=True)):
+            index[seat], start[seat] = row, first
+        tensors = {"tokens": tokens}
+        if self._branches(width):
+            mask = tree_mask or TreeMask.of((chain(width - 1),) * len(slots), width, device)
+            tensors |= {"depths": mask.depths, "inside": mask.inside}
+        numbers = {"index": index, "start": start, "slots": row_slots}
+        key, function, signature = self._bucket(rows, width, columns)
+        logits, *tapped = self.graphs.call(key, function, signature, numbers, tensors)
+        if list(seats) == list(range(len(slots))):
+            logits, *tapped = (part[: len(slots), :length] for part in (logits, *tapped))
+        else:
+            mine = to_device(list(seats), device)
+            logits, *tapped = (part[mine, :length] for part in (logits, *tapped))
+        return logits, tapped[0] if tapped else None
+
+    def seats(self, slots: Sequence[int]) -> tuple[int, Sequence[int], Sequence[int]]:
+        """Rows of the pass for a batch in these slots, the row that each sequence gets, and the slot of each row.
+
+        A pass with a row for every slot reads the cache in place, so each sequence gets the row of its slot.
+        """
+        count, every = self.graphs.count(len(slots)), range(self.cache.slots)
+        if count == self.cache.slots:
+            return count, slots, every
+        return count, every[: len(slots)], slots
+
+    def columns(self, end: int) -> int:
+        """Columns of a pass that writes up to `end`."""
+        return next((size for size in self.column_counts if size >= end), self.column_counts[-1])
+
+    def view(self, slots: Tensor, columns: int, positions: Tensor) -> StaticView:
+        """The first columns of slots [rows] of the cache, for a pass that writes `positions` [rows, T]."""
+        return StaticView(self.cache, slots, columns, positions, compiled=self._compiled)
+
+    def compile_or_fall_back(self, run: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+        """Results of `run`, whose layers may be compiled for new shapes; without compilation from then on if that
+        fails."""
+        try:
+            return run()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a compiler fails in many ways: none installed, or code that it does not know
+            if not self._compiled or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+                raise
+            self._compiled = False
+            self.not_compiled = first_line(error)
+            return run()
+
+    @torch.inference_mode()
+    def capture(self, widths: Sequence[int] = CAPTURED) -> None:
+        """Capture all buckets of these widths, the largest first: the others then fit into its memory."""
+        for columns in reversed(self.column_counts):
+            for rows in reversed(self.graphs.counts):
+                for width in sorted(widths, reverse=True):
+                    self.graphs.capture(*self._bucket(rows, width, columns))
+
+    def _branches(self, width: int) -> bool:
+        return self._trees and width > 1
+
+    def _bucket(
+        self, rows: int, width: int, columns: int
+    ) -> tuple[tuple[int, int, int], Callable[[Inputs], Sequence[Tensor]], Callable[[], Signature]]:
+        """Key, function and signature of one bucket."""
+
+        def run(inputs: Inputs) -> Sequence[Tensor]:
+            index = inputs["index"]
+            used, row = (index >= 0)[:, None], index.clamp(min=0)
+            positions = inputs["start"][:, None] + torch.arange(width, device=index.device)
+            positions = torch.where(used, positions, self.cache.columns - 1)
+            tokens = torch.where(used, inputs["tokens"][row], 0)
+            mask = None  # padding may attend to anything
+            if self._branches(width):
+                depths, inside = inputs["depths"][row], inputs["inside"][row]
+                mask = TreeMask(depths, inside, depths, depths, (), ())
+            logits, tapped = self.step(tokens, positions, self.view(inputs["slots"], columns, positions), mask)
+            return [logits, *([] if tapped is None else [tapped])]
+
+        def signature() -> Signature:
+            tensors: dict[str, tuple[tuple[int, ...], torch.dtype]] = {"tokens": ((rows, width), torch.long)}
+            initial: dict[str, object] = {"index": [-1] * rows, "slots": range(rows)}
+            if self._branches(width):
+                blank = TreeMask.of([chain(width - 1)] * rows, width, self.pool.device)
+                tensors |= {"depths": ((rows, width), torch.long), "inside": ((rows, width, width), torch.bool)}
+                initial |= {"depths": blank.depths, "inside": blank.inside}
+            most = self.graphs.counts[-1] * CAPTURED[-1] // (rows * width) + 1
+            shared = {"result 0": most, "result 1": most}
+            return Signature(dict.fromkeys(("index", "start", "slots"), (rows,)), {}, tensors, shared, initial)
+
+        return (rows, width, columns), lambda inputs: self.compile_or_fall_back(lambda: run(inputs)), signature
+
+
+def _sizes(columns: int, most: int) -> list[int]:
+    """At most `most` numbers of columns, from few to all but one, each a power of two times the one before.
+
+    Never all: a view of a whole tensor would make the compiler compile again.
+    """
+    factor = 2
+    while True:
+        sizes = [min(_FEWEST_COLUMNS, columns)]
+        while sizes[-1] < columns:
+            sizes.append(min(sizes[-1] * factor, columns))
+        if len(sizes) > 1 and sizes[-1] < _FAR * sizes[-2]:
+            del sizes[-2]
+        if len(sizes) <= max(most, 1) or len(sizes) <= 2:
+            return sizes
+        factor *= 2

@@ -1,0 +1,286 @@
+"""CUDA graphs: functions of tensors with fixed shapes, captured once and replayed; eager where they cannot be captured.
+
+Launching a small model's kernels one by one costs more than running them. A captured function reads its inputs from
+static tensors, so callers pass a signature that says how large these are; without capture the function is called with
+the inputs as they are, and one function serves both.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from specchat.engine.device.to_device import to_device
+from specchat.engine.errors import first_line
+
+Shape = tuple[int, ...]
+Inputs = Mapping[str, Tensor]
+Function = Callable[[Inputs], Sequence[Tensor]]
+T = TypeVar("T")
+
+
+class GraphPool:
+    """CUDA graphs of one device, which share their memory.
+
+    Args:
+        device: where they run.
+        capture: whether functions become graphs; if not, they run eagerly with static shapes (to test these without a
+            GPU).
+    """
+
+    def __init__(self, device: torch.device, *, capture: bool) -> None:
+        self.device = device
+        self.not_captured: str | None = None
+        """Why some function runs eagerly although capture was requested; None if all are captured."""
+        self._capture = capture
+        self._pool = torch.cuda.graph_pool_handle() if capture else None
+
+    def graph(self, run: Callable[[], T]) -> Callable[[], T]:
+        """`run` as a CUDA graph, or `run` itself where it cannot be captured.
+
+        Results are in memory that all graphs share: they are valid until another graph runs. Only an error of the
+        capture itself leads to the fallback. Errors of the function are raised, and so is a shortage of memory.
+
+        Raises:
+            torch.OutOfMemoryError: there is not enough memory for the graph.
+        """
+        if not self._capture:
+            return run
+        self._warm(run)
+        try:
+            return self._captured(run)
+        except RuntimeError as error:
+            # An error inside a capture makes the end of the capture fail too: the first error is the reason.
+            reasons = list(_causes(error))
+            if any(map(_is_shortage, reasons)):
+                raise torch.OutOfMemoryError(first_line(reasons[-1])) from error
+            self.not_captured = first_line(reasons[-1])
+            return run
+
+    def _warm(self, run: Callable[[], object]) -> None:
+        """Call twice outside of a graph, so that libraries initialise themselves."""
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                run()
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def _captured(self, run: Callable[[], T]) -> Callable[[], T]:
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            # thread_local: other threads may allocate during the capture.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                made = run()
+        finally:
+            torch.cuda.set_stream(stream)  # a capture that fails leaves its own
+
+        def replay() -> T:
+            graph.replay()
+            return made
+
+        return replay
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Static inputs and results of a captured function."""
+
+    integers: Mapping[str, Shape] = field(default_factory=dict)
+    """int64 numbers from the host, by name; the first dimension is the rows."""
+    reals: Mapping[str, Shape] = field(default_factory=dict)
+    """float64 numbers from the host."""
+    tensors: Mapping[str, tuple[Shape, torch.dtype]] = field(default_factory=dict)
+    """Tensors of the device, copied to the static input before a replay."""
+    shared: Mapping[str, int] = field(default_factory=dict)
+    """Names of tensors, and of results as "result 0", …, that all functions of a `Graphs` keep at one place; how many
+    times the elements of this function's the largest has."""
+    initial: Mapping[str, Any] = field(default_factory=dict)
+    """Inputs of the trial run before the capture, which must do no harm; 0 where not given."""
+
+
+class Graphs:
+    """The captured functions of one kind of work, by key; the least recently used is dropped where there are too many.
+
+    Args:
+        device: of all tensors.
+        rows: the most rows of a function.
+        pool: captures graphs; None to run all functions eagerly with the inputs as they are.
+        most: functions kept.
+    """
+
+    def __init__(self, device: torch.device, rows: int, pool: GraphPool | None, most: int = 256) -> None:
+        self.device = device
+        self.pool = pool
+        self.counts = [1 << i for i in range(rows.bit_length()) if 2 << i <= rows] + [rows]
+        """Row counts of captured functions: powers of two up to half of the most, then the most."""
+        self._most = most
+        self._captured: OrderedDict[Hashable, _Captured] = OrderedDict()
+        self._shared: dict[str, Tensor] = {}
+
+    @property
+    def enabled(self) -> bool:
+        """Whether functions have static shapes."""
+        return self.pool is not None
+
+    @property
+    def keys(self) -> list[Hashable]:
+        """Keys of the captured functions."""
+        return list(self._captured)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of shared inputs and results."""
+        return sum(shared.nbytes for shared in self._shared.values())
+
+    def count(self, rows: int) -> int:
+        """Rows of the function that serves for a batch of `rows`; all of them where functions run eagerly."""
+        return rows if self.pool is None else next(count for count in self.counts if count >= rows)
+
+    @torch.inference_mode()
+    def call(
+        self,
+        key: Hashable,
+        function: Function,
+        signature: Callable[[], Signature],
+        numbers: Mapping[str, ArrayLike],
+        tensors: Inputs | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Results of the function for these numbers from the host and tensors of the device.
+
+        With static shapes, inputs may be smaller than their static tensors: missing rows of numbers repeat the first
+        row, other missing elements keep earlier values. Results then have all static rows, and are valid until the
+        next call of a function that shares their memory.
+
+        Args:
+            key: identifies the function and its static shapes.
+            function: maps inputs by name to tensors.
+            signature: its static inputs; called when it is captured.
+            numbers: by name, copied to the device without waiting.
+            tensors: by name.
+        """
+        if self.pool is None:
+            inputs = {name: to_device(np.asarray(values), self.device) for name, values in numbers.items()}
+            return tuple(function({**inputs, **(tensors or {})}))
+        return self.capture(key, function, signature).replay(numbers, tensors or {})
+
+    @torch.inference_mode()
+    def capture(self, key: Hashable, function: Function, signature: Callable[[], Signature]) -> _Captured:
+        """The captured function of a key, captured now if it is not yet."""
+        assert self.pool is not None
+        if key not in self._captured:
+            self._captured[key] = self._make(self.pool, function, signature())
+            if len(self._captured) > self._most:
+                self._captured.popitem(last=False)
+        self._captured.move_to_end(key)
+        return self._captured[key]
+
+    def _make(self, pool: GraphPool, function: Function, signature: Signature) -> _Captured:
+        numbers = _Numbers(self.device, signature)
+        numbers.send({name: signature.initial[name] for name in numbers.sent if name in signature.initial})
+        tensors = {
+            name: self._place(name, shape, dtype, signature.shared)
+            for name, (shape, dtype) in signature.tensors.items()
+        }
+        for name in tensors:
+            if name in signature.initial:
+                tensors[name].copy_(signature.initial[name])
+        inputs = {**numbers.sent, **tensors}
+        results = tuple(
+            self._place(f"result {i}", tuple(made.shape), made.dtype, signature.shared)
+            for i, made in enumerate(function(inputs))
+        )
+
+        def run() -> None:
+            # Copied out of the graphs' memory, which other graphs overwrite.
+            for place, made in zip(results, function(inputs), strict=True):
+                place.copy_(made)
+
+        return _Captured(numbers, tensors, results, pool.graph(run))
+
+    def _place(self, name: str, shape: Shape, dtype: torch.dtype, shared: Mapping[str, int]) -> Tensor:
+        if name not in shared:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+        size = prod(shape)
+        if name not in self._shared:
+            self._shared[name] = torch.zeros(size * shared[name], dtype=dtype, device=self.device)
+        return self._shared[name][:size].view(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """A captured function with its static inputs and results."""
+
+    numbers: _Numbers
+    tensors: Inputs
+    results: tuple[Tensor, ...]
+    run: Callable[[], None]
+
+    def replay(self, numbers: Mapping[str, ArrayLike], tensors: Inputs) -> tuple[Tensor, ...]:
+        """Copy the inputs to their places and run."""
+        self.numbers.send(numbers)
+        for name, given in tensors.items():
+            self.tensors[name][tuple(slice(size) for size in given.shape)].copy_(given, non_blocking=True)
+        self.run()
+        return self.results
+
+
+class _Numbers:
+    """Static inputs that come from the host, all sent by one copy.
+
+    Args:
+        device: of the inputs.
+        signature: their names and shapes.
+    """
+
+    def __init__(self, device: torch.device, signature: Signature) -> None:
+        total = sum(prod(shape) for shape in (*signature.integers.values(), *signature.reals.values()))
+        self._all = np.zeros(total, dtype=np.int64)
+        self._device = torch.zeros(total, dtype=torch.long, device=device)
+        self._host: dict[str, NDArray[Any]] = {}
+        self.sent: dict[str, Tensor] = {}
+        end = 0
+        for shapes, kind, dtype in (
+            (signature.integers, np.int64, torch.int64),
+            (signature.reals, np.float64, torch.float64),
+        ):
+            for name, shape in shapes.items():
+                begin, end = end, end + prod(shape)
+                self._host[name] = self._all[begin:end].view(kind).reshape(shape)
+                self.sent[name] = self._device[begin:end].view(dtype).view(shape)
+
+    def send(self, numbers: Mapping[str, ArrayLike]) -> None:
+        """Copy numbers [b, …] to the first rows; further rows get those of the first row.
+
+        The copy does not wait: from pageable memory it is staged before the call returns (CUDA runtime API, "API
+        synchronization behavior").
+        """
+        for name, values in numbers.items():
+            array, room = np.asarray(values), self._host[name]
+            inner = tuple(slice(size) for size in array.shape[1:])
+            room[(slice(len(array)), *inner)] = array
+            if len(array) < len(room):
+                room[(slice(len(array), None), *inner)] = array[:1]
+        self._device.copy_(torch.from_numpy(self._all), non_blocking=True)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and its causes, the first cause last."""
+    reason: BaseException | None = error
+    while reason is not None:
+        yield reason
+        reason = reason.__cause__ or reason.__context__
+
+
+def _is_shortage(error: BaseException) -> bool:
+    """Whether memory was lacking: CUDA's libraries report it in errors of their own."""
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "alloc_failed" in text

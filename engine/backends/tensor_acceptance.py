@@ -1,0 +1,316 @@
+"""Acceptance on tensors: the reference rule for a batch, on a GPU as one captured graph per shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import zip_longest
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from specchat.engine.backends.graphs import Graphs, Inputs, Signature
+from specchat.engine.decoding import top_logprobs
+from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
+from specchat.engine.decoding.outcome import Outcome, outcome_of, tested_candidates
+from specchat.engine.decoding.proposal import Proposal, Support
+from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.padding import CAPTURED
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.rng import Stream, uniforms
+from specchat.engine.sampling.sampler import broken, one_hot, standardise
+from specchat.engine.sampling.sampling_rows import ANY, NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
+from specchat.engine.sequence.sequence import SequenceState
+
+_DETAILED = (1, 5, 17)
+"""Captured widths of verdicts with top-logprobs: rare, so few."""
+_DEPTHS = (2, 4, 8)
+"""Captured depths of trees."""
+MOST_SHAPES = 1024
+"""Captured shapes that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a verdict depends on besides its tensors."""
+
+    rows: int
+    width: int
+    """T: a row's last token and its draft."""
+    widths: tuple[int, ...]
+    """Per position, the most candidates."""
+    flags: SamplingFlags
+    details: int
+    """Entries per list of top-logprobs; 0 for none."""
+    support: int
+    """Identity of the support of q; 0 for the whole vocabulary."""
+
+
+class TensorAcceptance:
+    """Accepts or rejects the drafts of a batch from logits on a device.
+
+    Args:
+        graphs: captured verdicts.
+        penalties: bias and penalties of the rows.
+    """
+
+    def __init__(self, graphs: Graphs, penalties: Penalties) -> None:
+        self._graphs = graphs
+        self._penalties = penalties
+
+    @torch.inference_mode()
+    def judge(
+        self,
+        rows: Sequence[SequenceState],
+        logits: Tensor,
+        proposal: Proposal,
+        gammas: Sequence[int],
+        tapped: Tensor | None = None,
+    ) -> TensorVerdict:
+        """Verdict of a batch.
+
+        Args:
+            rows: B sequences.
+            logits: [B, T, V], of the target.
+            proposal: their drafts.
+            gammas: [B], requested draft lengths.
+            tapped: [B, T, taps x hidden size], or None.
+        """
+        adjustment = self._penalties.of(rows)
+        if adjustment is not None:
+            logits = adjustment.apply(logits, proposal.tokens)
+        sampling = [row.request.sampling for row in rows]
+        k = max(row.request.detail for row in rows)
+        shape = self._shape(len(rows), proposal, SamplingFlags.of(sampling), k)
+        mask = TreeMask.of(proposal.trees, shape.width, logits.device)
+        seeds, rounds = [row.seed for row in rows], [row.rounds for row in rows]
+        u = uniforms(seeds, rounds, Stream.ACCEPT, len(shape.widths) * BRANCHES).reshape(len(rows), -1, BRANCHES)
+        numbers: dict[str, ArrayLike] = {
+            "lengths": proposal.lengths,
+            "chains": [not tree.branches for tree in proposal.trees],
+            "settings": setting_numbers(sampling),
+        }
+        tensors = {"logits": logits, "tokens": proposal.tokens, "candidates": mask.candidates, "sources": mask.sources}
+        if not shape.flags.all_greedy:
+            numbers |= {"u": u, "u_last": uniforms(seeds, rounds, Stream.LAST, 1)[:, 0]}
+            numbers["drawn"] = proposal.drawn or [False] * len(rows)
+            if proposal.q is not None:
+                tensors["q"] = proposal.q
+        support = proposal.support
+
+        def run(inputs: Inputs) -> Sequence[Tensor]:
+            return _judge(inputs, shape, support)
+
+        packed, path = self._graphs.call(
+            shape, run, lambda: self._signature(shape, logits.shape[-1], support), numbers, tensors
+        )
+        count = len(rows)
+        return TensorVerdict(proposal, gammas, u, packed[:count], path[:count], tapped, shape.width - 1)
+
+    @torch.inference_mode()
+    def capture(self, logits: Tensor, supports: Sequence[Support | None]) -> None:
+        """Capture the verdicts that rounds can meet, so that no reply waits for one.
+
+        Args:
+            logits: [B, T, V], any of the target's.
+            supports: what drafters draw trees from; None for the whole vocabulary.
+        """
+        if not self._graphs.enabled:
+            return
+        for rows in reversed(self._graphs.counts):
+            for flags, k in (*((flags, 0) for flags in coarse_flags(rows)), (ANY, top_logprobs.MOST)):
+                widths = reversed(_DETAILED if k else CAPTURED)
+                shapes: list[tuple[_Shape, Support | None]] = [
+                    (_Shape(rows, width, (1,) * (width - 1), flags, k, 0), None) for width in widths
+                ]
+                for support in supports:
+                    identity = id(support) if support is not None else 0
+                    for each in sorted(_drafted_widths()):
+                        shapes.append((_tree_shape(rows, each, flags, k, identity), support))
+                for shape, support in shapes:
+                    self._capture(shape, logits.shape[-1], support)
+
+    def _capture(self, shape: _Shape, vocabulary: int, support: Support | None) -> None:
+        self._graphs.capture(
+            shape, lambda inputs: _judge(inputs, shape, support), lambda: self._signature(shape, vocabulary, support)
+        )
+
+    def _shape(self, rows: int, proposal: Proposal, flags: SamplingFlags, k: int) -> _Shape:
+        """The shape of a batch; with captured graphs, the smallest one that covers it."""
+        longest = max(proposal.lengths)
+        widths = _widths(proposal.trees)
+        identity = id(proposal.support) if proposal.support is not None else 0
+        if not self._graphs.enabled or k > top_logprobs.MOST:
+            return _Shape(rows, 1 + longest, widths, flags, k, identity)
+        count = self._graphs.count(rows)
+        flags, k = (ANY, top_logprobs.MOST) if k else (flags.coarse(count), 0)
+        if proposal.branches:
+            return _tree_shape(count, widths, flags, k, identity)
+        width = next(each for each in (_DETAILED if k else CAPTURED) if each > longest)
+        return _Shape(count, width, (1,) * (width - 1), flags, k, identity)
+
+    def _signature(self, shape: _Shape, vocabulary: int, support: Support | None) -> Signature:
+        rows, width, depth = shape.rows, shape.width, len(shape.widths)
+        most = self._graphs.counts[-1] * CAPTURED[-1] // (rows * width) + 1
+        tensors: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+            "logits": ((rows, width, vocabulary), torch.float32),
+            "tokens": ((rows, width - 1), torch.long),
+            "candidates": ((rows, width, BRANCHES), torch.long),
+            "sources": ((rows, width, BRANCHES), torch.long),
+        }
+        size = vocabulary if support is None else len(support.tokens)
+        integers: dict[str, tuple[int, ...]] = {"lengths": (rows,), "chains": (rows,)}
+        reals: dict[str, tuple[int, ...]] = {"settings": (rows, NUMBERS)}
+        if not shape.flags.all_greedy:
+            integers["drawn"] = (rows,)
+            reals |= {"u": (rows, depth, BRANCHES), "u_last": (rows,)}
+            if depth:
+                tensors["q"] = ((rows, width, size), torch.float32)
+        return Signature(integers, reals, tensors, {"logits": most, "q": most * -(-vocabulary // size)})
+
+
+class TensorVerdict:
+    """Verdict of a batch, on the device until `outcomes`.
+
+    Args:
+        proposal: the drafts.
+        gammas: [B], requested draft lengths.
+        u: [B, γ, `BRANCHES`], uniforms of the candidates.
+        packed: [B, n], int32, from `_judge`.
+        path: [B, γ], int64, accepted nodes.
+        tapped: [B, T, taps x hidden size], or None.
+        width: tokens per row in `packed`.
+    """
+
+    def __init__(
+        self,
+        proposal: Proposal,
+        gammas: Sequence[int],
+        u: NDArray[np.float64],
+        packed: Tensor,
+        path: Tensor,
+        tapped: Tensor | None,
+        width: int,
+    ) -> None:
+        self.proposal, self.path = proposal, path
+        self._gammas, self._u, self._packed, self._tapped = gammas, u, packed, tapped
+        self._width = width
+
+    def outcomes(self) -> list[Outcome]:
+        """Outcome of each row, by one copy from the device."""
+        trees, depth, host = self.proposal.trees, self.path.shape[1], self._packed.cpu()
+        first = 3 + self._width
+        last_real = first + depth * (2 * BRANCHES + 1)
+        integers, listed = host.tolist(), (host.shape[1] - last_real) // (depth + 1)
+        reals = host[:, first:last_real].contiguous().view(torch.float32).tolist()
+        outcomes = []
+        for b, tree in enumerate(trees):
+            end, last, is_broken, *drafted = integers[b][:first]
+            path, detail = tree.path(end), integers[b][last_real:]
+            outcomes.append(
+                outcome_of(
+                    self._gammas[b],
+                    drafted,
+                    tree,
+                    path,
+                    _tested_chances(tree, path, reals[b], depth),
+                    lambda place, rank, row=b: float(self._u[row, place, rank]),  # type: ignore[misc]
+                    reals[b][2 * depth * BRANCHES :],
+                    last,
+                    broken=bool(is_broken),
+                    detail=[detail[i : i + listed] for i in range(0, len(detail), listed or 1)],
+                )
+            )
+        return outcomes
+
+    def hidden_states(self) -> Tensor | None:
+        """[B, T, taps x hidden size] of each row's last token and the accepted tokens."""
+        if self._tapped is None or not self.proposal.branches:
+            return self._tapped
+        places = torch.nn.functional.pad(self.path, (1, 0))[:, : self._tapped.shape[1]]
+        return self._tapped[torch.arange(len(places), device=places.device)[:, None], places]
+
+
+def _tested_chances(tree: Tree, path: Sequence[int], reals: Sequence[float], depth: int) -> Iterator[tuple[float, float]]:
+    """p(x) and q(x) of the tested candidates, from p and then q of all [γ, `BRANCHES`] places."""
+    for place, count in enumerate(tested_candidates(tree, path)):
+        for i in range(place * BRANCHES, place * BRANCHES + count):
+            yield reals[i], reals[depth * BRANCHES + i]
+
+
+def _judge(inputs: Inputs, shape: _Shape, support: Support | None) -> tuple[Tensor, Tensor]:
+    """What the host needs of a verdict [B, n], int32 with reals as float32 bits; and the accepted path [B, γ].
+
+    A row holds the end node, the last token, whether logits are broken, K tokens, p and q of all candidates, β, and the
+    details.
+    """
+    logits, tokens = inputs["logits"], inputs["tokens"]
+    settings = SamplingRows.from_numbers(inputs["settings"], shape.flags)
+    candidates = inputs["candidates"]
+    mask = TreeMask(candidates, candidates, candidates, inputs["sources"], shape.widths, ())
+    q = inputs.get("q")
+    drawn = None if q is None else (inputs["drawn"] > 0) & ~settings.greedy
+    drafted = Drafted(tokens, mask, q, support, drawn, inputs["chains"] > 0)
+    u, u_last = inputs.get("u", logits), inputs.get("u_last", logits)
+    verdict = accept(logits, drafted, settings, u, u_last)
+    details = _details(logits, verdict, drafted, settings, shape.details) if shape.details else None
+    integers = (verdict.end, verdict.last, broken(logits, inputs["lengths"]), tokens)
+    reals = (verdict.p, verdict.q, verdict.beta)
+    whole = torch.cat([part.reshape(len(logits), -1).int() for part in integers], dim=1)
+    real = torch.cat([part.flatten(1).float() for part in reals], dim=1).view(torch.int32)
+    parts = [whole, real] if details is None else [whole, real, details.flatten(1)]
+    return torch.cat(parts, dim=1), verdict.path
+
+
+def _details(logits: Tensor, verdict: Verdict, drafted: Drafted, settings: SamplingRows, k: int) -> Tensor:
+    """Top-logprobs [B, γ+1, n] of the accepted positions and the one after them."""
+    index = torch.arange(len(logits), device=logits.device)[:, None]
+    nodes = torch.nn.functional.pad(verdict.path, (1, 0))
+    judged = logits[index, nodes]
+    candidates = drafted.tree_mask.candidates[index, nodes[:, :-1]]
+    shown = torch.where(verdict.path > 0, verdict.path, candidates[..., 0])
+    tokens = drafted.tokens.gather(1, (shown - 1).clamp(min=0))
+    p = None if verdict.residual is None else standardise(judged, settings)
+    q = None
+    if p is not None and drafted.q is not None and drafted.drawn is not None:
+        rank = (candidates == shown[..., None]).int().argmax(-1, keepdim=True)
+        source = drafted.tree_mask.sources[index, nodes[:, :-1]].gather(-1, rank)[..., 0]
+        q = drafted.q[index, source.clamp(max=drafted.q.shape[1] - 1)]
+        q = q if drafted.support is None else drafted.support.spread(q)
+        q = torch.where(drafted.drawn[:, None, None], q, one_hot(tokens, logits.shape[-1]))
+    return top_logprobs.pack(judged, p, settings.greedy, q, tokens, verdict.last, k, verdict.residual)
+
+
+def _widths(trees: Sequence[Tree]) -> tuple[int, ...]:
+    """Per position, the most candidates of any node."""
+    each = ([max(len(tree.candidates[node]) for node in level) for level in tree.levels] for tree in trees)
+    return tuple(map(max, zip_longest(*each, fillvalue=0)))
+
+
+def _tree_shape(rows: int, widths: tuple[int, ...], flags: SamplingFlags, details: int, support: int) -> _Shape:
+    """The captured shape for trees of these widths, which also covers all trees of fixed shape."""
+    depth = next((each for each in _DEPTHS if each >= len(widths)), len(widths))
+    if details:
+        depth = max(depth, _DEPTHS[-1])
+    usual = (*_usual_widths(), *[0] * depth)[:depth]
+    covered = tuple(max(pair) for pair in zip_longest(widths, usual, fillvalue=0))
+    if details or flags.all_greedy:  # the cost does not depend on the widths
+        covered = (BRANCHES,) * len(covered)
+    return _Shape(rows, CAPTURED[-1], covered, flags, details, support)
+
+
+@lru_cache
+def _usual_widths() -> tuple[int, ...]:
+    """Per depth, the most children of any node of the trees of fixed shape."""
+    return _widths([tree_of(gamma) for gamma in range(1, LONGEST + 1)])
+
+
+def _drafted_widths() -> set[tuple[int, ...]]:
+    """Widths of the trees of fixed shape, by their captured depths."""
+    return {_usual_widths()[: min(depth, LONGEST)] for depth in _DEPTHS}
+
+

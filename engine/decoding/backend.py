@@ -1,0 +1,136 @@
+"""Backend interface: one model with its KV cache, as rounds and drafters use it.
+
+`specchat.engine.backends` has the implementations: packed CPU kernels, transformers on any device, and CUDA with
+captured graphs. Padding, ragged passes and batch-invariant passes are internal to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.decoding.outcome import Outcome
+from specchat.engine.decoding.proposal import Proposal, Support
+from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sequence.sequence import SequenceState
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do and what its passes cost."""
+
+    trees: bool = True
+    """Whether drafts may branch."""
+    ragged: bool = False
+    """Whether rows of one pass may have different lengths without padding, so that a pass costs what its tokens do."""
+    packed: bool = False
+    """Whether weights are packed for the CPU kernels, which heads on the same target can use too."""
+    captured: bool = False
+    """Whether passes are captured as CUDA graphs."""
+
+
+class Verdict(Protocol):
+    """Result of `Backend.accept`; on a GPU it may still be on the device."""
+
+    def outcomes(self) -> list[Outcome]:
+        """Outcome of each row. On a GPU this is the round's one copy from device to host."""
+
+    def hidden_states(self) -> Tensor | Sequence[Tensor] | None:
+        """Tapped states of each row's last token and of the accepted tokens: [B, T, taps x hidden size], or per row;
+        None without taps."""
+
+
+class Backend(Protocol):
+    """One model and its KV cache."""
+
+    cache: KVCache
+    capabilities: Capabilities
+    context: int
+    """Tokens per row."""
+    device: torch.device
+    vocabulary: int
+    """Width of the logits."""
+    taps: tuple[int, ...]
+    """Depths of the hidden states that passes return: 0 the embeddings, the last one normed."""
+    short_context: int | None
+    """Context of the short set of rotary factors, where the model has two and runs with the long one."""
+    penalties: Penalties
+    """Bias and penalties of its rows; drafters share them, so that p and q see the same context."""
+
+    @property
+    def performance_warnings(self) -> list[str]:
+        """Why passes are slower than they could be, one clause each."""
+
+    @property
+    def graph_bytes(self) -> int:
+        """Memory of inputs and results of captured graphs."""
+
+    def width(self, length: int) -> int:
+        """Tokens per row that a pass over `length` of them is padded to, and costs as much as."""
+
+    def prefill(
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int] | None = None
+    ) -> Tensor | None:
+        """Write keys and values of prompt tokens.
+
+        Args:
+            tokens: [B, T], int64, on the device.
+            slots: [B], cache slot of each row.
+            starts: [B], position of each row's first token.
+            lengths: [B], how many of each row's tokens count; None for all.
+
+        Returns:
+            Tapped hidden states [B, T, taps x hidden size], or None without taps.
+        """
+
+    def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Logits [B, T, V] of a plain pass, valid until the next pass.
+
+        Args:
+            inputs: token ids [B, T], int64, or embeddings [B, T, d], on the device.
+            slots: [B], cache slot of each row.
+            starts: [B], position of each row's first token.
+        """
+
+    def extend(self, places: Sequence[TreePlace]) -> Tensor:
+        """Feed drafted tokens of trees whose ancestors the cache holds: logits [n, V], valid until the next pass.
+
+        Places of one row are neighbours, in consecutive columns.
+        """
+
+    def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> Any:
+        """Scores of each row's last token and its draft, by one pass; input of `accept`, valid until the next pass."""
+
+    def accept(
+        self, rows: Sequence[SequenceState], proposal: Proposal, scores: Any, gammas: Sequence[int]
+    ) -> Verdict:
+        """Accept or reject the drafts (`engine.decoding.acceptance`).
+
+        Args:
+            rows: B sequences.
+            proposal: their drafts.
+            scores: from `score`.
+            gammas: [B], requested draft lengths.
+        """
+
+    def keep(self, rows: Sequence[SequenceState], verdict: Any) -> None:
+        """Move keys and values of accepted branches to consecutive columns."""
+
+    def warm_up(self, supports: Sequence[Support | None] = ()) -> None:
+        """Run and, on a GPU, capture the passes and verdicts that rounds can meet, so that no reply waits for one.
+
+        Args:
+            supports: what drafters draw trees from; None for the whole vocabulary.
+        """
+
+    def embedding_rows(self, tokens: Tensor) -> Tensor:
+        """Rows [..., d] of the embedding of tokens [...], as they are stored."""
+
+    def output_rows(self, tokens: Tensor) -> Tensor:
+        """Rows [n, d] of the output layer of tokens [n]."""
