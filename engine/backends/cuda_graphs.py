@@ -62,14 +62,10 @@ class GraphRunner:
         step: runs the model.
         pool: makes the graphs.
         compiled: whether layers run compiled (`engine.backends.compile`).
-        trees: whether passes may be over trees; then all are, chains being trees that do not branch.
     """
 
-    def __init__(
-        self, cache: KVCache, step: Step, pool: GraphPool, *, compiled: bool = False, trees: bool = True
-    ) -> None:
+    def __init__(self, cache: KVCache, step: Step, pool: GraphPool, *, compiled: bool = False) -> None:
         self.cache = cache
-        self.trees = trees
         self.step = step
         self.pool = pool
         self.not_compiled: str | None = None
@@ -169,7 +165,7 @@ class GraphRunner:
         numbers = Numbers(device, dict.fromkeys(("index", "start", "slots", "mine"), (rows,)))
         numbers.send({"index": [-1] * rows, "slots": range(rows)})
         inputs = {"tokens": torch.zeros(rows, width, dtype=torch.long, device=device)}
-        branches = self.trees and width > 1
+        branches = width > 1
         if branches:
             # Written to by each pass, so not from `TreeMask.of`, whose tensors are shared.
             blank = TreeMask.fresh([chain(width - 1)] * rows, width, device)

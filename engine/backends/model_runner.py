@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from specchat.engine.backends.batch_invariant import BatchInvariantRunner
 from specchat.engine.backends.cache_probe import CacheProbe
 from specchat.engine.backends.compile import compile_layers
 from specchat.engine.backends.cuda_graphs import GraphRunner
-from specchat.engine.backends.first_layers import first_layers
 from specchat.engine.backends.graph_pool import GraphPool
 from specchat.engine.backends.kv_cache import CacheView, KVCache
 from specchat.engine.backends.longrope import fix_longrope
@@ -58,7 +56,6 @@ class ModelRunner:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
         self.context = context
         self._limit = context - 1
-        self.judges_all = True
         self.short_context = fix_longrope(model, context, self)
         """Context of the short set of rotary factors, where the model has two and runs with the long one."""
         folded = self._use_slot_attention()
@@ -145,21 +142,6 @@ class ModelRunner:
             return self.forward(tokens, slots, starts)
         finally:
             self._static = exact
-
-    def first_layers(self, count: int) -> ModelRunner:
-        """Cut off behind its first layers, on the same cache; its own graphs are for draft steps alone.
-
-        Raises:
-            EngineError: its modelling code keeps layers elsewhere than others do.
-        """
-        part = copy(self)
-        part.model, part.taps = first_layers(self.model, count), ()
-        part._static = None
-        if self.graph_runner is not None:
-            part.graph_runner = GraphRunner(
-                self.cache, part._step, self.graph_runner.pool, compiled=self._compiled, trees=False
-            )
-        return part
 
     def capture(self) -> None:
         """On a GPU, capture the passes that rounds can meet, so that no reply waits for one."""

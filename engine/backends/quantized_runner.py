@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -91,7 +90,6 @@ class QuantizedRunner:
 
     device = CPU
     branches = True
-    judges_all = True
     graph_runner = None
 
     def __init__(self, model: PackedWeights, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
@@ -144,13 +142,6 @@ class QuantizedRunner:
         ids = [place.token for place in places]
         logits, _, _ = self._decoder.run_all(ids, _behind(places), torch.get_num_threads(), likeliest=0)
         return logits
-
-    def first_layers(self, count: int) -> QuantizedRunner:
-        """Cut off behind its first layers, on the same cache."""
-        part = copy(self)
-        part.taps, part._decoder = (), self._model.decoder(self.context, self.cache.columns, count)
-        part._decoder.attach(self.cache.keys[:count], self.cache.values[:count])
-        return part
 
     def capture(self) -> None:
         """There are no graphs on a CPU."""

@@ -26,8 +26,6 @@ class Runner(Protocol):
     """Width of the logits."""
     taps: tuple[int, ...]
     """Depths of the hidden states that are handed out: 0 the embeddings, the last one normed."""
-    judges_all: bool
-    """Whether what it says behind a drafted token that is rejected means something."""
     short_context: int | None
     """Context of the short set of rotary factors, where the model has two and runs with the long one."""
 
@@ -81,9 +79,6 @@ class Runner(Protocol):
 
     def forward_as_it_comes(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """As `forward`, in the shape that is fastest, whatever that does to the last bits."""
-
-    def first_layers(self, count: int) -> Runner:
-        """The same model cut off behind its first layers, on the same cache: what they give is normed and scored."""
 
     def capture(self) -> None:
         """On a GPU, capture the passes that rounds can meet, so that no reply waits for one."""

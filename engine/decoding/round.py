@@ -58,11 +58,10 @@ def run_round(
     plan = planner.plan(rows, target.device)
     watch.mark()
     proposal = plan.proposal
-    wanted, riders = planner.drafters.successors(rows), plan.riders
+    riders = plan.riders
     if isinstance(target, QuantizedRunner):
-        outcomes, states, ranked = verify_on_host(target, rows, proposal, plan.gammas, verifier, wanted, riders)
+        outcomes, states = verify_on_host(target, rows, proposal, plan.gammas, verifier, riders)
         watch.mark()
-        planner.drafters.witness(rows, proposal.lengths, outcomes, ranked, everywhere=True)
         if states is not None:
             planner.drafters.absorb(rows, states, [1 + outcome.accepted for outcome in outcomes])
         return plan, outcomes, timing(watch, rows, plan, planner, started)
@@ -71,12 +70,8 @@ def run_round(
     logits, tapped = score(target, rows, fed, proposal, riders)
     own = logits if riders is None else logits[:, : fed.shape[1]]
     judged = verifier.judge(rows, own, proposal, plan.gammas)
-    ranking = None
-    if wanted:
-        ranking = torch.cat([fed[..., None], logits[: len(rows), : fed.shape[1]].topk(wanted).indices], dim=-1).int()
-    outcomes, ranked = to_host(judged, len(rows), ranking)
+    outcomes = to_host(judged, len(rows))
     watch.mark()
-    planner.drafters.witness(rows, proposal.lengths, outcomes, ranked, everywhere=target.judges_all)
     accepted = [outcome.accepted for outcome in outcomes]
     if riders is not None:
         riders.hand_over(accepted, proposal.lengths, logits)

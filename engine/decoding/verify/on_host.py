@@ -30,9 +30,8 @@ def verify_on_host(
     proposal: Proposal,
     gammas: Sequence[int],
     verifier: Verifier,
-    successors: int = 0,
     riders: Riders | None = None,
-) -> tuple[list[Outcome], list[Tensor] | None, list[list[list[int]]]]:
+) -> tuple[list[Outcome], list[Tensor] | None]:
     """Run the target over the drafts of a batch and judge them; accepted branches are kept in the cache.
 
     Args:
@@ -41,12 +40,10 @@ def verify_on_host(
         proposal: their drafts.
         gammas: [B], draft lengths asked for.
         verifier: of the rows that are judged on tensors.
-        successors: how many of the likeliest tokens behind each one are wanted.
         riders: what rides in the pass.
 
     Returns:
-        The outcomes, the tapped states [1 + accepted, taps x hidden] of each row, and each of its tokens with the
-        `successors` likeliest behind it, if any are wanted.
+        The outcomes, and the tapped states [1 + accepted, taps x hidden] of each row.
     """
     slots, starts = [row.slot for row in rows], [row.cached for row in rows]
     drafted = proposal.on_host
@@ -62,7 +59,7 @@ def verify_on_host(
     trials = proposal.trials or [None] * len(rows)
     plain = [_is_plain(row) and trial is None for row, trial in zip(rows, trials, strict=True)]
     greedy = [own and row.request.sampling.greedy for row, own in zip(rows, plain, strict=True)]
-    whole = target.score(fed, slots, starts, shapes, likeliest=max(successors, int(any(greedy))), entered=entered)
+    whole = target.score(fed, slots, starts, shapes, likeliest=int(any(greedy)), entered=entered)
     seen = whole if riders is None else whole.first(list(map(len, fed)))
     outcomes: dict[int, Outcome] = {}
     for i in compress(range(len(rows)), greedy):
@@ -78,18 +75,12 @@ def verify_on_host(
         part = proposal.only(special)
         logits = torch.nn.utils.rnn.pad_sequence([seen.logits[i] for i in special], batch_first=True)
         judged = verifier.judge([rows[i] for i in special], logits, part, [gammas[i] for i in special])
-        outcomes |= zip(special, to_host(judged, len(special))[0], strict=True)
+        outcomes |= zip(special, to_host(judged, len(special)), strict=True)
     in_order = [outcomes[i] for i in range(len(rows))]
     if riders is not None:
         riders.hand_over([outcome.accepted for outcome in in_order], proposal.lengths, whole.logits)
     states = seen.tapped and [_along(each, outcome) for each, outcome in zip(seen.tapped, in_order, strict=True)]
-    return in_order, states, _ranked(fed, seen.best) if successors else []
-
-
-def _ranked(fed: Sequence[Sequence[int]], best: Sequence[Sequence[Sequence[int]]]) -> list[list[list[int]]]:
-    """Each token of each row with the likeliest behind it."""
-    rows = (zip(tokens, behind, strict=True) for tokens, behind in zip(fed, best, strict=True))
-    return [[[token, *likeliest] for token, likeliest in row] for row in rows]
+    return in_order, states
 
 
 def _is_plain(row: SequenceState) -> bool:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.to_device import to_device
 from specchat.engine.backends.tree import Tree
 
 
@@ -131,30 +130,18 @@ def packed(integers: Sequence[Tensor], reals: Sequence[Tensor], details: Tensor 
     return torch.cat(parts if details is None else [*parts, details.flatten(1)], dim=1)
 
 
-def to_host(
-    parts: Sequence[Verified], rows: int, ranked: Tensor | None = None
-) -> tuple[list[Outcome], list[list[list[int]]]]:
-    """What all rows of a batch came to, by the round's one copy from the device.
+def to_host(parts: Sequence[Verified], rows: int) -> list[Outcome]:
+    """The outcomes of all rows of a batch, by the round's one copy from the device.
 
     Args:
         parts: of the batch.
         rows: B.
-        ranked: [B, T, 1 + k], int32: each token of the pass and the likeliest behind it, where somebody wants them.
-
-    Returns:
-        The outcomes, and `ranked` as lists; empty without it.
     """
     width = max(part.packed.shape[1] for part in parts)
     wide = [torch.nn.functional.pad(part.packed, (0, width - part.packed.shape[1])) for part in parts]
-    whole = torch.cat(wide)
-    if ranked is not None:
-        order = to_device([i for part in parts for i in part.mine], whole.device)
-        whole = torch.cat([whole, ranked[order].flatten(1)], dim=1)
-    host = whole.cpu()
+    host = torch.cat(wide).cpu()
     outcomes: dict[int, Outcome] = {}
     sizes = [len(part.mine) for part in parts]
     for part, values in zip(parts, torch.split(host, sizes), strict=True):
         outcomes.update(zip(part.mine, part.outcomes(values), strict=True))
-    places = {i: place for place, i in enumerate(i for part in parts for i in part.mine)}
-    lists = [] if ranked is None else host[:, width:].reshape(-1, *ranked.shape[1:]).tolist()
-    return [outcomes[i] for i in range(rows)], [lists[places[i]] for i in range(rows)] if lists else []
+    return [outcomes[i] for i in range(rows)]
