@@ -29,7 +29,6 @@ def unknown_drafter(name: str, choices: Iterable[str]) -> str:
         "hierarchical": " (it needs --draft)",
         "head": " (make one with specchat distill)",
         "pass": " (make its look-ahead embeddings with specchat distill --kind pass and give them as --draft)",
-        "early-exit": " (this target cannot draft with its first layers)",
         "bigram": of_tables,
         "unigram": of_tables,
     }.get(name, "")

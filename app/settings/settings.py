@@ -23,8 +23,6 @@ DRAFTERS = (
     "suffix",
     "ngram",
     "copy",
-    "recycling",
-    "early-exit",
     "random",
     "bigram",
     "unigram",

@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specchat.engine.backends.runner import Runner
+from specchat.engine.backends.kv_cache import CacheView, KVCache, neighbours
+from specchat.engine.backends.padding import padded_width
 from specchat.engine.backends.t5_network import T5Network
-from specchat.engine.cache.kv_cache import CacheView, KVCache, neighbours
-from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.decoding.tree_part import FedPlaces, TreePart, TreePlace
-from specchat.engine.device.padding import padded_width
-from specchat.engine.device.to_device import to_device
-from specchat.engine.errors import EngineError
+from specchat.engine.backends.to_device import to_device
+from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.backends.tree_part import FedPlaces, TreePart, TreePlace
 
 
 class EncoderDecoderRunner:
@@ -37,7 +35,6 @@ class EncoderDecoderRunner:
 
     taps: tuple[int, ...] = ()
     branches = True
-    judges_all = True
     short_context: int | None = None
     graph_runner = None
 
@@ -117,14 +114,6 @@ class EncoderDecoderRunner:
     ) -> None:
         """Write keys and values of tokens [B, T] of replies."""
         self._run(tokens, slots, starts, None)
-
-    def first_layers(self, count: int) -> Runner:  # noqa: ARG002
-        """Not to be had: how deep to go would be chosen by whatever source is read first, and replies not repeat.
-
-        Raises:
-            EngineError: always.
-        """
-        raise EngineError("an encoder-decoder cannot draft by early exit: choose another drafter")
 
     def capture(self) -> None:
         """There are no graphs."""

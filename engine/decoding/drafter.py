@@ -26,8 +26,6 @@ class Drafter:
     """Default γ for requests that may not adapt it (seeded ones)."""
     expected: Mapping[int, float] = MappingProxyType({})
     """The acceptance rate that tokens of a bucket are first thought to have, where there is one."""
-    successors = 0
-    """How many of the likeliest tokens behind each that the target reads in a round it wants to know."""
     always = False
     """Whether it is asked even for a draft of no length: what it then drafts costs nothing."""
 
@@ -67,15 +65,6 @@ class Drafter:
             tapped: the hidden states [B, T, taps x hidden size] that the target was asked to hand out, or of each row
                 as many as stay.
             lengths: how many of each row's T tokens stay, where some do not; None where all do.
-        """
-
-    def witness(self, row: SequenceState, tokens: Sequence[int], likeliest: Sequence[Sequence[int]]) -> None:
-        """The target has read the row's last token and drafted ones in a round; `observe` follows.
-
-        Args:
-            row: one of the drafter's own.
-            tokens: [n], that were read.
-            likeliest: [n][successors], what is likeliest behind each, the likeliest first.
         """
 
     def offers(self, row: SequenceState) -> Offers | None:  # noqa: ARG002

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from specchat.engine.backends.to_device import to_device
 from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.verify.outcome import Outcome
-from specchat.engine.device.to_device import to_device
 from specchat.engine.round import Proposer
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -80,41 +79,6 @@ class RowDrafters:
             except Exception as error:
                 for row in own:
                     self._on_fault(row, error)
-
-    def successors(self, rows: Sequence[SequenceState]) -> int:
-        """How many of the likeliest tokens behind each one that the target reads some drafter wants to know."""
-        return max(self.of(row).successors for row in rows)
-
-    def witness(
-        self,
-        rows: Sequence[SequenceState],
-        lengths: Sequence[int],
-        outcomes: Sequence[Outcome],
-        ranked: Sequence[Sequence[Sequence[int]]],
-        *,
-        everywhere: bool,
-    ) -> None:
-        """Tell drafters that want to know it what the target found likeliest behind the tokens of a round's pass.
-
-        Args:
-            rows: B.
-            lengths: how many tokens were drafted for each.
-            outcomes: what became of them.
-            ranked: per row and token of the pass, the token and the likeliest behind it; may be empty where nobody
-                wants it.
-            everywhere: whether it means something behind rejected tokens too.
-        """
-        for i, row in enumerate(rows):
-            drafter = self.of(row)
-            if not drafter.successors:
-                continue
-            outcome = outcomes[i]
-            nodes = range(lengths[i] + 1) if everywhere else (0, *(outcome.path or range(1, outcome.accepted + 1)))
-            seen = [ranked[i][node] for node in nodes]
-            try:
-                drafter.witness(row, [each[0] for each in seen], [each[1:] for each in seen])
-            except Exception as error:
-                self._on_fault(row, error)
 
     def proposers(self, row: SequenceState, drafted: Sequence[int]) -> tuple[Proposer, ...]:
         """The drafts behind a row's last draft, where its drafter puts several together; `observe` follows."""

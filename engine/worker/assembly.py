@@ -27,7 +27,6 @@ from specchat.engine.drafters.none import NoDrafter
 from specchat.engine.drafters.published.find import find_published
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.drafters.random_tokens import RandomDrafter
-from specchat.engine.drafters.recycling import RecyclingDrafter
 from specchat.engine.drafters.suffix import SuffixDrafter
 from specchat.engine.drafters.tables.drafter import table_drafters
 from specchat.engine.drafters.tables.folder import LoadedTables, is_tables, load_tables
@@ -42,7 +41,7 @@ from specchat.engine.worker.model_drafters import drafters_of
 from specchat.engine.worker.model_notices import INEXACT, notices_of
 from specchat.engine.worker.obtain import Model, Obtained, make_runner, obtain_model
 from specchat.engine.worker.obtain_drafts import obtain_drafts
-from specchat.engine.worker.target_drafters import early_exit_drafters, look_ahead_drafter
+from specchat.engine.worker.target_drafters import look_ahead_drafter
 
 _OVERHANG = MAX_GAMMA + 1
 """Columns kept spare beyond the context, for the padding of short drafts beside long ones."""
@@ -223,9 +222,8 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     datastore = Datastore()
     suffix = SuffixDrafter(model.eos_ids, never, datastore)
     of_text: list[Drafter] = [suffix, NGramDrafter(model.eos_ids, never), CopyDrafter(model.eos_ids, never)]
-    recycling = RecyclingDrafter(model.eos_ids, branches=target.branches)
     at_random = RandomDrafter(model.vocab_size, target.device)
-    drafters = [*of_text, recycling, *early_exit_drafters(model, target, penalties), at_random, NoDrafter()]
+    drafters = [*of_text, at_random, NoDrafter()]
     cache_bytes = sum(_cache_bytes(runner) for runner in (target, *cached))
     score_bytes = table_bytes = 0
     if head is not None:

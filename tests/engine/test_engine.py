@@ -74,7 +74,7 @@ def test_greedy_output_does_not_depend_on_the_drafter(text: str) -> None:
     target = tiny_model()
     with tiny_engine(target, draft=tiny_model(seed=9, hidden=16)) as engine:
         plain = ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=50))))
-        for drafter in ("ngram", "recycling", "early-exit", "model"):
+        for drafter in ("ngram", "model"):
             for gamma in (1, 4, 9):
                 events = list(engine.stream(ask(text, drafter=drafter, gamma=gamma, max_tokens=50)))
                 assert ids_of(events) == plain
@@ -95,7 +95,7 @@ def test_a_seeded_reply_is_the_same_alone_and_in_any_batch() -> None:
         requests = [
             ask(text, name=f"{text}{drafter}", drafter=drafter, max_tokens=40, sampling=Sampling(temperature=1, seed=i))
             for i, text in enumerate(PROMPTS)
-            for drafter in ("none", "ngram", "recycling", "early-exit", "model")
+            for drafter in ("none", "ngram", "model")
         ]
         assert_the_same_in_a_batch(engine, requests)
 

@@ -28,7 +28,7 @@ Drafter = Annotated[
     str | None,
     typer.Option(
         "--drafter",
-        metavar="auto|none|suffix|ngram|copy|recycling|early-exit|random|bigram|unigram|head|combined|model|model-tree|merged|hierarchical|pass",
+        metavar="auto|none|suffix|ngram|copy|random|bigram|unigram|head|combined|model|model-tree|merged|hierarchical|pass",
         help="What proposes tokens.",
         show_default=False,
     ),

@@ -86,12 +86,11 @@ class PackedModel:
         originals = [each.original_context for each in self.described.rotaries if each.long_frequencies]
         return max((original for original in originals if context > original), default=None)
 
-    def decoder(self, context: int, positions: int, layers: int | None = None) -> Decoder:
-        """A decoder on the first layers (all if not given) for texts of up to `context` tokens, with room for so many
-        positions."""
+    def decoder(self, context: int, positions: int) -> Decoder:
+        """A decoder for texts of up to `context` tokens, with tables of `positions` rotary positions."""
         weights = DecoderWeights(
             self.shape,
-            [self._layer(number) for number in range(layers or self.layers)],
+            [self._layer(number) for number in range(self.layers)],
             self.embedding,
             self.output,
             self.weights.vector(FINAL_NORM),

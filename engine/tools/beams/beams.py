@@ -29,10 +29,8 @@ from specchat.engine.tools.beams.check import check_request, drafter_of
 from specchat.engine.tools.beams.decoding import decode
 from specchat.engine.tools.beams.drafting import BeamDrafter
 from specchat.engine.tools.beams.found import FoundBeam, FoundBeams
-from specchat.engine.tools.beams.guesser import Guesser
 from specchat.engine.tools.beams.model_guesser import ModelGuesser
 from specchat.engine.tools.beams.node import Node
-from specchat.engine.tools.beams.recycling_guesser import RecyclingGuesser
 from specchat.engine.tools.beams.search import BeamSearch, Complete
 from specchat.engine.worker.obtain import Model, Obtained, make_runner, obtain_model
 
@@ -124,14 +122,13 @@ def _search(models: BeamModels, request: Request, beams: int, progress: Progress
     root = Node(prompt[-1], None, len(prompt) - 1)
     cache = cache_of(model)
     logits = cache.read(prompt, root)
-    guesser: Guesser = RecyclingGuesser(prompt)
-    if draft and name == ModelDrafter.name:
+    drafter = None
+    if draft and width:
         own = cache_of(draft.model)
         own.read(prompt, root)
-        guesser = ModelGuesser(own, model.vocab_size)
+        drafter = BeamDrafter(ModelGuesser(own, model.vocab_size), beams, width, gamma, model.eos_ids)
     at_limit = FinishReason.LENGTH if limit == request.max_tokens else FinishReason.CONTEXT
     search = BeamSearch(root, beams, model.eos_ids, limit, at_limit)
-    drafter = BeamDrafter(guesser, beams, width, gamma, model.eos_ids) if width else None
     started = time.perf_counter()
     passes = decode(
         search, cache, logits, drafter, lambda: progress("search", f"step {search.steps} of at most {limit}", None)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from specchat.engine.drafters.draft_model import ModelDrafter
 from specchat.engine.drafters.none import NoDrafter
-from specchat.engine.drafters.recycling import RecyclingDrafter
 from specchat.engine.errors import EngineError
 from specchat.engine.request import AUTO, Request
 
 FEWEST, MOST = 2, 16
 """Beams."""
-DRAFTERS = (AUTO, NoDrafter.name, RecyclingDrafter.name, ModelDrafter.name)
-"""Those that can draft for each beam; auto is the draft model where there is one, else recycling."""
+DRAFTERS = (AUTO, NoDrafter.name, ModelDrafter.name)
+"""Drafters that can draft for each beam; auto is the draft model if one is given, else none."""
 
 
 def check_request(request: Request, beams: int, draft: str | None) -> None:
@@ -53,5 +52,5 @@ def drafter_of(request: Request, draft: str | None) -> str:
     if request.gamma == 0:
         return NoDrafter.name
     if request.drafter == AUTO:
-        return RecyclingDrafter.name if draft is None else ModelDrafter.name
+        return NoDrafter.name if draft is None else ModelDrafter.name
     return request.drafter

@@ -62,6 +62,6 @@ def decode(
         logits = cache.feed(fed)
         logits[0, 0].item()  # waits for a GPU
         if drafter:
-            drafter.learn(fed, logits, time.perf_counter() - started)
+            drafter.learn(fed, time.perf_counter() - started)
         seen |= zip(fed, logits, strict=True)
         count, tokens = count + 1, tokens + len(fed)

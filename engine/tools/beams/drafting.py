@@ -14,8 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.tools.beams.guesser import Guesser, Likely, likeliest
+from specchat.engine.tools.beams.guesser import Likely, likeliest
 from specchat.engine.tools.beams.look_ahead import LookAhead
+from specchat.engine.tools.beams.model_guesser import ModelGuesser
 from specchat.engine.tools.beams.node import Node
 from specchat.engine.tools.beams.search import Beam
 
@@ -31,7 +32,7 @@ class BeamDrafter:
         ends: tokens behind which nothing is drafted, as a text is complete with them.
     """
 
-    def __init__(self, guesser: Guesser, beams: int, width: int, gamma: int | None, ends: Collection[int]) -> None:
+    def __init__(self, guesser: ModelGuesser, beams: int, width: int, gamma: int | None, ends: Collection[int]) -> None:
         self._guesser = guesser
         self._beams = beams
         self._width = width
@@ -59,10 +60,9 @@ class BeamDrafter:
         self._ahead.drafted(levels, time.perf_counter() - started)
         return [node for level in levels for node in level]
 
-    def learn(self, nodes: Sequence[Node], logits: Tensor, seconds: float) -> None:
-        """The target has taken so long to read these tokens, and has these logits [n, V] behind them."""
+    def learn(self, nodes: Sequence[Node], seconds: float) -> None:
+        """The target has read these tokens in this time."""
         self._ahead.read(len(nodes), seconds)
-        self._guesser.learn(nodes, logits)
 
     def went_on(self, beams: Sequence[Beam]) -> None:
         """The search has taken a step, to these beams."""

@@ -112,6 +112,8 @@ def measure_beams(
         check_request(request, beams, config.draft)
         if request.gamma == 0 or drafter == NoDrafter.name:
             raise EngineError("every prompt is searched without drafts as well: leave gamma 0 and drafter none out")
+        if drafter_of(request, config.draft) == NoDrafter.name:
+            raise EngineError("beams are drafted by a draft model: name one with --draft")
     say("loading")
     models = BeamModels.load(config, drafter_of(asked[0], config.draft), ignore_progress)
     models.find(replace(asked[0], max_tokens=2), beams)  # what is slow the first time

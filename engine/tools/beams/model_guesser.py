@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from specchat.engine.tools.beams.branch_cache import BranchCache
 from specchat.engine.tools.beams.guesser import Likely, likeliest
 from specchat.engine.tools.beams.node import Node, paths
@@ -32,9 +30,6 @@ class ModelGuesser:
             logits = self._cache.feed(fed)[:, : self._vocabulary]
             self._likely.update(zip(fed, likeliest(logits, count), strict=True))
         return [self._likely[node][:count] for node in nodes]
-
-    def learn(self, nodes: Sequence[Node], logits: Tensor) -> None:
-        """Nothing: it has been trained."""
 
     def keep(self, ends: Sequence[Node]) -> None:
         """Drop the other texts."""

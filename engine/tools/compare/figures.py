@@ -20,7 +20,7 @@ from specchat.engine.stats.theory import expected_of_rounds, speedup_of_rounds
 SAMPLED = (
     "The texts are sampled with the same seed: with and without drafts the distributions are equal, not the tokens."
 )
-WITHOUT_MODEL = ("none", "ngram", "suffix", "copy", "recycling", "bigram", "unigram", "random")
+WITHOUT_MODEL = ("none", "ngram", "suffix", "copy", "bigram", "unigram", "random")
 """Drafters whose arithmetic is negligible beside the target's."""
 
 

@@ -136,7 +136,6 @@ class TextRunner:
     """
 
     branches = True
-    judges_all = False
     graph_runner = None
     hindrances: list[str] = []  # noqa: RUF012 never written to
 
@@ -183,10 +182,6 @@ class TextRunner:
         return logits[(places - first).clamp(0, len(logits) - 1)], tapped
 
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
-        """Not asked for: drafters know the target itself."""
-        raise NotImplementedError
-
-    def first_layers(self, count: int) -> Runner:
         """Not asked for: drafters know the target itself."""
         raise NotImplementedError
 

@@ -35,7 +35,7 @@ HEAVY = ("torch", "transformers", "tokenizers", "textual", "pydantic", "rich", "
         ("ask hi --dtype int3", "dtype 'int3' is not known: choose one of auto"),
         (
             "ask hi --drafter magic",
-            "drafter 'magic' is not known: choose one of auto, none, suffix, ngram, copy, recycling",
+            "drafter 'magic' is not known: choose one of auto, none, suffix, ngram, copy",
         ),
         ("ask hi --drafter none --gamma 4", "--gamma 4 contradicts --drafter none"),
         ("--drafter none --gamma 4", "--gamma 4 contradicts --drafter none"),

@@ -19,8 +19,6 @@ DRAFTERS = [
     "suffix",
     "ngram",
     "copy",
-    "recycling",
-    "early-exit",
     "random",
     "model",
     "model-tree",

@@ -25,7 +25,7 @@ from tests.engine.tiny import VOCABULARY, ask, tiny_engine, tiny_model
 
 MOST = 60
 """Launches of a round, whatever drafts; a round of the 8B models takes some 3.4 ms on a fast GPU."""
-OF_EVERY_DAY = [(drafter, "sampled") for drafter in ("head", "model", "recycling", "suffix")]
+OF_EVERY_DAY = [(drafter, "sampled") for drafter in ("head", "model", "suffix")]
 
 
 def turns(lane: LaneWorker, box: Outbox, gpu: PretendedGpu) -> Iterator[tuple[list[str], list[Event]]]:

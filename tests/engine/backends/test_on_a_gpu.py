@@ -162,14 +162,6 @@ def test_published_heads_give_there_what_they_give_on_the_cpu(
         assert replies(requests, "head", gpu, published=folder) == expected
 
 
-def test_a_target_without_a_head_sees_trees_as_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text that comes to a cycle, so that branches of recycled tokens are accepted."""
-    requests = [ask(text, name=text, drafter="recycling", gamma=4, max_tokens=90) for text in ("hello", "x")]
-    expected = replies(requests, "recycling")
-    with pretended_gpu(monkeypatch) as gpu:
-        assert replies(requests, "recycling", gpu) == expected
-
-
 @pytest.mark.parametrize("kind", [pytest.param("sampled", marks=pytest.mark.slow), "filtered"])
 def test_trees_of_a_model_that_drafts_for_itself_are_drawn_from_the_targets_distribution(
     kind: str, monkeypatch: pytest.MonkeyPatch

@@ -79,7 +79,6 @@ def test_rows_of_every_kind_share_a_batch() -> None:
         (Sampling(temperature=1, seed=4, repetition_penalty=1.2), "pass", 3),
         (Sampling(temperature=1, seed=5, lenience=0.5), "pass", 2),
         (Sampling(temperature=1, seed=7), "ngram", 4),
-        (Sampling(temperature=1, seed=9), "recycling", 4),
         (Sampling(temperature=1, seed=8), "none", 0),
     ]
     with tiny_engine(target, look_ahead=look_ahead(target), slots=3) as engine:

@@ -70,7 +70,7 @@ def test_rows_of_every_kind_share_a_batch(engine: Engine) -> None:
     kinds: list[tuple[str, int, Sampling]] = [
         ("pass", 3, Sampling()),
         ("pass", 2, Sampling(temperature=1.0, seed=1)),
-        ("recycling", 4, Sampling()),
+        ("suffix", 4, Sampling()),
         ("pass", 3, Sampling(temperature=1.0, seed=2, repetition_penalty=1.2)),
         ("none", 0, Sampling()),
     ]

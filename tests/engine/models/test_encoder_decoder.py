@@ -113,4 +113,3 @@ def test_quantising_it_is_left_out_and_said(tmp_path: Path) -> None:
         EngineConfig(str(write_tiny_t5(tmp_path / "t5")), tmp_path, quantize="q8", slots=1), ignore_progress
     )
     assert any("models of type t5 do not run on the quantised kernels" in notice for notice in made.notices)
-    assert "early-exit" not in made.drafters

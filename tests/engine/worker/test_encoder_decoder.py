@@ -82,7 +82,7 @@ def test_greedy_replies_are_those_of_transformers_whatever_drafts(
     ready = engine.wait_ready()
     assert set(ready.drafters) == {
         *("model", "model-tree", "hierarchical", "bigram", "unigram"),
-        *("suffix", "ngram", "copy", "recycling", "random", "none"),
+        *("suffix", "ngram", "copy", "random", "none"),
     }
     assert not ready.conversations
     accepted = dict.fromkeys(ready.drafters, 0)
@@ -90,7 +90,7 @@ def test_greedy_replies_are_those_of_transformers_whatever_drafts(
         events = list(engine.stream(Request("r", prompt=source, drafter=drafter, gamma=4, max_tokens=TOKENS)))
         assert ids_of(events) == generated[source], drafter
         accepted[drafter] += sum(event.accepted for event in events if isinstance(event, Round))
-    assert all(accepted[name] for name in ("model", "model-tree", "hierarchical", "suffix", "recycling"))
+    assert all(accepted[name] for name in ("model", "model-tree", "hierarchical", "suffix"))
 
 
 def test_rows_of_different_lengths_run_together(engine: Engine, generated: dict[str, list[int]]) -> None:
@@ -155,10 +155,6 @@ def test_what_it_cannot_have_is_refused_by_name(engine: Engine) -> None:
         (Request("r", (Message("user", "hello"),)), "tiny-t5 reads one text and holds no conversation"),
         (Request("r", prompt="q" * CONTEXT), f"the prompt has {CONTEXT + 1} tokens and the encoder reads {CONTEXT} at"),
         (Request("r", prompt="x", reply_ids=(9,) * CONTEXT), f"and the context holds {CONTEXT}"),
-        (
-            Request("r", prompt="x", drafter="early-exit"),
-            "'early-exit' is not there (this target cannot draft with its",
-        ),
         (Request("r", prompt="x", drafter="head"), "drafter 'head' is not there"),
     )
     for request, sentence in refused:
@@ -170,9 +166,7 @@ def test_what_it_cannot_have_is_refused_by_name(engine: Engine) -> None:
     assert engine.prompt_ids(Request("r", prompt="x")) == tiny_t5_tokenizer().encode("x")
 
 
-@pytest.mark.parametrize(
-    "drafter", ["model", pytest.param("recycling", marks=SLOW), pytest.param("bigram", marks=SLOW)]
-)
+@pytest.mark.parametrize("drafter", ["model", pytest.param("bigram", marks=SLOW)])
 def test_on_a_gpu_it_runs_without_graphs_and_says_so(
     generated: dict[str, list[int]], gated: bool, drafter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
 LENGTH = 24
-DRAFTERS = ("none", "ngram", "suffix", "copy", "recycling", "early-exit", "random", "head", "combined")
+DRAFTERS = ("none", "ngram", "suffix", "copy", "random", "head", "combined")
 
 
 @pytest.fixture(scope="module")

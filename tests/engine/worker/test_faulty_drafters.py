@@ -102,7 +102,6 @@ class Reluctant(NGramDrafter):
     def __init__(self, where: str) -> None:
         super().__init__()
         self.where = where
-        self.successors = int(where == "witness")
 
     def admit(self, row: SequenceState) -> None:
         if self.where == "admit":
@@ -113,11 +112,6 @@ class Reluctant(NGramDrafter):
         if self.where == "observe":
             raise KeyError("no idea")
         super().observe(row, emitted)
-
-    def witness(self, row: SequenceState, tokens: Sequence[int], likeliest: Sequence[Sequence[int]]) -> None:
-        if self.where == "witness":
-            raise KeyError("no eyes")
-        super().witness(row, tokens, likeliest)
 
     def absorb(
         self, rows: Sequence[SequenceState], tapped: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
@@ -130,7 +124,7 @@ class Reluctant(NGramDrafter):
         raise KeyError(row.request.request_id)
 
 
-@pytest.mark.parametrize("where", ["admit", "observe", "release", "witness", "absorb"])
+@pytest.mark.parametrize("where", ["admit", "observe", "release", "absorb"])
 def test_a_drafter_that_raises_anywhere_costs_the_draft_not_the_reply(where: str) -> None:
     target = tiny_model()
 

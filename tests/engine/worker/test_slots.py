@@ -16,7 +16,7 @@ from specchat.engine.sequence.scheduler import Placement, Scheduler
 from tests.engine.tiny import ids_of, run_together, tiny_engine, tiny_head, tiny_model
 
 
-@pytest.mark.parametrize("drafter", ["none", "suffix", "ngram", "recycling", "early-exit", "model", "head", "combined"])
+@pytest.mark.parametrize("drafter", ["none", "suffix", "ngram", "model", "head", "combined"])
 def test_rows_that_are_scattered_read_the_cache_where_it_lies(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[int]] = []
     copied: list[int] = []

@@ -17,7 +17,7 @@ from specchat.engine.kernels.packed_matrix import Format, packed_bytes
 from specchat.engine.progress import ignore_progress
 from specchat.engine.worker.assembly import Assembly, assemble
 
-SHIPPED = Path(__file__).parents[5] / "assets" / "heads" / "smollm2-135m"
+SHIPPED = Path(__file__).parents[4] / "assets" / "heads" / "smollm2-135m"
 
 
 def head_with(folder: Path, **fields: object) -> Path:

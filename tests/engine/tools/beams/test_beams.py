@@ -59,12 +59,13 @@ def assert_same(found: FoundBeams, expected: list[tuple[list[int], float]]) -> N
     assert [beam.score for beam in found.beams] == pytest.approx([score for _, score in expected], abs=1e-4)
 
 
-@pytest.mark.parametrize(("beams", "drafter"), [(2, "none"), (5, "recycling")])
+@pytest.mark.parametrize(("beams", "drafter"), [(2, "none"), (5, "model")])
 def test_beams_are_those_of_transformers(tiny_model: Callable[..., Path], beams: int, drafter: str) -> None:
     folder = tiny_model(eos_token_id=ENDS)
     reasons = set()
     for prompt in PROMPTS:
-        found = find(folder, prompt, beams, drafter=drafter, gamma=3)
+        draft = folder if drafter == "model" else None
+        found = find(folder, prompt, beams, drafter=drafter, draft=draft, gamma=3)
         assert_same(found, of_transformers(folder, prompt, beams))
         reasons |= {beam.finish_reason for beam in found.beams}
         if drafter == "none":
@@ -82,8 +83,8 @@ def test_drafts_change_no_beam_and_save_passes(tiny_model: Callable[..., Path]) 
     target, draft = tiny_model(eos_token_id=ENDS), tiny_model(seed=1, eos_token_id=ENDS, num_hidden_layers=1)
     plain = find(target, PROMPTS[1], 4, drafter="none", max_tokens=40)
     passes = []
-    for options in ({}, {"gamma": 2}, {"gamma": 5}, {"draft": draft, "gamma": 3}):
-        found = find(target, PROMPTS[1], 4, max_tokens=40, **options)  # type: ignore[arg-type]
+    for gamma in (None, 2, 5):
+        found = find(target, PROMPTS[1], 4, max_tokens=40, draft=draft, gamma=gamma)
         assert [beam.token_ids for beam in found.beams] == [beam.token_ids for beam in plain.beams]
         assert [beam.score for beam in found.beams] == pytest.approx([beam.score for beam in plain.beams], abs=1e-5)
         assert found.steps == plain.steps == plain.target_passes
@@ -103,7 +104,7 @@ def test_a_draft_that_is_the_target_is_always_right(tiny_model: Callable[..., Pa
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
 @pytest.mark.slow
 def test_quantised_beams_have_the_same_bits_with_drafts(default_model: Path) -> None:  # noqa: ARG001 it is fetched
-    config = EngineConfig(DEFAULT_PRESET, models_folder())
+    config = EngineConfig(DEFAULT_PRESET, models_folder(), draft=DEFAULT_PRESET)
     for question in ("What is the capital of Portugal?", "Repeat: one two three four five six seven."):
         request = Request("beams", (Message("user", question),), max_tokens=32, gamma=4)
         drafted = find_beams(config, request, 4, ignore_progress)
@@ -128,7 +129,7 @@ def test_the_default_model_has_the_beams_of_transformers(default_model: Path) ->
         (4, {"sampling": Sampling(logit_bias=((5, 1.0),))}, "leave penalties and logit biases out"),
         (4, {"sampling": Sampling(lenience=0.5)}, "leave lenience out"),
         (4, {"stop": ("end",)}, "leave stop strings out"),
-        (4, {"drafter": "head"}, "the drafter head cannot draft for each beam: choose one of auto, none, recycling"),
+        (4, {"drafter": "head"}, "the drafter head cannot draft for each beam: choose one of auto, none, model"),
         (4, {"drafter": "model"}, "drafter model needs a draft model: name one with --draft"),
     ],
 )

@@ -14,7 +14,8 @@ from specchat.engine.tools.beams import measure_beams
 
 def test_every_set_is_measured_with_every_length(tiny_model: Callable[..., Path]) -> None:
     lines: list[str] = []
-    config = EngineConfig(str(tiny_model(eos_token_id=0, max_position_embeddings=2048)), dtype="float32")
+    model = str(tiny_model(eos_token_id=0, max_position_embeddings=2048))
+    config = EngineConfig(model, draft=model, dtype="float32")
     report = measure_beams(config, 3, lines.append, gammas=("2", "4"), prompts=("chat", "code"), limit=1, max_tokens=10)
     assert [(cell.prompts, cell.gamma) for cell in report.cells] == [
         ("chat", "2"),
@@ -42,6 +43,7 @@ def test_every_set_is_measured_with_every_length(tiny_model: Callable[..., Path]
         ({"gammas": ("x",)}, "gamma is 'x': it must be a whole number or auto"),
         ({"limit": 0}, "limit is 0: it must be at least 1"),
         ({"prompts": ("poems",)}, "prompt set 'poems' is not known"),
+        ({}, "name one with --draft"),
         ({"drafter": "head"}, "the drafter head cannot draft for each beam"),
     ],
 )

@@ -28,7 +28,7 @@ from specchat.engine.tools.bench.suite import Results, Suite
 
 QUICK = {"models": Path(), "command": "bench", "limit": 2, "max_tokens": 8, "passes": 2}
 
-EVERY = ("model", "model-tree", "hierarchical", "suffix", "ngram", "copy", "recycling", "early-exit", "random")
+EVERY = ("model", "model-tree", "hierarchical", "suffix", "ngram", "copy", "random")
 
 
 @pytest.fixture(autouse=True)

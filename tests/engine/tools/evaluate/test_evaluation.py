@@ -29,7 +29,7 @@ class Pair:
         engine = Engine(config)
         engine.start()
         engine.wait_ready(60)
-        for drafter in ("model", "model-tree", "hierarchical", "suffix", "ngram", "copy", "recycling", "early-exit"):
+        for drafter in ("model", "model-tree", "hierarchical", "suffix", "ngram", "copy"):
             self._generate(engine, drafter)
         engine.close()
 
@@ -64,22 +64,13 @@ def found(pair: Pair) -> Evaluation:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drafter", ["model", "model-tree", "hierarchical", "suffix", "ngram", "copy", "early-exit"])
+@pytest.mark.parametrize("drafter", ["model", "model-tree", "hierarchical", "suffix", "ngram", "copy"])
 def test_the_rounds_are_those_of_generation(pair: Pair, found: Evaluation, drafter: str) -> None:
     courses, rounds = found.courses[Way(drafter, GAMMA)], pair.rounds[drafter]
     assert sum(course.rounds for course in courses) == len(rounds)
     assert sum(course.emitted for course in courses) == sum(len(each.emitted) for each in rounds) == found.tokens
     assert sum(course.tested.total() for course in courses) == sum(each.tested for each in rounds)
     assert sum(sum(course.accepted.values()) for course in courses) == sum(each.accepted for each in rounds) > 0
-
-
-@pytest.mark.slow
-def test_token_recycling_learns_less_than_in_generation(pair: Pair, found: Evaluation) -> None:
-    """What would follow rejected tokens is not computed here, and generation learns from it."""
-    courses, rounds = found.courses[Way("recycling", GAMMA)], pair.rounds["recycling"]
-    assert sum(course.rounds for course in courses) >= len(rounds)
-    assert sum(course.emitted for course in courses) == found.tokens
-    assert sum(sum(course.accepted.values()) for course in courses) > 0
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from specchat.engine.decoding.verify.chain_acceptance import Verdict, accept, ac
 from specchat.engine.tools.lossless.command import LosslessOptions, Verification, run
 
 QUICK = {"models": Path(), "command": "verify", "prompts": ("chat",), "limit": 2, "max_tokens": 16, "contexts": 1}
-DRAFTERS = ["model", "model-tree", "hierarchical", "suffix", "ngram", "copy", "recycling", "early-exit", "random"]
+DRAFTERS = ["model", "model-tree", "hierarchical", "suffix", "ngram", "copy", "random"]
 
 
 @pytest.fixture(scope="module")
