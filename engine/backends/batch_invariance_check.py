@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.batch_invariant import WIDTH
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 
 _START = 250
 """First position tried: the tokens cross the end of the first extent."""
@@ -33,7 +33,7 @@ class BatchInvarianceCheck:
 
 
 @torch.inference_mode()
-def check_batch_invariance(target: Runner) -> BatchInvarianceCheck:
+def check_batch_invariance(target: Backend) -> BatchInvarianceCheck:
     """Run the same tokens in different steps and compare their logits; overwrites the cache's first slot."""
     generator = torch.Generator().manual_seed(0)
     start = min(_START, target.context - _TOKENS - 1)
@@ -46,7 +46,7 @@ def check_batch_invariance(target: Runner) -> BatchInvarianceCheck:
     return BatchInvarianceCheck(equal, _cost(target, tokens[start : start + 1], start))
 
 
-def _logits(target: Runner, tokens: Tensor, start: int, pattern: Sequence[int]) -> Tensor:
+def _logits(target: Backend, tokens: Tensor, start: int, pattern: Sequence[int]) -> Tensor:
     """Logits [T, V] of the tokens, fed in steps of these lengths over and over."""
     found, at, lengths = [], 0, cycle(pattern)
     while at < len(tokens):
@@ -56,7 +56,7 @@ def _logits(target: Runner, tokens: Tensor, start: int, pattern: Sequence[int]) 
     return torch.cat(found)
 
 
-def _cost(target: Runner, token: Tensor, start: int) -> float:
+def _cost(target: Backend, token: Tensor, start: int) -> float:
     def seconds(run: object) -> float:
         times = []
         for _ in range(_TIMED):

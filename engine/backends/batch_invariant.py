@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.captured_passes import Scores, Step
-from specchat.engine.backends.graphs import Graphs, Inputs, Signature
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.static_view import StaticView
 from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.graphs import Graphs, Inputs, Signature
 
 WIDTH = 8
 """Tokens per pass. Longer drafts take several passes, shorter ones are padded."""

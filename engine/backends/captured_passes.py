@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.graphs import GraphPool, Graphs, Inputs, Signature
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.static_view import StaticView
 from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePart
+from specchat.engine.device.graphs import GraphPool, Graphs, Inputs, Signature
 from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.device.to_device import to_device
 from specchat.engine.errors import first_line

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specchat.engine.backends.kv_cache import CacheView, KVCache, neighbours
-from specchat.engine.backends.padding import padded_width
 from specchat.engine.backends.t5_network import T5Network
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree_mask import TreeMask
-from specchat.engine.backends.tree_part import FedPlaces, TreePart, TreePlace
+from specchat.engine.backends.tensor_backend import TensorBackend
+from specchat.engine.cache.kv_cache import CacheView, KVCache, neighbours
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.decoding.tree_part import FedPlaces, TreePart, TreePlace
+from specchat.engine.device.padding import padded_width
+from specchat.engine.device.to_device import to_device
 
 
-class EncoderDecoderRunner:
+class EncoderDecoderBackend(TensorBackend):
     """One T5, the cache of its decoder, and what the decoder attends to of each slot's source; see
     `engine.backends.runner.Runner`.
 
@@ -34,9 +35,7 @@ class EncoderDecoderRunner:
     """
 
     taps: tuple[int, ...] = ()
-    branches = True
     short_context: int | None = None
-    graph_runner = None
 
     def __init__(self, model: Any, slots: int, context: int, overhang: int) -> None:
         self.device: torch.device = model.device
@@ -50,6 +49,7 @@ class EncoderDecoderRunner:
         shapes = self._network.shapes
         self.cache = KVCache.allocate(shapes, slots, columns, self.device, model.dtype)
         self._sources = KVCache.allocate(shapes, slots, context, self.device, model.dtype)
+        super().__init__(slots, context, pool=None)
         self._lengths = [1] * slots
         """Tokens of each slot's source; one, of zeros, where nothing has been read."""
 
@@ -59,7 +59,7 @@ class EncoderDecoderRunner:
         return self._sources.bytes
 
     @property
-    def hindrances(self) -> list[str]:
+    def performance_warnings(self) -> list[str]:
         """Passes on a GPU are launched kernel by kernel."""
         return ["its passes are not captured as CUDA graphs"] if self.device.type == "cuda" else []
 
@@ -77,26 +77,11 @@ class EncoderDecoderRunner:
                 stored[slot, :, end:before] = 0  # a mask does not remove a NaN of an earlier source
         self._lengths[slot] = end
 
-    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Logits [B, T, V]."""
-        return self.forward_tapped(tokens, slots, starts)[0]
-
-    forward_as_it_comes = forward
-
-    @torch.inference_mode()
-    def forward_tapped(
-        self,
-        tokens: Tensor,
-        slots: Sequence[int],
-        starts: Sequence[int],
-        tree_mask: TreeMask | None = None,
-        lengths: Sequence[int] | None = None,  # noqa: ARG002
-        entered: Tensor | None = None,
+    def _forward(
+        self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits [B, T, V]; there are no tapped states, and nothing rides in a pass."""
-        assert entered is None
-        states = self._run(tokens, slots, starts, tree_mask)
-        return self._network.score(states[:, : tokens.shape[1]]), None
+        states = self._run(inputs, slots, starts, tree_mask)
+        return self._network.score(states[:, : inputs.shape[1]]), None
 
     @torch.inference_mode()
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
@@ -114,9 +99,6 @@ class EncoderDecoderRunner:
     ) -> None:
         """Write keys and values of tokens [B, T] of replies."""
         self._run(tokens, slots, starts, None)
-
-    def capture(self) -> None:
-        """There are no graphs."""
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding of tokens [...]."""

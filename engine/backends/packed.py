@@ -11,22 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.cache.kv_cache import KVCache
-from specchat.engine.backends.graphs import Graphs
 from specchat.engine.backends.packed_acceptance import PackedScores, PackedVerdict, accept_packed
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
+from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.device.device import require_memory
+from specchat.engine.device.graphs import Graphs
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.decoder_weights import DecoderShape
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
 from specchat.engine.kernels.token_layout import TokenLayout
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sequence.sequence import SequenceState
 
 CPU = torch.device("cpu")
 
@@ -93,6 +93,10 @@ class PackedBackend:
         self.penalties = Penalties(slots, context, CPU)
         self._reference = TensorAcceptance(Graphs(CPU, slots, None), self.penalties)
 
+    def graphs(self, most: int) -> Graphs:
+        """Functions of a drafter, called eagerly."""
+        return Graphs(CPU, self.cache.slots, None, most)
+
     def width(self, length: int) -> int:
         """Passes are not padded."""
         return length
@@ -100,12 +104,19 @@ class PackedBackend:
     @torch.inference_mode()
     def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """Logits [B, T, V], float32, of token ids [B, T] or embeddings [B, T, d]."""
+        return self.forward_with_states(inputs, slots, starts)[0]
+
+    @torch.inference_mode()
+    def forward_with_states(
+        self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Like `forward`, with the tapped hidden states [B, T, taps x hidden], float32."""
         rows, width = inputs.shape[:2]
         embeddings = inputs.flatten(0, 1) if inputs.is_floating_point() else None
         ids = [0] * (rows * width) if embeddings is not None else inputs.flatten().tolist()
         layout = TokenLayout.chains(slots, starts, [width] * rows)
-        logits, _ = self._decoder.run(ids, layout, range(len(ids)), torch.get_num_threads(), (), embeddings)
-        return logits.view(rows, width, -1)
+        logits, tapped = self._decoder.run(ids, layout, range(len(ids)), torch.get_num_threads(), self.taps, embeddings)
+        return logits.view(rows, width, -1), None if tapped is None else tapped.view(rows, width, -1)
 
     forward_fast = forward
 

@@ -12,18 +12,25 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from specchat.engine.backends.graphs import Graphs, Inputs, Signature
 from specchat.engine.decoding import top_logprobs
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
 from specchat.engine.decoding.outcome import Outcome, outcome_of, tested_candidates
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.graphs import Graphs, Inputs, Signature
 from specchat.engine.device.padding import CAPTURED
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import broken, one_hot, standardise
-from specchat.engine.sampling.sampling_rows import ANY, NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
+from specchat.engine.sampling.sampling_rows import (
+    ANY,
+    NUMBERS,
+    SamplingFlags,
+    SamplingRows,
+    coarse_flags,
+    setting_numbers,
+)
 from specchat.engine.sequence.sequence import SequenceState
 
 _DETAILED = (1, 5, 17)
@@ -235,7 +242,9 @@ class TensorVerdict:
         return self._tapped[torch.arange(len(places), device=places.device)[:, None], places]
 
 
-def _tested_chances(tree: Tree, path: Sequence[int], reals: Sequence[float], depth: int) -> Iterator[tuple[float, float]]:
+def _tested_chances(
+    tree: Tree, path: Sequence[int], reals: Sequence[float], depth: int
+) -> Iterator[tuple[float, float]]:
     """p(x) and q(x) of the tested candidates, from p and then q of all [γ, `BRANCHES`] places."""
     for place, count in enumerate(tested_candidates(tree, path)):
         for i in range(place * BRANCHES, place * BRANCHES + count):
@@ -312,5 +321,3 @@ def _usual_widths() -> tuple[int, ...]:
 def _drafted_widths() -> set[tuple[int, ...]]:
     """Widths of the trees of fixed shape, by their captured depths."""
     return {_usual_widths()[: min(depth, LONGEST)] for depth in _DEPTHS}
-
-

@@ -14,24 +14,22 @@ from specchat.engine.backends.attention_masks import AttentionMasks
 from specchat.engine.backends.batch_invariant import BatchInvariantPasses
 from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.compile import compile_layers
-from specchat.engine.backends.graphs import GraphPool, Graphs
 from specchat.engine.backends.longrope import fix_longrope
-from specchat.engine.backends.tensor_acceptance import MOST_SHAPES, TensorAcceptance, TensorVerdict
+from specchat.engine.backends.tensor_backend import TensorBackend
 from specchat.engine.cache.cache_probe import CacheProbe
 from specchat.engine.cache.kv_cache import CacheView, KVCache
 from specchat.engine.cache.static_view import StaticView
 from specchat.engine.decoding.backend import Capabilities
-from specchat.engine.decoding.proposal import Proposal, Support
+from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import FedPlaces, TreePart, TreePlace
+from specchat.engine.device.graphs import GraphPool, Graphs
 from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
 from specchat.engine.device.to_device import to_device
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sequence.sequence import SequenceState
 
 
-class TransformersBackend:
+class TransformersBackend(TensorBackend):
     """Backend on transformers' modelling code (`engine.decoding.backend.Backend`), on any device.
 
     Passes run eagerly on a CPU, as CUDA graphs on a GPU (`captured_passes`), or batch-invariant (`batch_invariant`).
@@ -76,7 +74,6 @@ class TransformersBackend:
         shapes = self._shapes()  # which may find that flex does not fit
         columns = -(-columns // flex.BLOCK) * flex.BLOCK if self.flex else columns
         self.cache = KVCache.allocate(shapes, slots, columns, self.device, model.dtype, paged=self.flex)
-        self.penalties = Penalties(slots, context, self.device)
         pool = GraphPool(self.device, capture=True) if on_gpu else None
         self.captured: CapturedPasses | None = None
         """Passes of fixed shape, on a GPU."""
@@ -84,9 +81,7 @@ class TransformersBackend:
             compiled = not exact and compile_layers(model)
             self.captured = CapturedPasses(self.cache, self._step, pool, compiled=compiled, trees=not exact)
         self._invariant = BatchInvariantPasses(self.cache, self._step, Graphs(self.device, 1, pool)) if exact else None
-        verdicts = Graphs(self.device, slots, pool, MOST_SHAPES)
-        self._verdicts = verdicts
-        self._acceptance = TensorAcceptance(verdicts, self.penalties)
+        super().__init__(slots, context, pool)
 
     @property
     def performance_warnings(self) -> list[str]:
@@ -102,18 +97,13 @@ class TransformersBackend:
     @property
     def graph_bytes(self) -> int:
         """Memory of inputs and results of captured graphs."""
-        return self._verdicts.bytes + (self.captured.graphs.bytes if self.captured else 0)
+        return super().graph_bytes + (self.captured.graphs.bytes if self.captured else 0)
 
     def width(self, length: int) -> int:
         """Tokens per row that a pass over `length` tokens is padded to."""
         if self._invariant:
             return length
         return captured_width(length) if self.captured else padded_width(length)
-
-    @torch.inference_mode()
-    def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Logits [B, T, V] of token ids [B, T] or embeddings [B, T, d]."""
-        return self._forward(inputs, slots, starts)[0]
 
     @torch.inference_mode()
     def forward_fast(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
@@ -137,32 +127,6 @@ class TransformersBackend:
         """Feed drafted tokens of trees whose ancestors the cache holds: logits [n, V]."""
         fed = FedPlaces.of(places, self.cache.columns, self.device)
         return fed.joined(self._run(self.model, fed.tokens, fed.slots, fed.starts, fed.part).logits)
-
-    @torch.inference_mode()
-    def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> tuple[Tensor, Tensor | None]:
-        """Logits [B, 1 + K, V] and tapped states of each row's last token and its draft."""
-        last = to_device([[row.tokens[-1]] for row in rows], self.device)
-        tokens = torch.cat([last, proposal.tokens], dim=1)
-        mask = None
-        if proposal.branches:
-            mask = TreeMask.of(proposal.trees, self.width(tokens.shape[1]), self.device)
-        return self._forward(tokens, [row.slot for row in rows], [row.cached for row in rows], mask)
-
-    def accept(
-        self,
-        rows: Sequence[SequenceState],
-        proposal: Proposal,
-        scores: tuple[Tensor, Tensor | None],
-        gammas: Sequence[int],
-    ) -> TensorVerdict:
-        """Accept or reject the drafts."""
-        return self._acceptance.judge(rows, scores[0], proposal, gammas, scores[1])
-
-    def keep(self, rows: Sequence[SequenceState], verdict: TensorVerdict) -> None:
-        """Move keys and values of accepted branches to consecutive columns."""
-        if verdict.proposal.branches:
-            slots = to_device([row.slot for row in rows], self.device)
-            self.cache.keep(slots, to_device([row.cached for row in rows], self.device), verdict.path)
 
     @torch.inference_mode()
     def warm_up(self, supports: Sequence[Support | None] = ()) -> None:

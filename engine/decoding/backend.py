@@ -17,6 +17,7 @@ from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.device.graphs import Graphs
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -71,6 +72,9 @@ class Backend(Protocol):
     def graph_bytes(self) -> int:
         """Memory of inputs and results of captured graphs."""
 
+    def graphs(self, most: int) -> Graphs:
+        """Captured functions for a drafter on the same device, `most` of them; eager ones where nothing is captured."""
+
     def width(self, length: int) -> int:
         """Tokens per row that a pass over `length` of them is padded to, and costs as much as."""
 
@@ -98,6 +102,11 @@ class Backend(Protocol):
             starts: [B], position of each row's first token.
         """
 
+    def forward_with_states(
+        self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Like `forward`, with the tapped hidden states [B, T, taps x hidden size]."""
+
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
         """Feed drafted tokens of trees whose ancestors the cache holds: logits [n, V], valid until the next pass.
 
@@ -107,9 +116,7 @@ class Backend(Protocol):
     def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> Any:
         """Scores of each row's last token and its draft, by one pass; input of `accept`, valid until the next pass."""
 
-    def accept(
-        self, rows: Sequence[SequenceState], proposal: Proposal, scores: Any, gammas: Sequence[int]
-    ) -> Verdict:
+    def accept(self, rows: Sequence[SequenceState], proposal: Proposal, scores: Any, gammas: Sequence[int]) -> Verdict:
         """Accept or reject the drafts (`engine.decoding.acceptance`).
 
         Args:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from torch import Tensor
 
 from specchat.engine.decoding.gamma.budget import Budget
-from specchat.engine.decoding.proposal import Draft, Offers
+from specchat.engine.decoding.proposal import Draft, Offers, Support
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.round import Proposer
 from specchat.engine.sequence.sequence import SequenceState
@@ -28,6 +28,9 @@ class Drafter:
     """The acceptance rate that tokens of a bucket are first thought to have, where there is one."""
     always = False
     """Whether it is asked even for a draft of no length: what it then drafts costs nothing."""
+
+    supports: Sequence[Support | None] = ()
+    """Supports that its trees are drawn from; None for the whole vocabulary."""
 
     @property
     def graph_bytes(self) -> int:

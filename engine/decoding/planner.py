@@ -7,21 +7,18 @@ from contextlib import suppress
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from specchat.engine.backends.quantized_runner import QuantizedRunner
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.latency_model import LatencyModel
 from specchat.engine.decoding.proposal import Draft, Proposal, merge
-from specchat.engine.decoding.riders import Riders
 from specchat.engine.decoding.round_plan import RoundPlan
 from specchat.engine.decoding.row_drafters import RowDrafters
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.decoding.verify.outcome import Outcome
+from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.request import AUTO, NO_DRAFTER
 from specchat.engine.sequence.sequence import SequenceState
@@ -37,12 +34,12 @@ class Planner:
     """
 
     def __init__(
-        self, drafters: Mapping[str, Drafter], target: Runner, on_fault: Callable[[SequenceState, Exception], None]
+        self, drafters: Mapping[str, Drafter], target: Backend, on_fault: Callable[[SequenceState, Exception], None]
     ) -> None:
         self.drafters = RowDrafters(drafters, on_fault)
-        self._context, self._columns, self._width = target.context, target.cache.columns, target.width
+        self._context = target.context
         self._on_fault = on_fault
-        self._latency = LatencyModel(target.width, ragged=isinstance(target, QuantizedRunner))
+        self._latency = LatencyModel(target.width, ragged=target.capabilities.ragged)
         self._controller = GammaController(self._latency)
         self._acceptances: dict[str, AcceptanceModel] = {}
         self._empty: dict[int, Proposal] = {}
@@ -129,12 +126,8 @@ class Planner:
         for mine, draft in drafts:
             for k, i in enumerate(mine):
                 if self.drafters.of(rows[i]).always:  # what it gives beyond γ is γ too
-                    gammas[i] = max(gammas[i], draft.positions(k))
+                    gammas[i] = max(gammas[i], draft.trees[k].depth)
         proposal = merge(drafts, len(rows), device) if drafts else self._nothing(len(rows), device)
-        riders = self._riders(rows, gammas, proposal)
-        if riders is not None:
-            names |= {row.drafter for row, ridden in zip(rows, riders.embeddings, strict=True) if ridden is not None}
-            steps += [0 if ridden is None else len(ridden) for ridden in riders.embeddings]
         return RoundPlan(
             proposal=proposal,
             gammas=gammas,
@@ -142,41 +135,14 @@ class Planner:
             buckets=buckets,
             drafter=names.pop() if len(names) == 1 else None,
             steps=max(steps, default=0),
-            riders=riders,
         )
 
-    def riding_share(self, rows: Sequence[SequenceState], plan: RoundPlan, verify_s: float) -> float:
-        """Which part of a verifying pass, which took `verify_s`, is due to what rode in it."""
-        if plan.riders is None:
-            return 0.0
-        ridden = [len(tree) + 1 for tree in plan.riders.trees(plan.proposal)]
-        whole = sum(ridden) if self._latency.ragged else max(ridden)
-        self._latency.observe_pass(len(rows), whole, verify_s)
-        seconds = self._latency.verify_up_to(len(rows), whole)
-        return max(0.0, 1 - seconds[self._pass_width(plan) - 1] / seconds[-1])
-
     def _pass_width(self, plan: RoundPlan) -> int:
-        """Width, as `LatencyModel` counts it, of a verifying pass that nothing rides in."""
+        """Width of the verifying pass, as `LatencyModel` counts it."""
         proposal = plan.proposal
         if self._latency.ragged:
             return len(proposal.lengths) + sum(proposal.lengths)
         return 1 + proposal.tokens.shape[1]
-
-    def _riders(self, rows: Sequence[SequenceState], gammas: Sequence[int], proposal: Proposal) -> Riders | None:
-        """What rides in the round's pass; nothing where no drafter wants it, or where the cache has no room."""
-        wanted = [self.drafters.of(row).riders(row, gamma) for row, gamma in zip(rows, gammas, strict=True)]
-        if all(each is None for each in wanted):
-            return None
-
-        def foresee(place: int, accepted: int, logits: Tensor) -> None:
-            try:
-                self.drafters.of(rows[place]).foresee(rows[place], accepted, logits)
-            except Exception as error:
-                self._on_fault(rows[place], error)
-
-        riders = Riders(wanted, foresee)
-        width = self._width(max(1 + len(tree) for tree in riders.trees(proposal)))
-        return riders if max(row.cached for row in rows) + width <= self._columns else None
 
     def _choose(self, rows: Sequence[SequenceState], adaptive: Sequence[int], gammas: list[int]) -> list[Budget | None]:
         """Put the controller's choice into `gammas`; what growing drafts may cost, per row."""
@@ -255,7 +221,7 @@ class Planner:
         if not any(plan.buckets) and not (plan.steps and any(each.growing for each in acceptances)):
             self._controller.observe_plain(acceptances)
             return
-        trees = plan.proposal.trees or [None] * len(rows)
+        trees = [tree if tree.branches else None for tree in plan.proposal.trees]
         judged = [VerifiedDraft(buckets, outcomes[i].accepted, trees[i], outcomes[i].path) for buckets, i in drafts]
         self._controller.observe(acceptances, judged)
 
@@ -307,5 +273,5 @@ def _by_row(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> tuple[list[
     for mine, draft in drafts:
         for k, i in enumerate(mine):
             buckets[i] = [0] * draft.lengths[k] if draft.buckets is None else draft.buckets[k]
-            trees[i] = draft.trees[k] if draft.trees else None
+            trees[i] = draft.trees[k] if draft.trees[k].branches else None
     return buckets, trees

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specchat.engine.decoding.proposal import Proposal
-from specchat.engine.decoding.riders import Riders
 
 
 @dataclass(slots=True)
@@ -23,5 +22,3 @@ class RoundPlan:
     """The one that drafted; None if none or several did."""
     steps: int
     """Draft steps it took."""
-    riders: Riders | None = None
-    """What rides in the verifying pass."""

@@ -112,8 +112,7 @@ class CombinedDrafter(Drafter):
             return replace(repeated, steps=0)
         parts: list[tuple[list[int], Draft]] = []
         if texts:
-            lengths = [repeated.lengths[i] for i in texts]
-            parts.append((texts, Draft([repeated.tokens[i] for i in texts], lengths, None, [found[i] for i in texts])))
+            parts.append((texts, Draft.of_chains([repeated.tokens[i] for i in texts], [found[i] for i in texts])))
         costs = [_of_head(budgets[i]) for i in heads] if budgets else []
         draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads], costs)
         buckets = [[_HEAD + bucket for bucket in each] for each in draft.buckets or ()]

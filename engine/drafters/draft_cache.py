@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderRunner
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.device.padding import CAPTURED
 from specchat.engine.device.to_device import to_device
 from specchat.engine.sequence.scheduler import common_prefix
@@ -26,7 +25,7 @@ class DraftCache:
         chunk: prompt tokens fed in one pass.
     """
 
-    def __init__(self, model: Runner, chunk: int) -> None:
+    def __init__(self, model: Backend, chunk: int) -> None:
         self._model = model
         self._chunk = chunk
         self._content: list[list[int]] = [[] for _ in range(model.cache.slots)]
@@ -57,8 +56,7 @@ class DraftCache:
     def read(self, rows: Sequence[SequenceState]) -> None:
         """Feed one chunk, padding included: of the first row, and all that is left of others; or encode a source."""
         if not self._encoded(rows[0]):
-            assert isinstance(self._model, EncoderDecoderRunner)
-            self._model.encode(rows[0].slot, rows[0].source)
+            self._model.encode(rows[0].slot, rows[0].source)  # type: ignore[attr-defined]
             self._sources[rows[0].slot] = rows[0].source
             return
         rows = [row for row in rows if self._encoded(row)]
@@ -95,7 +93,7 @@ class DraftCache:
         tokens = [r.tokens[s : s + length] for s, r in zip(starts, rows, strict=True)]
         fed = to_device([t + [0] * (length - len(t)) for t in tokens], self._model.device)
         slots = [row.slot for row in rows]
-        if self._model.graph_runner is not None and length <= CAPTURED[-1]:
+        if self._model.capabilities.captured and length <= CAPTURED[-1]:
             self._model.forward(fed, slots, starts)  # one launch
         else:
             self._model.prefill(fed, slots, starts)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
-from specchat.engine.device.padding import captured_width
-from specchat.engine.drafters.draft_cache import LEAD, DraftCache
+from specchat.engine.decoding.tree import chain
+from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
@@ -28,7 +28,7 @@ class ModelDrafter(Drafter):
 
     name = "model"
 
-    def __init__(self, model: Runner, cache: DraftCache, steps: ModelSteps) -> None:
+    def __init__(self, model: Backend, cache: DraftCache, steps: ModelSteps) -> None:
         self._model = model
         self._cache = cache
         self._steps = steps
@@ -38,12 +38,6 @@ class ModelDrafter(Drafter):
     def graph_bytes(self) -> int:
         """Memory of distributions."""
         return self._steps.graph_bytes
-
-    def capture(self) -> None:
-        """The steps in all shapes, and plain passes, which rows with penalties take."""
-        self._steps.capture()
-        if self._model.graph_runner is not None:
-            self._model.graph_runner.capture({captured_width(length) for length in range(1, LEAD + 1)})
 
     def admit(self, row: SequenceState) -> None:
         """Note how much of the prompt the slot still holds from an earlier turn."""
@@ -69,7 +63,7 @@ class ModelDrafter(Drafter):
         tokens, q = self._steps.draft(rows, lead, steps, u)
         for row, gamma in zip(rows, gammas, strict=True):
             self._asked[row.request.request_id] = gamma
-        return Draft(tokens, list(gammas), q)
+        return Draft(tokens, [chain(gamma) for gamma in gammas], q)
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Keep what was accepted: the last drafted token was never fed, so it is not cached even then."""

@@ -8,25 +8,29 @@ draft step costs less by as many tokens as a pass of the draft model accepts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
+from specchat.engine.decoding.tree import BRANCHES, chain
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.to_device import to_device
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.drafters.proposed_tokens import ProposedTokens
 from specchat.engine.drafters.suffix import SuffixDrafter
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
+from specchat.engine.sampling.sampler import standardise
+from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 
 
@@ -62,7 +66,7 @@ class HierarchicalDrafter(Drafter):
 
     def __init__(
         self,
-        model: Runner,
+        model: Backend,
         cache: DraftCache,
         steps: ModelSteps,
         penalties: Penalties,
@@ -75,19 +79,8 @@ class HierarchicalDrafter(Drafter):
         self._penalties = penalties
         self._suffix = suffix
         self._vocabulary = vocabulary
-        self._proposed = ProposedTokens(model.graph_runner, vocabulary)
         self._drafted: dict[str, int] = {}
         """By request: tokens of the draft under judgement."""
-
-    @property
-    def graph_bytes(self) -> int:
-        """Memory of verdicts."""
-        return self._proposed.bytes
-
-    def capture(self) -> None:
-        """The draft model's passes over what may be proposed to it, and its verdicts."""
-        self._model.capture()
-        self._proposed.capture()
 
     def admit(self, row: SequenceState) -> None:
         """A row starts with both."""
@@ -124,7 +117,7 @@ class HierarchicalDrafter(Drafter):
             unfed = 1
         for each in chains:
             self._drafted[each.row.request.request_id] = each.length
-        return Draft([each.tokens for each in chains], list(gammas), q)
+        return Draft([each.tokens for each in chains], [chain(gamma) for gamma in gammas], q)
 
     def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Keep what was accepted; the last drafted token was never fed."""
@@ -159,11 +152,11 @@ class HierarchicalDrafter(Drafter):
         counts = [len(more) for more in proposed]
         width = max(counts)
         padded = to_device([tokens + [0] * (unfed + width - len(tokens)) for tokens in fed], device)
-        slots, lengths = [each.row.slot for each in chains], [len(tokens) for tokens in fed]
-        logits = self._steps.fit(self._model.forward_tapped(padded, slots, starts, None, lengths)[0])[:, unfed - 1 :]
+        slots = [each.row.slot for each in chains]
+        logits = self._steps.fit(self._model.forward(padded, slots, starts))[:, unfed - 1 :]
         logits = self._adjusted(chains, proposed, logits[:, : width + 1])
-        made, weights = self._judge(chains, logits, padded[:, unfed:], counts)
-        judged = made.cpu().tolist()
+        verdict, weights = self._judge(chains, logits, padded[:, unfed:], counts)
+        judged = torch.stack([verdict.end, verdict.last], 1).tolist()
         for place, (each, more, (accepted, last)) in enumerate(zip(chains, proposed, judged, strict=True)):
             first = len(each.tokens)
             each.tokens += [*more[:accepted], last]
@@ -177,13 +170,19 @@ class HierarchicalDrafter(Drafter):
 
     def _judge(
         self, chains: Sequence[_Chain], logits: Tensor, drafted: Tensor, counts: Sequence[int]
-    ) -> tuple[Tensor, Tensor | None]:
-        """As `ProposedTokens.judge`, by the uniforms of where each chain has come to."""
+    ) -> tuple[Verdict, Tensor | None]:
+        """The draft model's verdict on tokens that the text proposes, and its distributions [b, n + 1, V] unless all
+        rows are greedy."""
         firsts = [len(each.tokens) for each in chains]
-        u = np.stack([each.u[first : first + drafted.shape[1]] for each, first in zip(chains, firsts, strict=True)])
+        u = np.zeros((len(chains), drafted.shape[1], BRANCHES))
+        for own, each, first in zip(u, chains, firsts, strict=True):
+            own[:, 0] = each.u[first : first + drafted.shape[1]]
         u_last = np.array([each.u[MAX_GAMMA + first] for each, first in zip(chains, firsts, strict=True)])
-        sampling = [each.row.request.sampling for each in chains]
-        return self._proposed.judge(sampling, logits, drafted, counts, u, u_last)
+        settings = SamplingRows.of([replace(each.row.request.sampling, lenience=1.0) for each in chains], logits.device)
+        mask = TreeMask.of([chain(count) for count in counts], 1 + drafted.shape[1], logits.device)
+        draws = to_device(u, logits.device), to_device(u_last, logits.device)
+        verdict = accept(logits, Drafted(drafted, mask), settings, *draws)
+        return verdict, None if settings.flags.all_greedy else standardise(logits, settings)
 
     def _adjusted(self, chains: Sequence[_Chain], proposed: Sequence[Sequence[int]], logits: Tensor) -> Tensor:
         """Logits [b, n + 1, V] with the bias and penalties of each row."""

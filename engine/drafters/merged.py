@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Offers, join
@@ -46,7 +46,7 @@ class Member:
     cache: DraftCache
     """What it holds of every row."""
     steps: ModelSteps
-    model: Runner
+    model: Backend
 
 
 class MergedDrafter(Drafter):
@@ -81,14 +81,6 @@ class MergedDrafter(Drafter):
     def graph_bytes(self) -> int:
         """Memory of distributions, those of the first draft model not counted again."""
         return sum(member.steps.graph_bytes for member in self._members[1:])
-
-    def capture(self) -> None:
-        """The steps of all but the first draft model, which are captured for its own chains, and what lets one whose
-        draft was refused catch up."""
-        for member in self._members:
-            member.model.capture()
-        for member in self._members[1:]:
-            member.steps.capture()
 
     def admit(self, row: SequenceState) -> None:
         """A row starts with all of them."""
@@ -177,11 +169,9 @@ class MergedDrafter(Drafter):
             merged.append(PrefixTree.of(chains))
         return Draft(
             [each.tokens for each in merged],
-            [len(each.tokens) for each in merged],
+            [each.tree if greedy[i] else each.with_tests(orders[i], first) for i, each in enumerate(merged)],
+            q,
             buckets=[self._graded(each) for each in merged],
-            trees=[each.tree for each in merged],
-            tree_q=q,
-            trials=[None if greedy[i] else each.trials(orders[i], first) for i, each in enumerate(merged)],
             steps=max(positions),
         )
 

@@ -7,31 +7,29 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from specchat.engine.backends.cuda_graphs import GraphRunner
+from specchat.engine.device.graphs import Graphs, Inputs, Signature
 from specchat.engine.device.to_device import to_device
-from specchat.engine.drafters.static_steps import StaticSteps
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampler import draw, most_likely, standardise
-from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
 
 
 class Network(Protocol):
-    """What drafts token by token: a runner of a model, or a table of counts."""
+    """What drafts token by token: the backend of a model, or a table of counts."""
 
     @property
     def device(self) -> torch.device:
         """Where its logits are."""
 
-    @property
-    def graph_runner(self) -> GraphRunner | None:
-        """Passes of fixed shape, on a GPU."""
+    def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Logits [B, T or 1, V] after tokens [B, T], int64, or after the last of them."""
 
-    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Logits [B, T or 1, V] behind tokens [B, T], int64, or behind the last of them."""
+    def graphs(self, most: int) -> Graphs:
+        """Captured functions on its device."""
 
 
 class ModelSteps:
@@ -41,29 +39,21 @@ class ModelSteps:
         network: draft steps are passes of it.
         penalties: shared with the target, so that p and q know the same context.
         vocabulary: V, the size of the target's distributions; what the network has beyond it is never drafted.
-        lead: tokens fed in the first step, where a row has as many.
     """
 
-    def __init__(self, network: Network, penalties: Penalties, vocabulary: int, lead: int) -> None:
+    def __init__(self, network: Network, penalties: Penalties, vocabulary: int) -> None:
         self._network = network
         self._device = network.device
         self._penalties = penalties
         self._vocabulary = vocabulary
-        self._lead = lead
-        self._static: StaticSteps | None = None
-        if network.graph_runner is not None:
-            self._static = StaticSteps(network.graph_runner, self.fit, vocabulary, lead)
+        self._graphs = network.graphs(128)
 
     @property
     def graph_bytes(self) -> int:
         """Memory of distributions, on a GPU."""
-        return self._static.bytes if self._static else 0
+        return self._graphs.bytes
 
-    def capture(self) -> None:
-        """On a GPU, capture all shapes."""
-        if self._static:
-            self._static.capture()
-
+    @torch.inference_mode()
     def draft(
         self, rows: Sequence[SequenceState], lead: int, steps: int, u: NDArray[np.float64]
     ) -> tuple[Tensor, Tensor | None]:
@@ -71,25 +61,11 @@ class ModelSteps:
 
         Args:
             rows: B, of which all but the last `lead` tokens are cached.
-            lead: tokens fed in the first step, fewer than usual where a row has no more.
+            lead: tokens fed in the first step.
             steps: at least 1.
             u: [B, steps], uniforms.
         """
-        plain = not any(row.request.sampling.adjusts for row in rows)
-        if self._static is not None and plain and lead == self._lead:
-            return self._static.draft(rows, steps, u)
-        return self._draft(rows, lead, steps, to_device(u, self._device))
-
-    @torch.inference_mode()
-    def behind_last(self, rows: Sequence[SequenceState], lead: int) -> Tensor:
-        """Logits [B, V] of what follows each row's last token, of which all but the last `lead` tokens are cached."""
-        fed = to_device([row.tokens[-lead:] for row in rows], self._device)
-        starts = [len(row.tokens) - lead for row in rows]
-        return self.fit(self._network.forward(fed, [row.slot for row in rows], starts)[:, -1])
-
-    @torch.inference_mode()
-    def _draft(self, rows: Sequence[SequenceState], lead: int, steps: int, u: Tensor) -> tuple[Tensor, Tensor | None]:
-        settings = SamplingRows.of([row.request.sampling for row in rows], self._device)
+        sampling = [row.request.sampling for row in rows]
         slots = [row.slot for row in rows]
         starts = [len(row.tokens) - lead for row in rows]
         fed = to_device([row.tokens[-lead:] for row in rows], self._device)
@@ -100,16 +76,43 @@ class ModelSteps:
             logits = self.fit(self._network.forward(fed, slots, starts)[:, -1:])
             if adjustment is not None:
                 logits = adjustment.apply(logits, tokens, first=step)
-            if settings.flags.all_greedy:
-                token = most_likely(logits)[:, 0]
-            else:
-                q = standardise(logits, settings)[:, 0]
+            token, q = self._choose(logits, SamplingFlags.of(sampling).strict, setting_numbers(sampling), u[:, step])
+            if q is not None:
                 distributions.append(q)
-                token = draw(q, u[:, step])
             starts = [start + fed.shape[1] for start in starts]
             fed = token[:, None]
             tokens = torch.cat([tokens, fed], dim=1)
         return tokens, torch.stack(distributions, 1) if distributions else None
+
+    def _choose(
+        self, logits: Tensor, flags: SamplingFlags, settings: NDArray[np.float64], u: NDArray[np.float64]
+    ) -> tuple[Tensor, Tensor | None]:
+        """The next tokens [B] from logits [B, 1, V], and the distributions [B, V] that they were drawn from."""
+        if flags.all_greedy:
+            return most_likely(logits)[:, 0], None
+        rows = self._graphs.count(len(logits))
+        flags = flags.coarse(rows) if self._graphs.enabled else flags
+
+        def run(inputs: Inputs) -> list[Tensor]:
+            q = standardise(inputs["logits"], SamplingRows.from_numbers(inputs["settings"], flags))[:, 0]
+            return [draw(q, inputs["u"]), q]
+
+        def signature() -> Signature:
+            shape = rows, 1, self._vocabulary
+            return Signature({}, {"settings": (rows, NUMBERS), "u": (rows,)}, {"logits": (shape, torch.float32)})
+
+        numbers: dict[str, ArrayLike] = {"settings": settings, "u": u}
+        token, q = self._graphs.call((rows, flags), run, signature, numbers, {"logits": logits})
+        if self._graphs.enabled:  # the next step overwrites them
+            token, q = token[: len(logits)].clone(), q[: len(logits)].clone()
+        return token, q
+
+    @torch.inference_mode()
+    def behind_last(self, rows: Sequence[SequenceState], lead: int) -> Tensor:
+        """Logits [B, V] of what follows each row's last token, of which all but the last `lead` tokens are cached."""
+        fed = to_device([row.tokens[-lead:] for row in rows], self._device)
+        starts = [len(row.tokens) - lead for row in rows]
+        return self.fit(self._network.forward(fed, [row.slot for row in rows], starts)[:, -1])
 
     def fit(self, logits: Tensor) -> Tensor:
         """Logits over the target's vocabulary: padding tails differ between models of one family.

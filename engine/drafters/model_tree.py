@@ -14,8 +14,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.quantized_runner import QuantizedRunner
-from specchat.engine.backends.runner import Runner
+from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Offers, Support, join
@@ -53,7 +53,7 @@ class ModelTreeDrafter(Drafter):
 
     def __init__(
         self,
-        model: Runner,
+        model: Backend,
         cache: DraftCache,
         steps: ModelSteps,
         chains: ModelDrafter,
@@ -67,7 +67,7 @@ class ModelTreeDrafter(Drafter):
         self._chains = chains
         self._support = support
         self._branches = branches
-        self._draw = by_kernels if isinstance(model, QuantizedRunner) else by_torch
+        self._draw = by_kernels if isinstance(model, PackedBackend) else by_torch
         self._drafted: dict[str, Growth] = {}
         """By request: the tree under judgement."""
 

@@ -23,4 +23,4 @@ class NoDrafter(Drafter):
         budgets: Sequence[Budget | None] = (),  # noqa: ARG002
     ) -> Draft:
         """No tokens."""
-        return Draft([[] for _ in rows], [0] * len(rows))
+        return Draft.of_chains([[] for _ in rows])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specchat.engine.decoding.tree import Tree
-from specchat.engine.decoding.trials import Trials
+from specchat.engine.decoding.tree import Candidate, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +45,18 @@ class PrefixTree:
                 owners[node - 1] = number
         return owners
 
-    def trials(self, orders: Sequence[Sequence[int]], first: Sequence[int]) -> Trials:
-        """The trials of the chains' tokens.
+    def with_tests(self, orders: Sequence[Sequence[int]], first: Sequence[int]) -> Tree:
+        """The tree with one candidate for each chain that has a token at a position.
 
         Args:
             orders: by position, the chains in the order in which their tokens are tried there.
             first: by chain, where the distributions have that of its first token; those of further ones follow.
         """
-        children: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
-        sources: list[list[int]] = [[] for _ in children]
+        tests: list[list[Candidate]] = [[] for _ in range(len(self.tokens) + 1)]
         for place, order in enumerate(orders):
             for number in order:
                 path = self.paths[number]
                 if place < len(path):
                     parent = path[place - 1] if place else 0
-                    children[parent].append(path[place])
-                    sources[parent].append(first[number] + place)
-        return Trials(tuple(map(tuple, children)), tuple(map(tuple, sources)))
+                    tests[parent].append(Candidate(path[place], first[number] + place))
+        return Tree(self.tree.parents, tuple(map(tuple, tests)))

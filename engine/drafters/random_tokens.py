@@ -13,6 +13,7 @@ import torch
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
+from specchat.engine.decoding.tree import chain
 from specchat.engine.device.to_device import to_device
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import one_hot
@@ -45,9 +46,9 @@ class RandomDrafter(Drafter):
         tokens = to_device((u * self._vocabulary).astype("int64"), self._device)
         greedy = [row.request.sampling.greedy for row in rows]
         if all(greedy):
-            return Draft(tokens, list(gammas))
+            return Draft(tokens, [chain(gamma) for gamma in gammas])
         q = torch.full((len(rows), steps, self._vocabulary), 1 / self._vocabulary, device=self._device)
         if any(greedy):
             certain = to_device(greedy, self._device)[:, None, None]
             q = torch.where(certain, one_hot(tokens, self._vocabulary), q)
-        return Draft(tokens, list(gammas), q)
+        return Draft(tokens, [chain(gamma) for gamma in gammas], q)

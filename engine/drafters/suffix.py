@@ -80,7 +80,7 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
                 self._from_others.discard(row.request.request_id)
                 drafts.append(self._continuation(self.text(row), gamma))
         tokens = [tokens for tokens, _ in drafts]
-        return Draft(tokens, [len(each) for each in tokens], buckets=[buckets for _, buckets in drafts])
+        return Draft.of_chains(tokens, [buckets for _, buckets in drafts])
 
     def has_long_match(self, row: SequenceState) -> bool:
         """Whether its draft starts with a match that is nearly always right."""

@@ -91,4 +91,4 @@ class ChainTextDrafter(TextDrafter[Chains]):
         """What the predictor of each row expects."""
         found = [self.text(row).predict(gamma) for row, gamma in zip(rows, gammas, strict=True)]
         tokens = [tokens for tokens, _ in found]
-        return Draft(tokens, [len(each) for each in tokens], buckets=[buckets for _, buckets in found])
+        return Draft.of_chains(tokens, [buckets for _, buckets in found])

@@ -97,7 +97,7 @@ class SampledVerdict:
 def judge(
     rows: Sequence[SampledRow], vocabulary: int, support: tuple[Tensor, Tensor] | None, threads: int
 ) -> list[SampledVerdict]:
-    """Judge the drafts of rows (`engine.decoding.verify.tree_acceptance` and `chain_acceptance`).
+    """Judge the drafts of rows (`engine.decoding.acceptance`).
 
     Args:
         rows: those with q drew from the same tokens.

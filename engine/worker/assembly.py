@@ -11,11 +11,10 @@ from pathlib import Path
 import torch
 
 from specchat.engine.backends.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
-from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderRunner
-from specchat.engine.backends.runner import Runner
+from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderBackend
 from specchat.engine.config import EngineConfig
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.verify.verifier import Verifier
 from specchat.engine.drafters.combined import CombinedDrafter
 from specchat.engine.drafters.copying import CopyDrafter
 from specchat.engine.drafters.datastore import Datastore
@@ -36,7 +35,6 @@ from specchat.engine.models.load import pick_device
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.worker.model_drafters import drafters_of
 from specchat.engine.worker.model_notices import INEXACT, notices_of
 from specchat.engine.worker.obtain import Model, Obtained, make_runner, obtain_model
@@ -52,8 +50,8 @@ class Assembly:
     """Everything that rounds are run with."""
 
     model: Model
-    target: Runner
-    draft_runners: tuple[Runner, ...]
+    target: Backend
+    draft_runners: tuple[Backend, ...]
     """The passes of each draft model."""
     drafts: tuple[Model, ...]
     """Draft models, none or one, or several that are merged."""
@@ -61,7 +59,6 @@ class Assembly:
     tables: LoadedTables | None
     drafters: dict[str, Drafter]
     """By name, best first."""
-    verifier: Verifier
     weight_bytes: int
     cache_bytes: int
     score_bytes: int
@@ -78,9 +75,8 @@ class Assembly:
     @property
     def graph_bytes(self) -> int:
         """Memory that CUDA graphs read and write beside the caches: logits, distributions."""
-        runners = (each.graph_runner for each in (self.target, *self.draft_runners))
         drafters = sum(drafter.graph_bytes for drafter in self.drafters.values())
-        return self.verifier.bytes + drafters + sum(runner.bytes for runner in runners if runner)
+        return drafters + sum(backend.graph_bytes for backend in (self.target, *self.draft_runners))
 
     @property
     def rounds_by_width(self) -> bool:
@@ -217,7 +213,7 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     target = make_runner(model, slots, context, _OVERHANG, head.head.taps if head else (), exact=config.exact)
     cached = tuple(make_runner(draft, slots, context, _OVERHANG) for draft in drafts)
     exact = check_batch_invariance(target) if config.exact else None
-    penalties = Penalties(target.cache.slots, context, target.device)
+    penalties = target.penalties
     never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
     datastore = Datastore()
     suffix = SuffixDrafter(model.eos_ids, never, datastore)
@@ -227,7 +223,7 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     cache_bytes = sum(_cache_bytes(runner) for runner in (target, *cached))
     score_bytes = table_bytes = 0
     if head is not None:
-        drafter = HeadDrafter(head.head, head.vocabulary, target, penalties, branches=target.branches)
+        drafter = HeadDrafter(head.head, head.vocabulary, target, penalties, branches=target.capabilities.trees)
         with_head = [CombinedDrafter(drafter, suffix, target.device), drafter]
         drafters = [*with_head, *drafters]
         cache_bytes += drafter.bytes
@@ -249,7 +245,6 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
         head=head,
         tables=parts.tables,
         drafters={drafter.name: drafter for drafter in drafters},
-        verifier=Verifier(target, penalties),
         weight_bytes=sum(part.weight_bytes for part in (model, *drafts, head) if part) + table_bytes,
         cache_bytes=cache_bytes,
         score_bytes=score_bytes,
@@ -264,9 +259,9 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
     )
 
 
-def _cache_bytes(runner: Runner) -> int:
+def _cache_bytes(runner: Backend) -> int:
     """Memory of its cache, and of what it keeps of sources."""
-    return runner.cache.bytes + (runner.source_bytes if isinstance(runner, EncoderDecoderRunner) else 0)
+    return runner.cache.bytes + (runner.source_bytes if isinstance(runner, EncoderDecoderBackend) else 0)
 
 
 def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:

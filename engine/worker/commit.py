@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from specchat.engine.decoding.verify.outcome import Outcome
-from specchat.engine.decoding.verify.top_logprobs import unpack
+from specchat.engine.decoding.outcome import Outcome
+from specchat.engine.decoding.top_logprobs import unpack
 from specchat.engine.events import FinishReason
 from specchat.engine.round import Detail, Fate, Proposer, Refused, Round
 from specchat.engine.sequence.sequence import SequenceState

@@ -6,25 +6,23 @@ from collections.abc import Sequence
 
 import torch
 
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.proposal import Support
-from specchat.engine.drafters.draft_cache import LEAD, DraftCache
+from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.draft_model import ModelDrafter
 from specchat.engine.drafters.hierarchical import HierarchicalDrafter
 from specchat.engine.drafters.merged import Member, MergedDrafter
-from specchat.engine.drafters.model_fixed_tree import FixedTreeDrafter
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.model_tree import ModelTreeDrafter
-from specchat.engine.drafters.static_trees import StaticTrees
 from specchat.engine.drafters.suffix import SuffixDrafter
 from specchat.engine.sampling.penalties import Penalties
 
 
 def drafters_of(
-    drafts: Sequence[Runner],
+    drafts: Sequence[Backend],
     names: Sequence[str],
-    target: Runner,
+    target: Backend,
     penalties: Penalties,
     suffix: SuffixDrafter,
     chunk: int,
@@ -42,19 +40,14 @@ def drafters_of(
         chunk: prompt tokens that a draft model reads in one pass.
     """
     members = [
-        Member(name, DraftCache(draft, chunk), ModelSteps(draft, penalties, target.vocabulary, LEAD), draft)
+        Member(name, DraftCache(draft, chunk), ModelSteps(draft, penalties, target.vocabulary), draft)
         for name, draft in zip(told_apart(names), drafts, strict=True)
     ]
     draft, cache, steps = drafts[0], members[0].cache, members[0].steps
-    chains, branches = ModelDrafter(draft, cache, steps), target.branches
+    chains, branches = ModelDrafter(draft, cache, steps), target.capabilities.trees
     support = Support.of(torch.arange(target.vocabulary, device=target.device), target.vocabulary)
     merged = [MergedDrafter(members, chains, draft.device, branches=branches)] if len(members) > 1 else []
     trees: Drafter = ModelTreeDrafter(draft, cache, steps, chains, support, branches=branches)
-    if draft.graph_runner is not None:
-        levels = StaticTrees(draft.graph_runner, steps.fit, target.vocabulary)
-        trees = FixedTreeDrafter(cache, levels, chains, support, draft.device, branches=branches)
-    elif draft.device.type != "cpu":  # encoder-decoders, which have no graphs: what else there is works on the host
-        return [chains]
     sped_up = HierarchicalDrafter(draft, cache, steps, penalties, suffix, target.vocabulary)
     return [*merged, chains, trees, sped_up]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.worker.obtain import Model
 
 INEXACT = (
@@ -18,7 +18,7 @@ UNREPEATABLE = (
 
 
 def notices_of(
-    model: Model, target: Runner, drafts: Sequence[Model], runners: Sequence[Runner], reduced: tuple[int, int] | None
+    model: Model, target: Backend, drafts: Sequence[Model], runners: Sequence[Backend], reduced: tuple[int, int] | None
 ) -> list[str]:
     """What there is to say of a target and its draft models.
 
@@ -44,7 +44,7 @@ def notices_of(
     return [*notices, *(notice for name, passes in named for notice in _long_factors(name, passes))]
 
 
-def _long_factors(name: str, runner: Runner) -> list[str]:
+def _long_factors(name: str, runner: Backend) -> list[str]:
     if runner.short_context is None:
         return []
     return [

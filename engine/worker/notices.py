@@ -31,16 +31,16 @@ class Notices:
                 self._told.add(text)
                 self._outbox.put(Notice(None, text, self._clock()))
 
-    def tell_hindrances(self) -> None:
+    def tell_performance_warnings(self) -> None:
         """Say what keeps passes from being fast: a shape may be met late."""
-        self.tell(hindrances(self._made))
+        self.tell(performance_warnings(self._made))
 
 
-def hindrances(made: Assembly) -> list[str]:
+def performance_warnings(made: Assembly) -> list[str]:
     """What has kept the models from being as fast as they could be here, a sentence each."""
     models, runners = (made.model, *made.drafts), (made.target, *made.draft_runners)
     return [
-        f"{model.name}: {hindrance}: it runs slower than it could"
+        f"{model.name}: {warning}: it runs slower than it could"
         for model, passes in zip(models, runners, strict=True)
-        for hindrance in passes.hindrances
+        for warning in passes.performance_warnings
     ]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderRunner
-from specchat.engine.backends.quantized_runner import QuantizedRunner
-from specchat.engine.backends.runner import Runner
+from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderBackend
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.config import EngineConfig
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import KernelError, library, missing
 from specchat.engine.models.decoder_description import OtherFamilyError
@@ -75,21 +75,23 @@ def obtain_model(
 
 def make_runner(
     model: Model, slots: int, context: int, overhang: int, taps: Sequence[int] = (), *, exact: bool = False
-) -> Runner:
+) -> Backend:
     """A model with a cache of its own.
 
     Raises:
         EngineError: the cache does not fit into memory, or the model cannot be exact.
     """
     if isinstance(model, PackedModel):
-        return QuantizedRunner(model, slots, context, overhang, taps)
+        return PackedBackend(model, slots, context, overhang, taps)
     if model.start is not None:
         if exact:
             raise EngineError(f"exact mode is for models that continue text, not for {model.name}: do without it")
-        return EncoderDecoderRunner(model.model, slots, context, overhang)
-    from specchat.engine.backends.model_runner import ModelRunner  # with transformers' modelling code: seconds
+        return EncoderDecoderBackend(model.model, slots, context, overhang)
+    from specchat.engine.backends.transformers_backend import (
+        TransformersBackend,  # with transformers' modelling code: seconds
+    )
 
-    return ModelRunner(model.model, slots, context, overhang, taps, exact=exact)
+    return TransformersBackend(model.model, slots, context, overhang, taps, exact=exact)
 
 
 def _quantized_network(

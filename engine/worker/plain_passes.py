@@ -10,15 +10,9 @@ from statistics import median
 
 import torch
 
-from specchat.engine.backends.quantized_runner import QuantizedRunner
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import merge
-from specchat.engine.decoding.tree import chain
-from specchat.engine.decoding.verify.on_host import verify_on_host
-from specchat.engine.decoding.verify.outcome import to_host
-from specchat.engine.decoding.verify.verifier import Verifier
 from specchat.engine.device.stopwatch import Stopwatch
-from specchat.engine.device.to_device import to_device
 from specchat.engine.sequence.sequence import SequenceState
 
 WARM_UP_PASSES = 5
@@ -35,7 +29,7 @@ _RECENT = 5
 """Plain passes whose median says what one takes."""
 
 
-def time_warm_passes(target: Runner) -> tuple[float, ...]:
+def time_warm_passes(target: Backend) -> tuple[float, ...]:
     """Seconds of passes over one token of one row, of a target that is warm."""
     token, times = torch.zeros(1, 1, dtype=torch.long, device=target.device), []
     for _ in range(WARM_UP_PASSES):
@@ -45,13 +39,13 @@ def time_warm_passes(target: Runner) -> tuple[float, ...]:
     return tuple(times)
 
 
-def time_wider_passes(target: QuantizedRunner) -> list[tuple[int, float]]:
+def time_wider_passes(target: Backend) -> list[tuple[int, float]]:
     """Widths and seconds of passes over one row, of a target that is warm and has no row."""
     found = []
     for width in (width for width in TIMED_WIDTHS if width <= target.context):
         for _ in range(_TIMED):
             started = time.perf_counter()
-            target.score([[0] * width], [0], [0], [chain(width - 1)], likeliest=1)
+            target.forward(torch.zeros(1, width, dtype=torch.long), [0], [0])
             found.append((width, time.perf_counter() - started))
     return found
 
@@ -88,12 +82,10 @@ class PlainPasses:
 
     Args:
         target: runner of the target model.
-        verifier: judges drafts.
     """
 
-    def __init__(self, target: Runner, verifier: Verifier) -> None:
+    def __init__(self, target: Backend) -> None:
         self._target = target
-        self._verifier = verifier
         self._known: dict[int, _Known] = {}
 
     def measure(self, rows: Sequence[SequenceState]) -> float:
@@ -115,17 +107,10 @@ class PlainPasses:
         else:
             known.work_s += seconds
 
-    @torch.inference_mode()
     def _run(self, rows: Sequence[SequenceState]) -> float:
-        device = self._target.device
-        watch = Stopwatch(device)
-        proposal = merge([], len(rows), device)
-        if isinstance(self._target, QuantizedRunner):
-            verify_on_host(self._target, rows, proposal, [0] * len(rows), self._verifier)
-            watch.mark()
-            return watch.seconds()[0]
-        last = to_device([[row.tokens[-1]] for row in rows], device)
-        logits = self._target.forward(last, [row.slot for row in rows], [row.cached for row in rows])
-        to_host(self._verifier.judge(rows, logits, proposal, [0] * len(rows)), len(rows))
+        watch = Stopwatch(self._target.device)
+        proposal = merge([], len(rows), self._target.device)
+        scores = self._target.score(rows, proposal)
+        self._target.accept(rows, proposal, scores, [0] * len(rows)).outcomes()
         watch.mark()
         return watch.seconds()[0]

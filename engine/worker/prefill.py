@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderRunner
-from specchat.engine.backends.quantized_runner import QuantizedRunner
-from specchat.engine.backends.runner import Runner
 from specchat.engine.commands import Submit
 from specchat.engine.config import EngineConfig
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.to_device import to_device
 from specchat.engine.events import Prefilled
@@ -34,7 +32,7 @@ class Prefill:
         config: EngineConfig,
         scheduler: Scheduler[Submit],
         planner: Planner,
-        target: Runner,
+        target: Backend,
         faults: Faults,
         clock: Callable[[], float],
     ) -> None:
@@ -44,7 +42,7 @@ class Prefill:
         self._target = target
         self._faults = faults
         self._clock = clock
-        self._ragged = isinstance(target, QuantizedRunner)
+        self._ragged = target.capabilities.ragged
 
     def is_ready(self, row: SequenceState) -> bool:
         """Whether target and drafter have read what they need for the row's next round."""
@@ -99,9 +97,8 @@ class Prefill:
 
     def _encode(self, row: SequenceState) -> None:
         """The source of an encoder-decoder, in one pass."""
-        assert isinstance(self._target, EncoderDecoderRunner)
         started = self._clock()
-        self._target.encode(row.slot, row.source)
+        self._target.encode(row.slot, row.source)  # type: ignore[attr-defined]
         row.encoded, now = True, self._clock()
         self._tell(row, now - started, now)
 

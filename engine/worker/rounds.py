@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.round import Timing, run_round
-from specchat.engine.decoding.verify.outcome import Outcome
 from specchat.engine.events import FinishReason
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.assembly import Assembly
@@ -55,7 +55,7 @@ class Rounds:
 
     def _verify(self, rows: Sequence[SequenceState]) -> None:
         plain_s = self._plain_passes.measure(rows) if self._plain_passes else 0.0
-        plan, outcomes, timing = run_round(self._made.target, rows, self._planner, self._made.verifier)
+        plan, outcomes, timing = run_round(self._made.target, rows, self._planner)
         self._planner.learn(rows, plan, outcomes, timing.draft, timing.verify)
         if plain_s:
             self._planner.learn_plain(len(rows), plain_s)
@@ -63,7 +63,7 @@ class Rounds:
             plain = not any(plan.proposal.lengths)
             self._plain_passes.learn(len(rows), plain, timing.verify, timing.draft + timing.verify + _rest(timing))
         self._faults.passed()
-        self._notices.tell_hindrances()
+        self._notices.tell_performance_warnings()
         for row, outcome in zip(rows, outcomes, strict=True):
             try:
                 self._conclude(row, outcome, timing, len(rows), plain_s)

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import torch
 
-from specchat.engine.backends.quantized_runner import QuantizedRunner
 from specchat.engine.commands import (
     Adjust,
     Borrow,
@@ -142,7 +141,7 @@ class Worker:
         )
         for text in made.notices:
             self._outbox.put(Notice(None, text, self._clock()))
-        self._notices.tell_hindrances()
+        self._notices.tell_performance_warnings()
         return made
 
     def _put_to_work(self, made: Assembly) -> None:
@@ -151,14 +150,14 @@ class Worker:
         self._made, self._target = made, made.target
         self._notices = Notices(made, self._outbox, clock)
         self._planner = Planner(made.drafters, made.target, self._drop_drafter)
-        if isinstance(made.target, QuantizedRunner):
+        if made.target.capabilities.ragged:
             self._planner.learn_costs(time_wider_passes(made.target))
         self._scheduler = self._make_scheduler(made)
         self._requests = OpenRequests(self._scheduler, self._planner, self._config.queue, clock, self._on_end)
         self._admission = Admission(made, self._scheduler, self._planner, self._requests, self._notices, clock)
         faults = Faults(self._requests)
         self._prefill = Prefill(self._config, self._scheduler, self._planner, made.target, faults, clock)
-        plain_passes = PlainPasses(made.target, made.verifier) if self.times_plain_passes else None
+        plain_passes = PlainPasses(made.target) if self.times_plain_passes else None
         self._rounds = Rounds(made, self._planner, plain_passes, self._requests, faults, self._notices, clock)
         self._side_work = SideWork(made, self._scheduler)
         self._loaded = True

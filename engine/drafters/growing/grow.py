@@ -98,11 +98,11 @@ def grow(
     tokens = [each for each, _, _ in whole]
     draft = Draft(
         tokens,
-        [len(each) for each in tokens],
-        buckets=[buckets for _, buckets, _ in whole],
-        trees=[tree for _, _, tree in whole],
-        tree_q=q,
-        support=support,
-        steps=steps,
+        [tree for _, _, tree in whole],
+        q,
+        support,
+        None if q is None else drawn,
+        [buckets for _, buckets, _ in whole],
+        steps,
     )
     return draft, growths

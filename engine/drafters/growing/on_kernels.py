@@ -48,14 +48,12 @@ def grow_on_kernels(asked: Sequence[Asked], begins: Sequence[int], layer: Growin
         q = q[:, : max(max(tree.parents, default=-1) for tree in found) + 1]
     return Draft(
         [tree.tokens for tree in found],
-        [len(tree.tokens) for tree in found],
-        buckets=[
-            [grade + GRADES for grade in tree.grades] if drawn[i] else tree.grades for i, tree in enumerate(found)
-        ],
-        trees=[tree_from(tuple(tree.parents)) for tree in found],
-        tree_q=q,
-        support=support,
-        steps=steps,
+        [tree_from(tuple(tree.parents)) for tree in found],
+        q,
+        support,
+        None if q is None else drawn,
+        [[grade + GRADES for grade in tree.grades] if drawn[i] else tree.grades for i, tree in enumerate(found)],
+        steps,
     )
 
 

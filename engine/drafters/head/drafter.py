@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Offers, Support, join
@@ -19,11 +19,11 @@ from specchat.engine.drafters.fixed_trees import BUCKETS, LATER, may_branch, off
 from specchat.engine.drafters.growing.grow import Asked
 from specchat.engine.drafters.growing.growth import EXPECTED, GRADES
 from specchat.engine.drafters.growing.on_kernels import grow_on_kernels
+from specchat.engine.drafters.head.captured_steps import MOST_SHAPES, CapturedSteps
 from specchat.engine.drafters.head.layers import Head, layer_of
 from specchat.engine.drafters.head.medusa import MedusaLayer
 from specchat.engine.drafters.head.memory import HeadMemory
 from specchat.engine.drafters.head.packed_layer import PackedLayer
-from specchat.engine.drafters.head.static_steps import StaticSteps
 from specchat.engine.drafters.head.steps import DraftSteps, Extend, levels_of
 from specchat.engine.drafters.head.torch_layer import TorchLayer
 from specchat.engine.request import DEFAULT_GAMMA
@@ -62,7 +62,7 @@ class HeadDrafter(Drafter):
         self,
         head: Head,
         vocabulary: Tensor,
-        target: Runner,
+        target: Backend,
         penalties: Penalties,
         *,
         branches: bool = True,
@@ -76,13 +76,13 @@ class HeadDrafter(Drafter):
         if self._device.type == "cpu":
             self.steady = _STEADY.depth
         self._memory = HeadMemory(self._layer, target.cache.slots)
-        self._static: StaticSteps | None = None
+        self._static: CapturedSteps | None = None
         if isinstance(self._layer, PackedLayer):
             self.buckets, self.later, self.expected = range(2 * GRADES), (), EXPECTED
             self.steady = DEFAULT_GAMMA
-        elif isinstance(self._layer, TorchLayer | MedusaLayer) and target.graph_runner is not None:
-            pool = target.graph_runner.pool
-            self._static = StaticSteps(self._steps, self._memory, self._layer, pool, target.cache.slots)
+        elif isinstance(self._layer, TorchLayer | MedusaLayer) and target.capabilities.captured:
+            graphs = target.graphs(MOST_SHAPES)
+            self._static = CapturedSteps(self._steps, self._memory, self._layer, graphs)
 
     @property
     def bytes(self) -> int:
@@ -138,7 +138,7 @@ class HeadDrafter(Drafter):
     ) -> Draft:
         """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly."""
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
-            return Draft([[] for _ in rows], [0] * len(rows), None, [[] for _ in rows])
+            return Draft.of_chains([[] for _ in rows], [[] for _ in rows])
         gammas = [min(gamma, self._layer.deepest) for gamma in gammas]
         if all(self.grows(row) for row in rows):
             return self._grow(rows, gammas, budgets or [None] * len(rows))
@@ -192,7 +192,7 @@ class HeadDrafter(Drafter):
             scores = self._memory.read(rows)
             tokens, q = self._steps.tree(tree, levels, scores, self._extend(rows, tree), settings, draws)
         buckets, count = list(offer(tree)[0]), len(rows)
-        return Draft(tokens, [len(tree)] * count, None, [buckets] * count, [tree] * count, q, self.support)
+        return Draft(tokens, [tree] * count, q, self.support, None, [buckets] * count)
 
     def _chain(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
         """One token for each position, `max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
@@ -203,7 +203,9 @@ class HeadDrafter(Drafter):
             settings, draws = self._settings(rows), to_device(u, self._device)
             scores = self._memory.read(rows)
             tokens, q = self._steps.chain(steps, scores, self._extend(rows, chain(steps)), settings, draws, adjustment)
-        return Draft(tokens, list(gammas), q, [list(offer(chain(gamma))[0]) for gamma in gammas])
+        return Draft(
+            tokens, [chain(gamma) for gamma in gammas], q, buckets=[list(offer(chain(gamma))[0]) for gamma in gammas]
+        )
 
     def _settings(self, rows: Sequence[SequenceState]) -> SamplingRows:
         return SamplingRows.of([row.request.sampling for row in rows], self._device)

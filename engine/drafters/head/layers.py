@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from specchat.engine.backends.quantized_runner import QuantizedRunner
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.eagle import EagleHead
 from specchat.engine.drafters.head.layer import HeadLayer
 from specchat.engine.drafters.head.medusa import MedusaHeads, MedusaLayer
@@ -22,7 +21,7 @@ _LONGEST_LOOK = 2048
 """Places that a published head looks back: as far as their authors train them."""
 
 
-def layer_of(head: Head, vocabulary: Tensor, target: Runner) -> tuple[HeadLayer, int]:
+def layer_of(head: Head, vocabulary: Tensor, target: Backend) -> tuple[HeadLayer, int]:
     """The head beside a target, and the bytes of what scores its vocabulary, where that is not a part of the head.
 
     Args:
@@ -40,28 +39,28 @@ def layer_of(head: Head, vocabulary: Tensor, target: Runner) -> tuple[HeadLayer,
         embed = head.embed_tokens or target.embedding_rows
         return TorchLayer(head, lambda outcome: scores_of(head.scored(outcome)), embed, slots, columns, window), size
     scores, size = _target_output(target, vocabulary, _codes(head.fuse))
-    if isinstance(target, QuantizedRunner) and isinstance(scores, QuantizedLinear) and can_be_packed(head):
+    if target.capabilities.packed and isinstance(scores, QuantizedLinear) and can_be_packed(head):
         return PackedLayer(head, scores.matrix, target.embedding, slots, columns), size
     return TorchLayer(head, scores, target.embedding_rows, slots, columns), size
 
 
-def _shared_output(heads: MedusaHeads, vocabulary: Tensor, target: Runner) -> tuple[nn.Module | None, int]:
+def _shared_output(heads: MedusaHeads, vocabulary: Tensor, target: Backend) -> tuple[nn.Module | None, int]:
     """The target's output layer, and the bytes of it; None where each head has its own."""
     if not heads.shared:
         return None, 0
     return _target_output(target, vocabulary, next((codes for codes in map(_codes, heads.modules()) if codes), None))
 
 
-def _output(head: EagleHead, vocabulary: Tensor, target: Runner) -> tuple[nn.Module, int]:
+def _output(head: EagleHead, vocabulary: Tensor, target: Backend) -> tuple[nn.Module, int]:
     """Its own output layer; else the target's, and the bytes of it."""
     if head.lm_head is not None:
         return head.lm_head, 0
     return _target_output(target, vocabulary, _codes(head.layer.mlp["up_proj"]))
 
 
-def _target_output(target: Runner, vocabulary: Tensor, codes: str | None) -> tuple[nn.Module, int]:
+def _target_output(target: Backend, vocabulary: Tensor, codes: str | None) -> tuple[nn.Module, int]:
     """The target's output layer for these tokens, and its bytes: in codes like the head's, or its own if no longer."""
-    part = target.output_part(vocabulary) if isinstance(target, QuantizedRunner) else None
+    part = target.output_part(vocabulary) if target.capabilities.packed else None
     if part is None or (codes == "q4" and part.format not in _FOUR_BITS):
         return score_layer(target.output_rows(vocabulary), codes)
     return score_layer(part, codes)

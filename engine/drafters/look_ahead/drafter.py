@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
@@ -38,7 +38,7 @@ class LookAheadDrafter(Drafter):
 
     name = "pass"
 
-    def __init__(self, embeddings: Tensor, target: Runner, penalties: Penalties) -> None:
+    def __init__(self, embeddings: Tensor, target: Backend, penalties: Penalties) -> None:
         self._embeddings = embeddings.to(target.device)
         self._device = target.device
         self._penalties = penalties

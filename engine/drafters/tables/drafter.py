@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from torch import Tensor
-
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
+from specchat.engine.decoding.tree import chain
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.tables.counts import Counts
 from specchat.engine.drafters.tables.networks import BigramNetwork, UnigramNetwork
-from specchat.engine.drafters.tables.static_chains import StaticChains
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
@@ -31,7 +29,6 @@ class TableDrafter(Drafter):
         penalties: shared with the target, so that p and q know the same context.
         vocabulary: V, the size of the target's distributions.
         ends: tokens behind which a greedy row drafts nothing: the reply would be over.
-        static: the steps as CUDA graphs, on a GPU.
     """
 
     def __init__(
@@ -41,25 +38,13 @@ class TableDrafter(Drafter):
         penalties: Penalties,
         vocabulary: int,
         ends: Collection[int],
-        static: StaticChains | None = None,
     ) -> None:
         self.name = name
         self.bytes = network.bytes
         """Memory of the table."""
         self._likeliest = network.likeliest
-        self._steps = ModelSteps(network, penalties, vocabulary, lead=1)
+        self._steps = ModelSteps(network, penalties, vocabulary)
         self._ends = ends
-        self._static = static
-
-    @property
-    def graph_bytes(self) -> int:
-        """Memory of distributions."""
-        return self._static.bytes if self._static else 0
-
-    def capture(self) -> None:
-        """Drawing a token, for all numbers of rows."""
-        if self._static:
-            self._static.capture()
 
     def propose(
         self,
@@ -71,15 +56,11 @@ class TableDrafter(Drafter):
         plain = not any(row.request.sampling.adjusts for row in rows)
         if plain and all(row.request.sampling.greedy for row in rows):
             chains = [self._chain(row.tokens[-1], gamma) for row, gamma in zip(rows, gammas, strict=True)]
-            return Draft(chains, [len(each) for each in chains])
+            return Draft.of_chains(chains)
         steps = max(gammas)
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, steps)
-        if self._static is not None and plain:
-            drawn: tuple[Tensor, Tensor | None] = self._static.draft(rows, steps, u)
-        else:
-            drawn = self._steps.draft(rows, 1, steps, u)
-        tokens, q = drawn
-        return Draft(tokens, list(gammas), q)
+        tokens, q = self._steps.draft(rows, 1, steps, u)
+        return Draft(tokens, [chain(gamma) for gamma in gammas], q)
 
     def _chain(self, token: int, count: int) -> list[int]:
         """Up to `count` tokens, each the likeliest behind the one before."""
@@ -91,23 +72,15 @@ class TableDrafter(Drafter):
 
 
 def table_drafters(
-    counts: Counts, penalties: Penalties, vocabulary: int, target: Runner, ends: Collection[int]
+    counts: Counts, penalties: Penalties, vocabulary: int, target: Backend, ends: Collection[int]
 ) -> tuple[TableDrafter, TableDrafter]:
     """The drafters bigram and unigram."""
     networks: tuple[BigramNetwork | UnigramNetwork, ...] = (
         BigramNetwork(counts, vocabulary, target.device),
         UnigramNetwork(counts, vocabulary, target.device),
     )
-    passes = target.graph_runner
     bigram, unigram = (
-        TableDrafter(
-            name,
-            network,
-            penalties,
-            vocabulary,
-            ends,
-            StaticChains(network, vocabulary, passes.pool, passes.cache.slots) if passes else None,
-        )
+        TableDrafter(name, network, penalties, vocabulary, ends)
         for name, network in zip(("bigram", "unigram"), networks, strict=True)
     )
     return bigram, unigram

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specchat.engine.device.graphs import Graphs
 from specchat.engine.drafters.tables.counts import MOST, Counts
 
 
@@ -21,8 +22,6 @@ class BigramNetwork:
         vocabulary: V, at least V'.
         device: where logits are wanted.
     """
-
-    graph_runner = None
 
     def __init__(self, counts: Counts, vocabulary: int, device: torch.device) -> None:
         self.device = device
@@ -43,14 +42,18 @@ class BigramNetwork:
         """[V]: what follows each token most often."""
         self._tokens, self._logits = tokens.to(device), logits.to(device)
 
+    def graphs(self, most: int) -> Graphs:
+        """Functions on its device, called eagerly."""
+        return Graphs(self.device, 1, None, most)
+
     @property
     def bytes(self) -> int:
         """Memory of the tables."""
         return self._tokens.nbytes + self._logits.nbytes
 
-    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:  # noqa: ARG002 no cache
+    def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:  # noqa: ARG002 no cache
         """Logits [B, 1, V], float32, behind the last of tokens [B, T]: logarithms of counts."""
-        last = tokens[:, -1]
+        last = inputs[:, -1]
         whole = torch.full((len(last), self._vocabulary), -torch.inf, device=self.device)
         # Places that are not used have logit -inf at a token that may be used too: the larger of both counts.
         whole.scatter_reduce_(1, self._tokens[last].long(), self._logits[last], "amax")
@@ -66,8 +69,6 @@ class UnigramNetwork:
         device: where logits are wanted.
     """
 
-    graph_runner = None
-
     def __init__(self, counts: Counts, vocabulary: int, device: torch.device) -> None:
         self.device = device
         logits = torch.full((vocabulary,), -torch.inf)
@@ -76,11 +77,15 @@ class UnigramNetwork:
         """[V]: the most frequent token, behind each."""
         self._logits = logits.to(device)
 
+    def graphs(self, most: int) -> Graphs:
+        """Functions on its device, called eagerly."""
+        return Graphs(self.device, 1, None, most)
+
     @property
     def bytes(self) -> int:
         """Memory of the table."""
         return self._logits.nbytes
 
-    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:  # noqa: ARG002 no cache
+    def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:  # noqa: ARG002 no cache
         """Logits [B, 1, V], float32, behind the last of tokens [B, T]: logarithms of counts."""
-        return self._logits.expand(len(tokens), 1, -1).contiguous()
+        return self._logits.expand(len(inputs), 1, -1).contiguous()

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.device.to_device import to_device
 from specchat.engine.tools.beams.node import Node
@@ -29,7 +29,7 @@ class BranchCache:
         chunk: tokens of a prompt that are read in one pass.
     """
 
-    def __init__(self, runner: Runner, chunk: int) -> None:
+    def __init__(self, runner: Backend, chunk: int) -> None:
         self._runner = runner
         self._chunk = chunk
         self._tree: dict[Node, int] = {}

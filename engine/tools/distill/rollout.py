@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.tools.distill.corpus import Conversation
 from specchat.engine.tools.distill.turns import Turns
 
@@ -59,7 +59,7 @@ class Rollout:
 
     def __init__(
         self,
-        target: Runner,
+        target: Backend,
         turns: Turns | None,
         ends: frozenset[int],
         scripts: Sequence[Script],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.tools.evaluate.text_runner import passes
 from specchat.engine.tools.evaluate.texts import Text
 
@@ -34,7 +34,7 @@ class Divergence:
 
 
 @torch.inference_mode()
-def measure(ours: Runner, theirs: Runner, text: Text, chunk: int) -> Divergence:
+def measure(ours: Backend, theirs: Backend, text: Text, chunk: int) -> Divergence:
     """Let both read a text, in chunks of so many tokens.
 
     Args:

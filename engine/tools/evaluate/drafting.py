@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NoReturn
 
-from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.verify.verifier import Verifier
 from specchat.engine.errors import EngineError
@@ -36,7 +36,7 @@ class Drafting:
 
     def learn_costs(self) -> None:
         """Time passes: what rides in one is judged by what passes cost. The target may have no row."""
-        if isinstance(self._target, QuantizedRunner):
+        if isinstance(self._target, PackedBackend):
             self._planner.learn_costs(time_wider_passes(self._target))
 
     def along(self, reading: Reading, way: Way, sampling: Sampling) -> Generator[None, None, Course]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from specchat.engine.decoding.verify.outcome import Outcome
+from specchat.engine.decoding.outcome import Outcome
 
 LIKELY = 0.5
 """β from which on the drafter counts as having a token of a sampled text."""

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.runner import Runner
 from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePlace
@@ -49,7 +49,7 @@ class Reading:
         return sum(ranks[0] == token for ranks, token in zip(self.likeliest, self.text.reply, strict=True))
 
 
-def passes(target: Runner, text: Text, chunk: int, slot: int = 0) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+def passes(target: Backend, text: Text, chunk: int, slot: int = 0) -> Iterator[tuple[Tensor | None, Tensor | None]]:
     """Read a text in chunks of so many tokens: first its prompt, for its keys and values, then its reply to be judged.
 
     Yields:
@@ -71,7 +71,7 @@ def passes(target: Runner, text: Text, chunk: int, slot: int = 0) -> Iterator[tu
 
 @torch.inference_mode()
 def read(
-    target: Runner, text: Text, chunk: int, *, sampled: bool = False, slot: int = 0
+    target: Backend, text: Text, chunk: int, *, sampled: bool = False, slot: int = 0
 ) -> Generator[None, None, Reading]:
     """Read a text with the target, a chunk of so many tokens a step; its logits are kept where the text was sampled."""
     tokens = [*text.prompt, *text.reply]
@@ -101,7 +101,7 @@ def read(
     )
 
 
-def _plain_pass(target: Runner, tokens: Sequence[int], slot: int) -> float:
+def _plain_pass(target: Backend, tokens: Sequence[int], slot: int) -> float:
     """Median seconds of a pass over the text's last token, its choice on the host included."""
     fed = to_device([[tokens[-1]]], target.device)
     times = []
@@ -127,7 +127,7 @@ class _NoCache:
 
 
 class TextRunner:
-    """A `Runner` that says of a sampled text what the target said, and of all texts how large the target is.
+    """A `Backend` that says of a sampled text what the target said, and of all texts how large the target is.
 
     What it says of drafts that leave the text means nothing: nobody asks for it.
 
@@ -139,7 +139,7 @@ class TextRunner:
     graph_runner = None
     hindrances: list[str] = []  # noqa: RUF012 never written to
 
-    def __init__(self, target: Runner) -> None:
+    def __init__(self, target: Backend) -> None:
         self.target = target
         self.cache: Any = _NoCache(target.cache)
         self.context, self.device, self.vocabulary = target.context, target.device, target.vocabulary

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.tools.lossless.reference import Reference
 
@@ -46,7 +46,7 @@ class QuantizedReference:
     """
 
     def __init__(self, model: PackedModel, context: int) -> None:
-        self._runner = QuantizedRunner(model, 1, context, 1)
+        self._runner = PackedBackend(model, 1, context, 1)
 
     def scores(self, context: Sequence[int], reply: Sequence[int]) -> Tensor:
         """Logits [T, V], float32, from which each of the T tokens of the reply was chosen."""

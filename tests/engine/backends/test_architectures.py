@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.graph_pool import GraphPool
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.errors import EngineError
@@ -88,7 +88,7 @@ _MOST = 30_000_000
 """Parameters of what still counts as tiny."""
 
 
-def tiny(kind: str, folder: Path) -> ModelRunner:
+def tiny(kind: str, folder: Path) -> TransformersBackend:
     """A network of random weights of this kind, with a cache; the test is skipped where there is none that is small."""
     if kind in _NO_WINDOW:
         pytest.skip(_NO_WINDOW[kind])
@@ -97,7 +97,7 @@ def tiny(kind: str, folder: Path) -> ModelRunner:
     for variant in _VARIANTS:
         try:
             network = network_of(kind, folder, variant)
-            return ModelRunner(network, 4, 96, 17)
+            return TransformersBackend(network, 4, 96, 17)
         except EngineError as error:
             reasons.append(f"refused: {str(error).replace(str(folder), kind)}")
         except Exception as error:

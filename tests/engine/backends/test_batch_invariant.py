@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specchat.engine import EngineConfig, Round
 from specchat.engine.backends.batch_invariance_check import check_batch_invariance
 from specchat.engine.backends.batch_invariant import WIDTH, BatchInvariantRunner, extent, pieces
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.lanes.clock import Order
 from specchat.engine.lanes.engine import LaneEngine
 from specchat.engine.progress import ignore_progress
@@ -39,7 +39,7 @@ def test_an_extent_holds_its_position(position: int) -> None:
 
 
 def test_every_pass_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = ModelRunner(tiny_model().model, 2, 400, 17, exact=True)
+    model = TransformersBackend(tiny_model().model, 2, 400, 17, exact=True)
     shapes = set()
     call = model.model.forward
 
@@ -58,7 +58,7 @@ def test_every_pass_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_check_finds_equal_bits(dtype: torch.dtype) -> None:
     loaded = tiny_model(hidden=128)
     loaded.model.to(dtype)
-    found = check_batch_invariance(ModelRunner(loaded.model, 1, 400, 17, exact=True))
+    found = check_batch_invariance(TransformersBackend(loaded.model, 1, 400, 17, exact=True))
     assert found.equal
     assert found.cost > 0
 

@@ -13,7 +13,7 @@ from specchat.engine import EngineConfig
 from specchat.engine.backends.compile import compile_layers
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.graph_pool import GraphPool
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.worker.assembly import put_together
@@ -23,9 +23,9 @@ from tests.engine.pretend_cuda import pretended_gpu, to_gpu
 from tests.engine.tiny import tiny_model
 
 
-def prompted(device: str = "cpu") -> ModelRunner:
+def prompted(device: str = "cpu") -> TransformersBackend:
     """Four slots with 20 random tokens each, over three layers."""
-    made = ModelRunner(tiny_model(layers=3).model.to(device), slots=4, context=400, overhang=17, taps=(0, 2))
+    made = TransformersBackend(tiny_model(layers=3).model.to(device), slots=4, context=400, overhang=17, taps=(0, 2))
     tokens = torch.randint(0, 250, (4, 20), generator=torch.Generator().manual_seed(1))
     made.prefill(tokens.to(device), range(4), [0] * 4)
     return made

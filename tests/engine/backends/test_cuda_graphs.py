@@ -7,14 +7,14 @@ import torch
 
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.graph_pool import GraphPool
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from tests.engine.tiny import tiny_model
 
 
-def prepared(device: str = "cpu") -> ModelRunner:
+def prepared(device: str = "cpu") -> TransformersBackend:
     """Five slots with 30 random tokens each."""
     model = tiny_model().model.to(device)
-    made = ModelRunner(model, slots=5, context=400, overhang=17)
+    made = TransformersBackend(model, slots=5, context=400, overhang=17)
     tokens = torch.randint(0, 250, (5, 30), generator=torch.Generator().manual_seed(1))
     made.prefill(tokens.to(device), range(5), [0] * 5)
     return made

@@ -9,7 +9,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, Mis
 from specchat.engine.backends import flex
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.graph_pool import GraphPool
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from tests.engine.tiny import tiny_model
@@ -48,7 +48,7 @@ def mixed() -> PreTrainedModel:
 def test_blocks_give_what_a_mask_gives(network: object, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex, "is_available", lambda *_: True)
     place, generator = torch.device(device), torch.Generator().manual_seed(1)
-    runner = ModelRunner(network().to(place), slots=4, context=400, overhang=17)  # type: ignore[operator]
+    runner = TransformersBackend(network().to(place), slots=4, context=400, overhang=17)  # type: ignore[operator]
     runner._static = GraphRunner(runner.cache, runner._step, GraphPool(place, capture=False))
     tokens = torch.randint(0, 250, (4, 130), generator=generator).to(place)
     runner.prefill(tokens, range(4), [0] * 4)
@@ -76,7 +76,7 @@ def test_where_it_fails_a_mask_does(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(flex, "is_available", lambda *_: True)
-    runner = ModelRunner(full(), slots=1, context=300, overhang=17)
+    runner = TransformersBackend(full(), slots=1, context=300, overhang=17)
     runner._static = runner.graph_runner = GraphRunner(
         runner.cache, runner._step, GraphPool(runner.device, capture=False)
     )

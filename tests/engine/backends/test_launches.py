@@ -12,7 +12,7 @@ import torch
 
 from specchat.engine import EngineConfig, Event, Notice, Outbox, Round
 from specchat.engine.backends.cuda_graphs import _sizes
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.commands import Submit
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.lanes.worker import LaneWorker
@@ -128,7 +128,7 @@ def test_no_reply_waits_for_a_graph_and_graphs_are_few(
 def test_exact_mode_has_a_graph_for_each_extent_however_many_slots(slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended_gpu(monkeypatch) as gpu:
         (target,) = parts_to_gpu(tiny_model())
-        runner = ModelRunner(target.model, slots, 1024, 17, exact=True)
+        runner = TransformersBackend(target.model, slots, 1024, 17, exact=True)
         runner.capture()
         assert gpu.graphs == 4, "256, 512, 1024, and all columns"
         tokens = torch.zeros(slots, 5, dtype=torch.long, device=runner.device)
@@ -146,15 +146,15 @@ def test_columns_are_of_few_numbers(columns: int, most: int) -> None:
 
 @pytest.mark.slow
 def test_where_memory_is_short_for_warming_up_there_are_fewer_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual, tried = ModelRunner.forward, []
+    usual, tried = TransformersBackend.forward, []
 
-    def short_of_memory(self: ModelRunner, *args: object) -> torch.Tensor:
+    def short_of_memory(self: TransformersBackend, *args: object) -> torch.Tensor:
         tried.append(self.cache.slots)
         if self.cache.slots > 1:
             raise torch.OutOfMemoryError("simulated")
         return usual(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ModelRunner, "forward", short_of_memory)
+    monkeypatch.setattr(TransformersBackend, "forward", short_of_memory)
     with tiny_engine(tiny_model(), draft=tiny_model(seed=1), slots=4) as engine:
         assert sorted(set(tried), reverse=True) == [4, 2, 1]
         assert engine.wait_ready(1).slots == 1

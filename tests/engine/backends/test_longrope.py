@@ -12,7 +12,7 @@ from transformers import Phi3Config, Phi3ForCausalLM
 from specchat.engine import EngineConfig, EngineError
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.graph_pool import GraphPool
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.worker.assembly import put_together
 from tests.engine.tiny import tiny_model
 
@@ -54,7 +54,7 @@ def tokens(count: int, seed: int) -> torch.Tensor:
 def test_a_row_gets_the_same_logits_alone_and_beside_a_long_one(context: int, static: bool) -> None:
     short, long = tokens(20, 1), tokens(context - 4, 2)
     uncached = {len(row[0]): phi3()(row).logits[0, -3:] for row in (short, long)}
-    runner = ModelRunner(phi3(), 3, context, 17)
+    runner = TransformersBackend(phi3(), 3, context, 17)
     if static:
         runner._static = GraphRunner(runner.cache, runner._step, GraphPool(runner.device, capture=False))
 
@@ -81,9 +81,9 @@ def test_the_user_is_told_where_the_long_factors_serve_all(context: int, told: i
 
 def test_two_engines_do_not_share_weights_that_they_need_with_other_factors() -> None:
     network = phi3()
-    first = ModelRunner(network, 1, 200, 17)
-    ModelRunner(network, 1, 100, 17)
+    first = TransformersBackend(network, 1, 200, 17)
+    TransformersBackend(network, 1, 100, 17)
     with pytest.raises(EngineError, match="in use with a context on the other side of 64 tokens"):
-        ModelRunner(network, 1, ORIGINAL, 17)
+        TransformersBackend(network, 1, ORIGINAL, 17)
     del first
-    assert ModelRunner(network, 1, ORIGINAL, 17).short_context is None
+    assert TransformersBackend(network, 1, ORIGINAL, 17).short_context is None

@@ -28,7 +28,7 @@ from specchat.engine import (
     Sampling,
 )
 from specchat.engine.backends.graph_pool import GraphPool
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.commands import Submit
 from specchat.engine.decoding import round as round_module
 from specchat.engine.drafters.published.load import load_published
@@ -241,7 +241,7 @@ def test_memory_that_is_short_for_a_moment_switches_nothing_off(where: str, monk
     with pretended_gpu(monkeypatch) as gpu:
         target = tiny_model()
         to_gpu(target.model)
-        runner = ModelRunner(target.model, 2, 64, 17)
+        runner = TransformersBackend(target.model, 2, 64, 17)
         usual = getattr(GraphPool, where)
 
         def short(*_: object) -> None:
@@ -351,7 +351,7 @@ def test_the_thread_works_on_the_device_that_was_asked_for(monkeypatch: pytest.M
         monkeypatch.setattr(torch.cuda, "set_device", asked.append)
         target = tiny_model()
         to_gpu(target.model)
-        ModelRunner(target.model, 1, 64, 17)
+        TransformersBackend(target.model, 1, 64, 17)
     assert asked == [torch.device("cuda:0")]
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.errors import EngineError
@@ -38,8 +38,8 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> PackedModel:
     return packed(write_family("qwen3", folder / "qwen3"), folder)
 
 
-def runner(model: PackedModel, context: int = 120, taps: tuple[int, ...] = ()) -> QuantizedRunner:
-    return QuantizedRunner(model, 4, context, 17, taps)
+def runner(model: PackedModel, context: int = 120, taps: tuple[int, ...] = ()) -> PackedBackend:
+    return PackedBackend(model, 4, context, 17, taps)
 
 
 @pytest.mark.parametrize("quantize", ["q8", "q4"])
@@ -76,7 +76,7 @@ def test_a_context_has_one_set_of_longrope_factors(context: int, tmp_path: Path)
     torch.testing.assert_close(ours[1], sines[0, :, :pairs])
 
 
-def in_steps(model: QuantizedRunner, tokens: Tensor, slot: int, *lengths: int) -> Tensor:
+def in_steps(model: PackedBackend, tokens: Tensor, slot: int, *lengths: int) -> Tensor:
     found, at = [], 0
     for length in lengths:
         found.append(model.forward(tokens[None, at : at + length], [slot], [at])[0])

@@ -7,7 +7,7 @@ import torch
 
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.graph_pool import GraphPool
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask, tree_visibility
 from tests.engine.tiny import tiny_model
@@ -78,9 +78,9 @@ def test_a_batch_has_the_masks_of_its_trees_one_by_one() -> None:
     assert TreeMask.fresh(trees, 17, CPU).depths.any(), "tensors of its own"
 
 
-def prompted(device: torch.device = CPU) -> ModelRunner:
+def prompted(device: torch.device = CPU) -> TransformersBackend:
     """Three slots with 20 random tokens each."""
-    made = ModelRunner(tiny_model().model.to(device), slots=3, context=400, overhang=17, taps=(1, 2))
+    made = TransformersBackend(tiny_model().model.to(device), slots=3, context=400, overhang=17, taps=(1, 2))
     tokens = torch.randint(0, 250, (3, 20), generator=torch.Generator().manual_seed(1)).to(device)
     made.prefill(tokens, range(3), [0] * 3)
     return made

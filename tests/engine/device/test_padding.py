@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specchat.engine import Sampling
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.gamma.latency_model import LatencyModel
 from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
 from tests.engine.tiny import ask, tiny_engine, tiny_head, tiny_model
@@ -25,7 +25,7 @@ def test_widths_are_few_and_never_too_small() -> None:
 def test_logits_and_cache_are_those_of_the_tokens_alone(length: int) -> None:
     network, reference = tiny_model().model, tiny_model().model
     tokens = torch.randint(0, 250, (2, 40), generator=torch.Generator().manual_seed(1))
-    model = ModelRunner(network, slots=2, context=40 - 1, overhang=17)
+    model = TransformersBackend(network, slots=2, context=40 - 1, overhang=17)
     model.prefill(tokens[:, :3], range(2), [0, 0])
     logits = model.forward(tokens[:, 3 : 3 + length], range(2), [3, 3])
     expected = reference(tokens).logits[:, 3 : 3 + length]
@@ -39,7 +39,7 @@ def test_logits_and_cache_are_those_of_the_tokens_alone(length: int) -> None:
 def test_a_prompt_may_end_where_the_cache_ends() -> None:
     network, reference = tiny_model().model, tiny_model().model
     tokens = torch.randint(0, 250, (1, 60), generator=torch.Generator().manual_seed(1))
-    model = ModelRunner(network, slots=1, context=60, overhang=1)  # 62 columns, and a chunk of 40 would be padded to 64
+    model = TransformersBackend(network, slots=1, context=60, overhang=1)  # 62 columns, and a chunk of 40 would be padded to 64
     model.prefill(tokens[:, :20], [0], [0])
     model.prefill(tokens[:, 20:59], [0], [20])
     torch.testing.assert_close(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specchat.engine import Request, Round, Sampling
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from tests.engine.chi_square import z_score
 from tests.engine.drafters.test_model_tree import related
 from tests.engine.sampled import check_distribution, sampled, says
@@ -37,14 +37,14 @@ def test_its_greedy_draft_is_the_draft_models_own(sampling: Sampling) -> None:
 
 def test_where_the_text_repeats_the_draft_model_makes_fewer_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     draft, passes = related(noise=0.0), 0
-    forward = ModelRunner.forward_tapped
+    forward = TransformersBackend.forward_tapped
 
-    def counted(self: ModelRunner, *args: object) -> object:
+    def counted(self: TransformersBackend, *args: object) -> object:
         nonlocal passes
         passes += self.model is draft.model
         return forward(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ModelRunner, "forward_tapped", counted)
+    monkeypatch.setattr(TransformersBackend, "forward_tapped", counted)
     with tiny_engine(tiny_model(sharpness=25.0), draft=draft) as engine:
         counts = {}
         for drafter in ("model", "hierarchical"):

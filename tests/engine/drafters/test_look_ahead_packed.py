@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine import Engine, EngineConfig, EngineError, Request, Round, Sampling
-from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.drafters.look_ahead.folder import LookAhead
 from specchat.engine.kernels.library import missing
 from specchat.engine.models.packed.find import packed_folder
@@ -79,7 +79,7 @@ def test_rows_of_every_kind_share_a_batch(engine: Engine) -> None:
 
 @torch.inference_mode()
 def test_a_draft_is_what_the_target_says_at_the_embeddings_behind_the_text(engine: Engine, model: PackedModel) -> None:
-    target = QuantizedRunner(model, 1, 200, 17)
+    target = PackedBackend(model, 1, 200, 17)
     ahead = some(model).embeddings
     request = asked(1, "pass", 3, Sampling())
     rounds = [event for event in engine.stream(request) if isinstance(event, Round)]
@@ -100,7 +100,7 @@ def test_sampled_output_has_the_targets_distribution(engine: Engine, model: Pack
     prompt = (5, 9, 33, 104, 7)
     events = sampled(engine, "pass", prompt, 2500, temperature=0.5)
     assert any(isinstance(event, Round) and event.drafted for each in events for event in each)
-    target = QuantizedRunner(model, 1, 200, 17)
+    target = PackedBackend(model, 1, 200, 17)
 
     def p(tokens: list[int]) -> Tensor:
         return (target.forward(torch.tensor([tokens]), [0], [0])[0, -1] / 0.5).softmax(-1)

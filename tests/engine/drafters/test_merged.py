@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine import Event, Request, Round, Sampling
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.drafters.draft_cache import LEAD, DraftCache
 from specchat.engine.drafters.draft_model import ModelDrafter
 from specchat.engine.drafters.merged import MOST_MODELS, Member, MergedDrafter, shares
@@ -33,7 +33,7 @@ def others(count: int = 1, sharpness: float = 25.0) -> list[LoadedModel]:
     return [related(0.4, sharpness, seed=10 + number) for number in range(count)]
 
 
-def drafter_of(runners: Sequence[ModelRunner]) -> tuple[MergedDrafter, list[DraftCache]]:
+def drafter_of(runners: Sequence[TransformersBackend]) -> tuple[MergedDrafter, list[DraftCache]]:
     members = []
     for runner in runners:
         penalties = Penalties(runner.cache.slots, runner.context, runner.device)
@@ -135,8 +135,8 @@ def test_one_prefix_tree_takes_fewer_tokens_than_the_chains_as_a_batch() -> None
 def test_what_was_accepted_stands_in_every_draft_cache_as_if_it_had_been_fed(sampling: Sampling) -> None:
     """Along every draft's chain, of two rows at once."""
     networks = [related(sharpness=60.0).model, others()[0].model]
-    runners = [ModelRunner(network, 2, 128, 17) for network in networks]
-    fresh = [ModelRunner(network, 2, 128, 17) for network in networks]
+    runners = [TransformersBackend(network, 2, 128, 17) for network in networks]
+    fresh = [TransformersBackend(network, 2, 128, 17) for network in networks]
     drafter, caches = drafter_of(runners)
     texts = [list(range(40, 70)), list(range(90, 101))]
     rows: list[SequenceState] = [row_of(slot, list(text), sampling) for slot, text in enumerate(texts)]

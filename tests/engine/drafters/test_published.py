@@ -11,7 +11,7 @@ import huggingface_hub
 import pytest
 import torch
 
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.drafters.head.layers import layer_of
 from specchat.engine.drafters.head.memory import HeadMemory
@@ -51,7 +51,7 @@ def test_every_logit_is_that_of_the_published_definition(kind: str, target_kind:
     config, tensors = make()
     target, plain = TARGETS[target_kind](), TARGETS[target_kind]()  # a runner changes its model's attention
     loaded = load_published(write(tmp_path / "head", config, tensors), target)
-    runner = ModelRunner(target.model, 2, 128, 17, loaded.head.taps)
+    runner = TransformersBackend(target.model, 2, 128, 17, loaded.head.taps)
     layer, _ = layer_of(loaded.head, loaded.vocabulary, runner)
     text = [(7 * i + 3) % 250 for i in range(40)]
     drafted = [11, 12, 13, 14, 15, 16]

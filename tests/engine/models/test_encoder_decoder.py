@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specchat.engine import EngineConfig, EngineError
-from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderRunner
+from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderBackend
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
 from specchat.engine.models.shared import shared_model
 from specchat.engine.progress import ignore_progress
@@ -45,7 +45,7 @@ def test_a_loaded_folder_computes_what_transformers_does(tmp_path: Path, gated: 
     source, reply = torch.arange(5, 45)[None], torch.tensor([[PAD, 30, 60, 90, 120]])
     with torch.inference_mode():
         expected = network(input_ids=source, decoder_input_ids=reply).logits
-    runner = EncoderDecoderRunner(model.model, slots=2, context=CONTEXT, overhang=17)
+    runner = EncoderDecoderBackend(model.model, slots=2, context=CONTEXT, overhang=17)
     runner.encode(1, source[0].tolist())
     tolerance = 1e-4 if dtype is torch.float32 else 0.1 * expected.abs().max().item()
     torch.testing.assert_close(runner.forward(reply, [1], [0]), expected, atol=tolerance, rtol=0)

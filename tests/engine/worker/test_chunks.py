@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from specchat.engine import Engine, EngineConfig, Event, Finished, Outbox, Prefilled, Request, Round
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.drafters import ngram, suffix
 from specchat.engine.drafters.suffix_automaton import SuffixAutomaton
 from specchat.engine.progress import Progress
@@ -37,9 +37,9 @@ class Logged(Outbox):
 @pytest.mark.parametrize("drafter", ["none", "ngram", "suffix", "model"])
 def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
-    prefill, update, extend = ModelRunner.prefill, ngram.NGramPredictor.extend, SuffixAutomaton.extend
+    prefill, update, extend = TransformersBackend.prefill, ngram.NGramPredictor.extend, SuffixAutomaton.extend
 
-    def passes(runner: ModelRunner, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
+    def passes(runner: TransformersBackend, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
         assert tokens.numel() <= CHUNK
         log.append("chunk")
         return prefill(runner, tokens, *rest)
@@ -64,7 +64,7 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest
     engine = Engine(EngineConfig("tiny", Path(), slots=2, context=256, prefill_chunk=CHUNK), assemble)
     engine.start()
     engine.wait_ready(60)
-    monkeypatch.setattr(ModelRunner, "prefill", passes)
+    monkeypatch.setattr(TransformersBackend, "prefill", passes)
     if drafter == "ngram":
         monkeypatch.setattr(ngram.NGramDrafter, "at_once", CHUNK)
         monkeypatch.setattr(ngram.NGramPredictor, "extend", counts)
@@ -89,14 +89,14 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest
 
 def test_of_several_prompts_two_chunks_are_read_before_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
-    prefill = ModelRunner.prefill
+    prefill = TransformersBackend.prefill
 
-    def passes(runner: ModelRunner, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
+    def passes(runner: TransformersBackend, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
         log.append("chunk")
         return prefill(runner, tokens, *rest)
 
     with tiny_engine(tiny_model(), slots=4, chunk=CHUNK) as engine:
-        monkeypatch.setattr(ModelRunner, "prefill", passes)
+        monkeypatch.setattr(TransformersBackend, "prefill", passes)
         first, others = Logged(log), [Outbox() for _ in range(3)]
         engine.pause()
         engine.step()
@@ -123,14 +123,14 @@ def test_prompts_that_wait_are_read_in_one_pass(drafter: str, monkeypatch: pytes
     ]
     with tiny_engine(target, **draft, slots=5, chunk=64) as engine:  # type: ignore[arg-type]
         alone = [ids_of(list(engine.stream(request))) for request in requests]
-    read: dict[ModelRunner, list[tuple[int, ...]]] = {}
-    prefill = ModelRunner.prefill
+    read: dict[TransformersBackend, list[tuple[int, ...]]] = {}
+    prefill = TransformersBackend.prefill
 
-    def passes(runner: ModelRunner, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
+    def passes(runner: TransformersBackend, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
         read.setdefault(runner, []).append(tuple(tokens.shape))
         return prefill(runner, tokens, *rest)
 
-    monkeypatch.setattr(ModelRunner, "prefill", passes)
+    monkeypatch.setattr(TransformersBackend, "prefill", passes)
     with tiny_engine(target, **draft, slots=5, chunk=64) as engine:  # type: ignore[arg-type]
         engine.pause()
         boxes = [Outbox() for _ in requests]
@@ -158,13 +158,13 @@ def test_prompts_that_begin_alike_take_as_many_passes_as_what_they_differ_in(
     with tiny_engine(target, head=tiny_head(target), slots=8, chunk=64) as engine:
         alone = [ids_of(list(engine.stream(request))) for request in requests]
     read: list[tuple[int, ...]] = []
-    prefill = ModelRunner.prefill
+    prefill = TransformersBackend.prefill
 
-    def passes(runner: ModelRunner, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
+    def passes(runner: TransformersBackend, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
         read.append(tuple(tokens.shape))
         return prefill(runner, tokens, *rest)
 
-    monkeypatch.setattr(ModelRunner, "prefill", passes)
+    monkeypatch.setattr(TransformersBackend, "prefill", passes)
     with tiny_engine(target, head=tiny_head(target), slots=8, chunk=64) as engine:
         engine.pause()
         boxes = [Outbox() for _ in requests]

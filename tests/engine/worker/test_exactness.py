@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine import Engine, EngineConfig, Message, Request, Round
-from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.drafters.suffix import OTHER_CHATS
 from specchat.engine.kernels.library import missing
@@ -103,7 +103,7 @@ def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) 
     """In a chain, alone, as a leaf of a tree, in any slot, beside other rows, with one thread or two."""
     made = assemble(EngineConfig("smollm2-135m", default_model.parent, context=256, slots=4), lambda *_: None)
     target, before = made.target, torch.get_num_threads()
-    assert isinstance(target, QuantizedRunner)
+    assert isinstance(target, PackedBackend)
     texts = [made.model.tokenizer.encode(f"Question: {text}")[:40] for text in PROMPTS]
     try:
         for texts_of_four in zip(*[iter(texts)] * 4, strict=True):
@@ -129,7 +129,7 @@ def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) 
         torch.set_num_threads(before)
 
 
-def one_by_one(target: QuantizedRunner, tokens: list[int]) -> Tensor:
+def one_by_one(target: PackedBackend, tokens: list[int]) -> Tensor:
     """Logits [T, V] of a text read token by token in the first slot."""
     torch.set_num_threads(1)
     found = torch.empty(len(tokens), target.vocabulary)

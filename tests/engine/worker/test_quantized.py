@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
@@ -90,7 +90,7 @@ def assembled(target: Path | str, models: Path, **about: object) -> Assembly:
 def test_without_kernels_it_runs_in_bfloat16_and_says_why(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(obtain, "missing", lambda: "the quantised kernels are not built")
     made = assembled("smollm2-135m", default_model.parent)
-    assert not isinstance(made.target, QuantizedRunner)
+    assert not isinstance(made.target, PackedBackend)
     assert any("slower than it could: the quantised kernels are not built" in text for text in made.notices)
 
 
@@ -106,7 +106,7 @@ def test_instructions_that_are_not_used_are_named(default_model: Path, monkeypat
 def test_a_stated_dtype_or_none_leaves_the_kernels_out(default_model: Path) -> None:
     for about in ({"dtype": "float32"}, {"quantize": "none"}):
         made = assembled("smollm2-135m", default_model.parent, **about)
-        assert not isinstance(made.target, QuantizedRunner)
+        assert not isinstance(made.target, PackedBackend)
         assert not made.notices
 
 

@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 from specchat.engine import Admitted, Finished, Message, Request, Sampling
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.cache.kv_cache import CacheView
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.scheduler import Placement, Scheduler
@@ -20,9 +20,9 @@ from tests.engine.tiny import ids_of, run_together, tiny_engine, tiny_head, tiny
 def test_rows_that_are_scattered_read_the_cache_where_it_lies(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[int]] = []
     copied: list[int] = []
-    forward, update = ModelRunner.forward_tapped, CacheView.update
+    forward, update = TransformersBackend.forward_tapped, CacheView.update
 
-    def noted(runner: ModelRunner, tokens: Tensor, slots: Sequence[int], *rest: Any) -> Any:
+    def noted(runner: TransformersBackend, tokens: Tensor, slots: Sequence[int], *rest: Any) -> Any:
         seen.append(list(slots))
         return forward(runner, tokens, slots, *rest)
 
@@ -51,7 +51,7 @@ def test_rows_that_are_scattered_read_the_cache_where_it_lies(drafter: str, monk
         alone = [ids_of(list(engine.stream(request))) for request in requests]
     slots = iter((3, 0, 1, 1, 3, 0))
     monkeypatch.setattr(Scheduler, "place", lambda _, prompt: Placement(slot := next(slots), slot, 0))  # noqa: ARG005
-    monkeypatch.setattr(ModelRunner, "forward_tapped", noted)
+    monkeypatch.setattr(TransformersBackend, "forward_tapped", noted)
     monkeypatch.setattr(CacheView, "update", watched)
     with tiny_engine(target, **draft, **head) as engine:  # type: ignore[arg-type]
         seen.clear()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.tools.distill.corpus import Conversation
 from specchat.engine.tools.distill.rollout import Rollout, Script
 from tests.engine.tiny import tiny_model
 
 
 def test_every_prompt_is_answered_once_before_any_is_again() -> None:
-    target = ModelRunner(tiny_model().model, slots=1, context=8, overhang=0, taps=(0, 1))
+    target = TransformersBackend(tiny_model().model, slots=1, context=8, overhang=0, taps=(0, 1))
     prompts = [(5, 6, number) for number in range(20, 27)]
     rollout = Rollout(target, None, frozenset(), [Script(prompt) for prompt in prompts], torch.float32, seed=3)
     answered: list[tuple[int, ...]] = []
@@ -22,7 +22,7 @@ def test_every_prompt_is_answered_once_before_any_is_again() -> None:
 
 
 def test_the_turns_of_a_script_are_asked_one_after_the_other() -> None:
-    target = ModelRunner(tiny_model().model, slots=2, context=40, overhang=0, taps=(0, 1))
+    target = TransformersBackend(tiny_model().model, slots=2, context=40, overhang=0, taps=(0, 1))
     ends = frozenset(range(0, target.vocabulary, 2))  # every other token ends a turn
     script = Script((5, 7, 9), ((11, 13), (15, 17)))
     rollout = Rollout(target, None, ends, [script], torch.float32, seed=1)
@@ -40,7 +40,7 @@ def test_the_turns_of_a_script_are_asked_one_after_the_other() -> None:
 
 @torch.inference_mode()
 def test_states_and_totals_are_those_of_one_pass() -> None:
-    target, whole = (ModelRunner(tiny_model().model, slots=2, context=24, overhang=0, taps=(1, 2)) for _ in range(2))
+    target, whole = (TransformersBackend(tiny_model().model, slots=2, context=24, overhang=0, taps=(1, 2)) for _ in range(2))
     rollout = Rollout(target, None, frozenset({3, 4}), [Script((5, 7, 9), ((11, 13),))], torch.float32, seed=2)
     talks: list[Conversation] = []
     while len(talks) < 3:

@@ -1,4 +1,4 @@
-"""Draft steps of a head in fixed shapes, each draft as two CUDA graphs: reading what is new, and drafting."""
+"""Draft steps of a head on a GPU as captured graphs: reading new places, and drafting a whole tree or chain."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from specchat.engine.backends.graph_pool import GraphPool
-from specchat.engine.backends.region import Numbers, Region, Regions
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.graphs import Graphs, Inputs, Signature
 from specchat.engine.drafters.growing.scores import Scores
 from specchat.engine.drafters.head.memory import HeadMemory
 from specchat.engine.drafters.head.placed_layer import PlacedLayer
@@ -22,10 +21,10 @@ from specchat.engine.drafters.head.steps import DraftSteps, levels_of
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
 
-_MOST = 512
-"""Shapes that are kept."""
+MOST_SHAPES = 512
+"""Captured shapes that are kept."""
 _WIDTHS = (5, 17, 68)
-"""Places that are read, padded, where the layer's window is larger."""
+"""Numbers of places that are read, padded, where the layer's window is larger."""
 _CHAINS = (2, 4, 8)
 """Lengths of chains, padded, where the layer drafts longer ones."""
 
@@ -40,39 +39,38 @@ class _Shape:
     flags: SamplingFlags
 
 
-class StaticSteps:
+class CapturedSteps:
     """The draft steps of a head on a GPU.
 
     Args:
         steps: the head's.
         memory: which places of every slot have been read.
         layer: the head.
-        pool: makes the graphs.
-        slots: of the cache.
+        graphs: captures them.
     """
 
-    def __init__(self, steps: DraftSteps, memory: HeadMemory, layer: PlacedLayer, pool: GraphPool, slots: int) -> None:
+    def __init__(self, steps: DraftSteps, memory: HeadMemory, layer: PlacedLayer, graphs: Graphs) -> None:
         self._steps = steps
         self._memory = memory
         self._layer = layer
         self._widths = (*(width for width in _WIDTHS if width < layer.window), layer.window)
         self._chains = (*(length for length in _CHAINS if length < layer.deepest), layer.deepest)
-        self._regions = Regions(pool, slots, _MOST)
+        self._graphs = graphs
 
     @property
     def bytes(self) -> int:
-        """Memory of what graphs share."""
-        return self._regions.bytes
+        """Memory that the graphs share."""
+        return self._graphs.bytes
 
     @torch.inference_mode()
     def capture(self, trees: Sequence[Tree]) -> None:
         """Capture reading, and drafting of these trees and of chains, for all numbers of rows."""
         drafts = [(tree, True) for tree in trees] + [(chain(steps), False) for steps in reversed(self._chains)]
-        for rows in reversed(self._regions.counts):
+        for rows in reversed(self._graphs.counts):
             for width in reversed(self._widths):
-                state = self._read(rows, width).results[0]
+                state = self._graphs.capture(*self._reading(rows, width)).results[0]
             for (tree, branches), flags in product(drafts, coarse_flags(rows)):
-                self._region(_Shape(rows, tree, branches, flags), state)
+                self._graphs.capture(*self._drafting(_Shape(rows, tree, branches, flags), state))
 
     def tree(self, rows: Sequence[SequenceState], tree: Tree, u: NDArray[np.float64]) -> Drafted:
         """As `DraftSteps.tree`, for rows and uniforms [B, K] on the host."""
@@ -85,7 +83,7 @@ class StaticSteps:
         return tokens[:, :steps], None if q is None else q[:, :steps]
 
     def _draft(self, rows: Sequence[SequenceState], tree: Tree, u: NDArray[np.float64], *, branches: bool) -> Drafted:
-        sampling, count = [row.request.sampling for row in rows], self._regions.count(len(rows))
+        sampling, count = [row.request.sampling for row in rows], self._graphs.count(len(rows))
         slots, ends = [row.slot for row in rows], [len(row.tokens) - 1 for row in rows]
         unread = max(end - begin for begin, end in zip(self._memory.take_unread(rows), ends, strict=True))
         ends += [0] * (count - len(rows))
@@ -94,53 +92,54 @@ class StaticSteps:
         for row, place in zip(rows, tokens, strict=True):
             last = row.tokens[-width:]
             place[width - len(last) :] = last
-        (state,) = self._read(count, width)({"slots": slots, "ends": ends, "tokens": tokens}, {})
-        draft = self._region(_Shape(count, tree, branches, SamplingFlags.of(sampling).strict.coarse(count)), state)
+        reading = {"slots": slots, "ends": ends, "tokens": tokens}
+        (state,) = self._graphs.call(*self._reading(count, width), reading)
+        shape = _Shape(count, tree, branches, SamplingFlags.of(sampling).strict.coarse(count))
         numbers: dict[str, ArrayLike] = {"slots": slots, "ends": ends, "settings": setting_numbers(sampling), "u": u}
-        drafted, *q = draft(numbers, {"state": state})
+        drafted, *q = self._graphs.call(*self._drafting(shape, state), numbers, {"state": state})
         return drafted[: len(rows)], q[0][: len(rows)] if q else None
 
-    def _read(self, rows: int, width: int) -> Region:
-        return self._regions.of(("read", rows, width), lambda: self._reading(rows, width))
+    def _reading(self, rows: int, width: int):  # type: ignore[no-untyped-def]
+        """Key, function and signature of reading."""
 
-    def _region(self, shape: _Shape, like: Tensor) -> Region:
-        return self._regions.of(shape, lambda: self._drafting(shape, like))
+        def run(inputs: Inputs) -> list[Tensor]:
+            return [self._layer.read_places(inputs["slots"], inputs["ends"], inputs["tokens"])]
 
-    def _reading(self, rows: int, width: int) -> Region:
-        numbers = Numbers(self._regions.pool.device, {"slots": (rows,), "ends": (rows,), "tokens": (rows, width)})
+        def signature() -> Signature:
+            return Signature({"slots": (rows,), "ends": (rows,), "tokens": (rows, width)})
 
-        def run() -> list[Tensor]:
-            slots, ends, tokens = numbers["slots"], numbers["ends"], numbers["tokens"]
-            return [self._layer.read_places(slots, ends, tokens)]
+        return ("read", rows, width), run, signature
 
-        return self._regions.region(numbers, {}, run)
+    def _drafting(self, shape: _Shape, state: Tensor):  # type: ignore[no-untyped-def]
+        """Key, function and signature of drafting."""
+        tree, device = shape.tree, self._graphs.device
+        # Kept by the function: what graphs read must stay where it is.
+        tree_mask, levels = TreeMask.of((tree,), len(tree) + 1, device), levels_of(tree, device)
 
-    def _drafting(self, shape: _Shape, like: Tensor) -> Region:
-        device, tree = self._regions.pool.device, shape.tree
-        numbers = Numbers(
-            device,
-            {"slots": (shape.rows,), "ends": (shape.rows,)},
-            {"settings": (shape.rows, NUMBERS), "u": (shape.rows, len(tree))},
-        )
-        inputs = {"state": like.new_zeros(shape.rows, 1, like.shape[-1])}
-        # Held here: what graphs read must stay where it is.
-        tree_mask, levels = TreeMask.fresh((tree,), len(tree) + 1, device), levels_of(tree, device)
-
-        def run() -> list[Tensor]:
-            settings, outcome = SamplingRows.from_numbers(numbers["settings"], shape.flags), inputs["state"]
+        def run(inputs: Inputs) -> list[Tensor]:
+            settings, outcome = SamplingRows.from_numbers(inputs["settings"], shape.flags), inputs["state"]
 
             def extend(depth: int, tokens: Tensor) -> Scores:
                 nonlocal outcome
                 level, last = levels[depth], tree.levels[depth][-1]
-                before, slots, ends = outcome[:, level.sources], numbers["slots"], numbers["ends"]
+                before, slots, ends = outcome[:, level.sources], inputs["slots"], inputs["ends"]
                 outcome = self._layer.extend_places(slots, ends, tree_mask, level.tokens, last, before, tokens)
                 return self._layer.score_places(outcome, depth)
 
             scores = self._layer.score_places(outcome, 0)
             if shape.branches:
-                drafted = self._steps.tree(tree, levels, scores, extend, settings, numbers["u"])
+                drafted = self._steps.tree(tree, levels, scores, extend, settings, inputs["u"])
             else:
-                drafted = self._steps.chain(len(tree), scores, extend, settings, numbers["u"])
+                drafted = self._steps.chain(len(tree), scores, extend, settings, inputs["u"])
             return [part for part in drafted if part is not None]
 
-        return self._regions.region(numbers, inputs, run)
+        def signature() -> Signature:
+            rows = shape.rows
+            size = (rows, 1, state.shape[-1])
+            return Signature(
+                {"slots": (rows,), "ends": (rows,)},
+                {"settings": (rows, NUMBERS), "u": (rows, len(tree))},
+                {"state": (size, state.dtype)},
+            )
+
+        return shape, run, signature
