@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.packed_matrix import Format
+from specchat.engine.kernels.packed_matrix import Format, MatrixArrays
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
-from specchat.engine.models.matrix_arrays import MatrixArrays
 
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]

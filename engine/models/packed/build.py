@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specchat.engine.kernels.packed_matrix import MatrixArrays
 from specchat.engine.models.architecture import model_config
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.decoder_description import DecoderDescription, describe_decoder
@@ -17,7 +18,6 @@ from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.fingerprint import fingerprint_of, sampled
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import eos_ids, load_tokenizer, stated_context
-from specchat.engine.models.matrix_arrays import MatrixArrays
 from specchat.engine.models.packed.file import PackedWriter
 from specchat.engine.models.packed.names import EMBEDDING, FINAL_NORM, FUSED, MATRICES, NORMS, OUTPUT
 from specchat.engine.models.packed.source import CheckpointSource, GgufSource, WeightSource

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.packed_matrix import Format, PackedMatrix, pack, packed_bytes
-from specchat.engine.models.matrix_arrays import MatrixArrays
+from specchat.engine.kernels.packed_matrix import Format, MatrixArrays, PackedMatrix, pack, packed_bytes
 
 INDEX, WEIGHTS = "packed.json", "weights.packed"
 VERSION = 1
@@ -40,7 +39,7 @@ class PackedWriter:
 
     def matrix(self, name: str, arrays: MatrixArrays) -> None:
         """Add a matrix."""
-        packed = pack(arrays.format, arrays.codes, arrays.scale, arrays.minimum, arrays.sub_scale, arrays.sub_minimum)
+        packed = pack(arrays)
         rows, columns = arrays.shape
         place = {"format": arrays.format.name, "rows": rows, "columns": columns, "offset": self._align()}
         self._matrices[name] = place

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.kernels.packed_matrix import Format
-from specchat.engine.models.matrix_arrays import GROUP, MatrixArrays
+from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
 from specchat.engine.models.packed.quantize import quantize
 
 _ROWS = 8

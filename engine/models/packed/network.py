@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from specchat.engine.backends.memory import trim_heap
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.packed_matrix import PackedMatrix, pack
+from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays, PackedMatrix, pack
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.encoder_decoder import require_decoder_only
@@ -21,7 +21,6 @@ from specchat.engine.models.fingerprint import fingerprint
 from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows, read_matrix
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.load import LoadedModel, load_model
-from specchat.engine.models.matrix_arrays import GROUP, MatrixArrays
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, check_kernel, fits
 from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.progress import Progress
@@ -138,8 +137,7 @@ class CpuLayers:
 
     def place(self, arrays: MatrixArrays) -> PackedMatrix:
         """A packed matrix, which layers can share."""
-        parts = (arrays.scale, arrays.minimum, arrays.sub_scale, arrays.sub_minimum)
-        return pack(arrays.format, arrays.codes, *parts)
+        return pack(arrays)
 
     def linear(self, placed: PackedMatrix, bias: Tensor | None) -> nn.Module:
         """A linear layer."""

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from specchat.engine.kernels.library import library
-from specchat.engine.kernels.packed_matrix import Format, pack
+from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays, pack
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
-from specchat.engine.models.matrix_arrays import GROUP, MatrixArrays
 
 METHODS = ("q8", "q4")
 PLAIN = {torch.bfloat16: Format.BF16, torch.float16: Format.F16, torch.float32: Format.F32}
@@ -27,7 +26,7 @@ def quantize(weights: Tensor, method: str) -> MatrixArrays:
     codes = np.empty((rows, columns), np.int8 if method == "q8" else np.uint8)
     scale = np.empty((rows, columns // GROUP), np.float16)
     minimum = None if method == "q8" else np.empty_like(scale)
-    library().quantize(
+    library().c.sk_quantize(
         int(PLAIN[weights.dtype]),
         weights.data_ptr(),
         scale.size,
@@ -45,8 +44,7 @@ def can_quantize(weight: Tensor) -> bool:
 
 def quantized_linear(weight: Tensor, bias: Tensor | None = None, method: str = "q8") -> QuantizedLinear:
     """A layer y = x Wᵀ + b with W [out, in] as codes, made by a method of `quantize`."""
-    arrays = quantize(weight, method)
-    return QuantizedLinear(pack(arrays.format, arrays.codes, arrays.scale, arrays.minimum), bias)
+    return QuantizedLinear(pack(quantize(weight, method)), bias)
 
 
 def quantize_network(network: nn.Module, method: str = "q8") -> None:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.errors import EngineError
+from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays
 from specchat.engine.models.checkpoint import weight_files
 from specchat.engine.models.decoder_description import OtherFamilyError
 from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows, read_matrix, read_vector, readable_type
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.gguf.names import ARCHITECTURES, half_order, transformers_name
-from specchat.engine.models.matrix_arrays import GROUP, MatrixArrays
 from specchat.engine.models.packed.quantize import PLAIN, quantize
 
 Floats = NDArray[np.float32]

@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_refused() -> None:
             TokenLayout.chains([0, 1, 0], [0, 0, 1], [1, 1, 1]),
             "the tokens of slot 0 are not next to each other",
         ),
-        ([5, 6], chain, "chains do not fit a pass over 2 tokens"),
+        ([5, 6], chain, "the layout does not fit a pass over 2 tokens"),
         ([5, 6, 7], tree_at(4, [[0], [0, 1], [2, 2]]), "an ancestor of token 2 does not come before it"),
     ):
         with pytest.raises(KernelError, match=sentence):

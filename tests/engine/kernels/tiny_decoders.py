@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specchat.engine.kernels.decoder import Decoder
-from specchat.engine.kernels.packed_matrix import Format, PackedMatrix, pack, unpack
+from specchat.engine.kernels.packed_matrix import Format, MatrixArrays, PackedMatrix, pack, unpack
 from tests.engine.kernels.described import Description, Source
 from tests.engine.kernels.matrices import quantised_activations
 
@@ -84,16 +84,16 @@ def tiny_network(family: str) -> Any:
 def packed(weight: np.ndarray, kind: Format) -> PackedMatrix:
     """A weight in one of three formats, rounded to the nearest."""
     if kind is Format.F32:
-        return pack(kind, weight)
+        return pack(MatrixArrays(kind, weight))
     groups = weight.reshape(len(weight), -1, 32)
     if kind is Format.Q8:
         scale = (np.maximum(np.abs(groups).max(-1), 1e-3) / 127).astype(np.float16)
         codes = np.clip(np.rint(groups / scale[..., None].astype(np.float32)), -128, 127)
-        return pack(kind, codes.astype(np.int8).reshape(weight.shape), scale)
+        return pack(MatrixArrays(kind, codes.astype(np.int8).reshape(weight.shape), scale))
     low, high = groups.min(-1), groups.max(-1)
     scale, minimum = (np.maximum(high - low, 1e-3) / 15).astype(np.float16), low.astype(np.float16)
     codes = np.clip(np.rint((groups - minimum[..., None]) / scale[..., None].astype(np.float32)), 0, 15)
-    return pack(Format.Q4, codes.astype(np.uint8).reshape(weight.shape), scale, minimum)
+    return pack(MatrixArrays(Format.Q4, codes.astype(np.uint8).reshape(weight.shape), scale, minimum))
 
 
 def tiny_decoder(network: Any, kind: Format, slots: int = 3) -> Decoder:
