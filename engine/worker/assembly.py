@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from specchat.engine.backends.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
+from specchat.engine.backends.device import pick_device
 from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderRunner
 from specchat.engine.backends.runner import Runner
 from specchat.engine.config import EngineConfig
@@ -33,7 +34,6 @@ from specchat.engine.drafters.tables.drafter import table_drafters
 from specchat.engine.drafters.tables.folder import LoadedTables, is_tables, load_tables
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.load import pick_device
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA

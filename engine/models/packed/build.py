@@ -1,4 +1,4 @@
-"""Makes a packed model: weights as the kernels read them, and all that a start needs to know beside them."""
+"""Packing of a model: weights in the kernels' layout, and everything else that loading needs."""
 
 from __future__ import annotations
 
@@ -11,39 +11,44 @@ import torch
 from torch import Tensor
 
 from specchat.engine.kernels.packed_matrix import MatrixArrays
-from specchat.engine.models.architecture import model_config
-from specchat.engine.models.checkpoint import Checkpoint
-from specchat.engine.models.decoder_description import DecoderDescription, describe_decoder
+from specchat.engine.models.checkpoint import Checkpoint, model_config
 from specchat.engine.models.disk import disk_errors, require_space
-from specchat.engine.models.fingerprint import fingerprint_of, sampled
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.load import eos_ids, load_tokenizer, stated_context
+from specchat.engine.models.load import eos_ids, fingerprint_of, load_tokenizer, sampled, stated_context
+from specchat.engine.models.packed.decoder_description import (
+    EMBEDDING,
+    FINAL_NORM,
+    FUSED,
+    MATRICES,
+    NORMS,
+    OUTPUT,
+    DecoderDescription,
+    describe_decoder,
+)
 from specchat.engine.models.packed.file import PackedWriter
-from specchat.engine.models.packed.names import EMBEDDING, FINAL_NORM, FUSED, MATRICES, NORMS, OUTPUT
 from specchat.engine.models.packed.source import CheckpointSource, GgufSource, WeightSource
-from specchat.engine.models.quiet import silence_transformers
 from specchat.engine.models.tokenizer import FILE, tokenizer_facts
-from specchat.engine.progress import Progress
+from specchat.engine.progress import Progress, silence_transformers
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedConfig
 
 _ROOM = 1.1
 _BYTES = {"q8": 1.0625, "q4": 0.65}
-"""Per weight, about, for the space that is asked for."""
+"""Approximate bytes per weight, for the check of free disk space."""
 
 
 def pack_gguf(file: Path, model: Path, folder: Path, identity: str, progress: Progress) -> None:
-    """Pack a GGUF file with the codes it has.
+    """Pack a GGUF file with its codes.
 
     Args:
         file: the GGUF file.
-        model: the folder that the same file was converted to, for its configuration and tokenizer.
+        model: folder that the file was converted to, for configuration and tokenizer.
         folder: an empty folder, which becomes the packed model.
-        identity: what tells this source from another.
+        identity: of the source, to notice when it changes.
 
     Raises:
-        EngineError: a tensor cannot be kept as it is, or the model is not of a family that the decoder computes.
+        EngineError: the type of a tensor, or the model's family, is not supported.
     """
     config = _config(model)
     header = GgufHeader.read(file)
@@ -53,7 +58,7 @@ def pack_gguf(file: Path, model: Path, folder: Path, identity: str, progress: Pr
 
 
 def pack_checkpoint(model: Path, method: str, folder: Path, identity: str, progress: Progress) -> None:
-    """Quantise and pack the safetensors of a model folder; arguments and errors as `pack_gguf`."""
+    """Quantise and pack the safetensors of a model folder; arguments and errors as for `pack_gguf`."""
     config = _config(model)
     checkpoint = Checkpoint.open(model)
     require_space(folder, int(checkpoint.parameters * _BYTES[method] * _ROOM), f"quantising {model.name}")
@@ -107,7 +112,7 @@ def _generation(model: Path) -> GenerationConfig | None:
 
 
 def _parts(described: DecoderDescription) -> Iterator[tuple[str, bool]]:
-    """Every weight the decoder may have, and whether it is a matrix; biases and norms need not be there."""
+    """Names of all weights that a decoder may have, and whether each is a matrix; biases and norms are optional."""
     yield EMBEDDING, True
     for layer in range(described.layers):
         start = f"model.layers.{layer}."
@@ -122,19 +127,19 @@ def _parts(described: DecoderDescription) -> Iterator[tuple[str, bool]]:
 
 
 def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> MatrixArrays:
-    """A matrix, or its rows of the fused one where the family has those."""
+    """A matrix, or its rows of a fused one."""
     if source.has(name):
         return source.matrix(name)
     part = name.split(".")[-2]
     shape = described.shape
-    queries, keys = shape["heads"] * shape["head_size"], shape["key_heads"] * shape["head_size"]
+    queries, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
     lengths = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-    lengths |= dict.fromkeys(("gate_proj", "up_proj"), shape["intermediate"])
+    lengths |= dict.fromkeys(("gate_proj", "up_proj"), shape.intermediate)
     for fused, parts in FUSED.items():
         if part in parts and source.has(name.replace(part, fused)):
             first = sum(lengths[other] for other in parts[: parts.index(part)])
             return source.matrix(name.replace(part, fused)).rows(slice(first, first + lengths[part]))
-    return source.matrix(name)  # which says that it is missing
+    return source.matrix(name)  # raises that it is missing
 
 
 def _vector(source: WeightSource, described: DecoderDescription, name: str) -> Any:
@@ -143,7 +148,7 @@ def _vector(source: WeightSource, described: DecoderDescription, name: str) -> A
 
 
 def _samples(source: WeightSource, config: PreTrainedConfig) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
-    """What `fingerprint` looks at in transformers' network of this model."""
+    """Arguments for `fingerprint_of`, as `fingerprint` computes them from transformers' network."""
     from transformers import AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from specchat.engine.backends.device import pick_device
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.draft_model import ModelDrafter
 from specchat.engine.drafters.head.folder import is_head
@@ -16,9 +17,8 @@ from specchat.engine.drafters.published.find import find_published
 from specchat.engine.errors import EngineError
 from specchat.engine.events import FinishReason
 from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.load import pick_device
 from specchat.engine.models.store import ModelStore
-from specchat.engine.models.vocabulary import check_vocabularies
+from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress, ignore_progress
 from specchat.engine.request import MAX_GAMMA, Request
 from specchat.engine.sequence.detokenizer import Detokenizer
