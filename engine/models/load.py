@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.device import computes_bfloat16, require_memory
-from specchat.engine.backends.memory import trim_heap
+from specchat.engine.device.device import computes_bfloat16, require_memory
+from specchat.engine.device.memory import trim_heap
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models import encoder_decoder
 from specchat.engine.models.checkpoint import Checkpoint, model_config
+from specchat.engine.models.prepacked_linear import pack
 from specchat.engine.progress import Progress, silence_transformers, transformers_bars
 
 if TYPE_CHECKING:
@@ -130,7 +131,6 @@ def shared_model(
 
     Arguments and errors as for `load_model`. Thread-safe.
     """
-    from specchat.engine.backends.prepacked_linear import pack
 
     def load() -> LoadedModel:
         plain = load_model(folder, device, dtype, progress, stage)

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 
 from specchat.engine.backends.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
-from specchat.engine.backends.device import pick_device
 from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderRunner
 from specchat.engine.backends.runner import Runner
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.verify.verifier import Verifier
+from specchat.engine.device.device import pick_device
 from specchat.engine.drafters.combined import CombinedDrafter
 from specchat.engine.drafters.copying import CopyDrafter
 from specchat.engine.drafters.datastore import Datastore

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specchat.engine.backends.device import require_memory
+from specchat.engine.device.device import require_memory
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from specchat.engine.backends.device import pick_device
 from specchat.engine.config import EngineConfig
+from specchat.engine.device.device import pick_device
 from specchat.engine.drafters.draft_model import ModelDrafter
 from specchat.engine.drafters.head.folder import is_head
 from specchat.engine.drafters.none import NoDrafter
