@@ -24,9 +24,8 @@ from specchat.engine.device.to_device import to_device
 from specchat.engine.drafters.step_graphs import StepGraphs
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import standardise
+from specchat.engine.sampling.sampler import draw_different, standardise
 from specchat.engine.sampling.sampling_rows import SamplingFlags, SamplingRows
-from specchat.engine.sampling.without_replacement import draw_different
 from specchat.engine.sequence.sequence import SequenceState
 
 LEAD = LONGEST + 1

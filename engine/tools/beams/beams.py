@@ -22,7 +22,7 @@ from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress, ignore_progress
 from specchat.engine.request import MAX_GAMMA, Request
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.fit import check_length, fit
+from specchat.engine.sequence.prompt import check_length, fit
 from specchat.engine.sequence.thinking import find_markers, switch_of
 from specchat.engine.tools.beams.branch_cache import BranchCache
 from specchat.engine.tools.beams.check import check_request, drafter_of

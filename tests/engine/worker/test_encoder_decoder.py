@@ -157,9 +157,9 @@ def test_what_it_cannot_have_is_refused_by_name(engine: Engine) -> None:
         (Request("r", prompt="x", reply_ids=(9,) * CONTEXT), f"and the context holds {CONTEXT}"),
         (
             Request("r", prompt="x", drafter="early-exit"),
-            "'early-exit' is not there (this target cannot draft with its",
+            "'early-exit' is not available (this target cannot draft with its",
         ),
-        (Request("r", prompt="x", drafter="head"), "drafter 'head' is not there"),
+        (Request("r", prompt="x", drafter="head"), "drafter 'head' is not available"),
     )
     for request, sentence in refused:
         (end,) = engine.stream(request)
