@@ -26,7 +26,7 @@ from specchat.engine.models.packed.decoder_description import (
     describe_decoder,
 )
 from specchat.engine.models.packed.file import PackedWriter
-from specchat.engine.models.packed.source import CheckpointSource, GgufSource, WeightSource
+from specchat.engine.models.packed.source import CheckpointSource, Floats, GgufSource, WeightSource
 from specchat.engine.models.tokenizer import FILE, tokenizer_facts
 from specchat.engine.progress import Progress, silence_transformers
 
@@ -78,13 +78,12 @@ def _pack(
     writer = PackedWriter(folder)
     try:
         with disk_errors(folder, f"packing {model.name}"):
-            parts = list(_parts(described))
-            for number, (name, is_matrix) in enumerate(parts):
-                progress("convert", f"Packing {model.name}", number / len(parts))
-                if is_matrix:
-                    writer.matrix(name, _matrix(source, described, name))
-                elif source.has(name):
-                    writer.vector(name, _vector(source, described, name))
+            for name, weight, fraction in decoder_weights(source, described):
+                progress("convert", f"Packing {model.name}", fraction)
+                if isinstance(weight, MatrixArrays):
+                    writer.matrix(name, weight)
+                else:
+                    writer.vector(name, weight)
             tokenizer.backend_tokenizer.save(str(folder / FILE))
             writer.finish(
                 {
@@ -111,19 +110,23 @@ def _generation(model: Path) -> GenerationConfig | None:
     return settings
 
 
-def _parts(described: DecoderDescription) -> Iterator[tuple[str, bool]]:
-    """Names of all weights that a decoder may have, and whether each is a matrix; biases and norms are optional."""
-    yield EMBEDDING, True
+def decoder_weights(
+    source: WeightSource, described: DecoderDescription
+) -> Iterator[tuple[str, MatrixArrays | Floats, float]]:
+    """All weights of a decoder with their names, and the fraction of the weights before each."""
+    names = [(EMBEDDING, True)]
     for layer in range(described.layers):
-        start = f"model.layers.{layer}."
-        for part in MATRICES.values():
-            yield f"{start}{part}.weight", True
-            yield f"{start}{part}.bias", False
-        for norm in NORMS:
-            yield f"{start}{norm}.weight", False
-    yield FINAL_NORM, False
-    if not described.tied:
-        yield OUTPUT, True
+        prefix = f"model.layers.{layer}."
+        names += [(f"{prefix}{part}.weight", True) for part in MATRICES.values()]
+        names += [(f"{prefix}{part}.bias", False) for part in MATRICES.values()]
+        names += [(f"{prefix}{norm}.weight", False) for norm in NORMS]
+    names += [(FINAL_NORM, False)] + ([] if described.tied else [(OUTPUT, True)])
+    for number, (name, is_matrix) in enumerate(names):
+        if is_matrix:
+            yield name, _matrix(source, described, name), number / len(names)
+        elif source.has(name):  # each family has some of the biases and norms
+            offset = np.float32(described.norm_offset if name.endswith("norm.weight") else 0)
+            yield name, source.vector(name) + offset, number / len(names)
 
 
 def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> MatrixArrays:
@@ -140,11 +143,6 @@ def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> M
             first = sum(lengths[other] for other in parts[: parts.index(part)])
             return source.matrix(name.replace(part, fused)).rows(slice(first, first + lengths[part]))
     return source.matrix(name)  # raises that it is missing
-
-
-def _vector(source: WeightSource, described: DecoderDescription, name: str) -> Any:
-    values = source.vector(name)
-    return values + np.float32(described.norm_offset) if name.endswith("norm.weight") else values
 
 
 def _samples(source: WeightSource, config: PreTrainedConfig) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
