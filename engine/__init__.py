@@ -35,7 +35,7 @@ from specchat.engine.outbox import Outbox
 from specchat.engine.progress import Progress, size_text
 from specchat.engine.request import MAX_GAMMA, WHEN_FULL, Message, Request, Sampling, gamma_text, parse_gamma
 from specchat.engine.round import Candidate, Detail, Fate, Proposer, Refused, Round, Token
-from specchat.engine.sequence.fit import left_out, without
+from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
 from specchat.engine.stats.speedup import Baseline, Speedup, SpeedupTracker
 from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup

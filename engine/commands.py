@@ -13,7 +13,7 @@ from specchat.engine.request import Message, Request
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Generate a reply; its events go to `outbox`. `at` is the time of submission, in seconds of the engine's clock."""
+    """Generate a reply; its events go to `outbox`. `at` is the time of submission on the engine's clock."""
 
     request: Request
     outbox: Outbox
@@ -64,21 +64,21 @@ class SetDetail:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Say how many tokens these messages take as a prompt (`events.Counted`)."""
+    """Count the prompt tokens of these messages (`events.Counted`)."""
 
     messages: tuple[Message, ...]
     key: str = ""
-    """Comes back with the answer."""
+    """Copied to the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Borrow:
-    """Use the loaded models for other work, a step of it between two rounds."""
+    """Run other work with the loaded models, one step between two rounds."""
 
     work: Callable[[Any, int], Generator[None, None, Any]]
-    """Makes the work's steps of the `worker.assembly.Assembly` and of a slot of the cache that no request has."""
+    """Generator function: arguments are the `worker.assembly.Assembly` and a reserved cache slot."""
     result: Future[Any]
-    """Gets what the work returns, or an `EngineError`; work whose result is cancelled ends."""
+    """Receives the return value or an `EngineError`; cancelling it ends the work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from specchat.engine.errors import EngineError
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
 SHIPPED_HEADS = ASSETS / "heads"
-"""Draft heads that come with specchat."""
+"""Draft heads in the package."""
 
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -18,10 +18,7 @@ QUANTIZE = ("auto", "q8", "q4", "none")
 
 
 def models_folder() -> Path:
-    """Default folder of fetched and converted models: large, but replaceable.
-
-    The platform's cache folder, or `SPECCHAT_HOME/models`; it is not created here.
-    """
+    """Default folder of downloaded and converted models: in the platform's cache folder, or `SPECCHAT_HOME/models`."""
     if home := os.environ.get("SPECCHAT_HOME"):
         return Path(home).expanduser().absolute() / "models"
     try:
@@ -42,7 +39,7 @@ class EngineConfig:
     target: str
     """A preset, a hub id, a folder of safetensors, or a GGUF file."""
     models: Path = field(default_factory=models_folder)
-    """Folder of fetched and converted models (`engine.models.store`)."""
+    """Folder of downloaded and converted models (`engine.models.store`)."""
     draft: str | None = None
     """A draft model, named like the target, or the folder of a draft head; several draft models with commas between;
     None for the target's draft head if `heads` has one."""
@@ -51,22 +48,21 @@ class EngineConfig:
     device: str = "auto"
     """One of `DEVICES`, or a torch device such as cuda:1."""
     dtype: str = "auto"
-    """One of `DTYPES`; auto is bfloat16 where the device computes in it, else float32. Any other than auto expands
-    what is quantised."""
+    """One of `DTYPES`; auto is bfloat16 if the device supports it, else float32. The others dequantise."""
     quantize: str = "auto"
-    """One of `QUANTIZE`, for the CPU: auto runs a GGUF file's weights as they are and others unquantised; q8 and q4
-    quantise; none expands what is quantised."""
+    """One of `QUANTIZE`: auto keeps the codes of a GGUF file and runs other models unquantised; q8 and q4 quantise; none
+    dequantises."""
     slots: int = 4
-    """Requests that run at once; each has its own slot of the KV cache."""
+    """Maximum number of concurrent requests; each uses one slot of the KV cache."""
     context: int = 4096
-    """Tokens per slot, prompt and reply together; the model's own limit if that is lower."""
+    """Tokens per slot, prompt and reply together; limited by the model's context length."""
     queue: int = 1024
-    """Requests that may wait for a slot; one more is refused."""
+    """Maximum number of waiting requests; further ones are refused."""
     prefill_chunk: int = 256
     """Tokens per prefill chunk; running requests wait for one chunk between rounds, for two if several prompts wait."""
 
     exact: bool = False
-    """Run the target in batch-invariant passes, so that greedy output is identical whatever drafter is used."""
+    """Run the target in batch-invariant passes, so that greedy output is identical for all drafters."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -81,7 +77,7 @@ class EngineConfig:
 
     @property
     def drafts(self) -> tuple[str, ...]:
-        """The drafts that are named; a path that is there is one, whatever its name."""
+        """Names of the drafts; an existing path is a single one, even if it contains commas."""
         if not self.draft or Path(self.draft).expanduser().exists():
             return (self.draft,) if self.draft else ()
         return tuple(name for part in self.draft.split(",") if (name := part.strip())) or (self.draft,)

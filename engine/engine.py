@@ -1,6 +1,6 @@
-"""Public interface of the engine: a thread that loads the models and then runs rounds.
+"""Public interface of the engine: a thread that loads the models and runs rounds.
 
-This module imports neither torch nor transformers; `engine.worker.worker` does, inside the thread.
+This module imports neither torch nor transformers; `engine.worker.worker` does, in the thread.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Result = TypeVar("_Result")
 
 
 class _Serves(Protocol):
-    """Worker that the engine's thread runs: `engine.worker.worker.Worker`, or `LanesWorker`."""
+    """Worker of the engine's thread: `engine.worker.worker.Worker`, or `LanesWorker`."""
 
     def run(self, assemble: Assemble) -> None:
         """Load the models, then serve until closed."""
@@ -66,7 +66,7 @@ class Engine:
 
     Args:
         config: models, device and capacity.
-        assemble: loads the models; `engine.worker.assembly.assemble` by default (benchmarks bring their own).
+        assemble: loads the models; `engine.worker.assembly.assemble` by default.
     """
 
     def __init__(self, config: EngineConfig, assemble: Assemble | None = None) -> None:
@@ -76,8 +76,8 @@ class Engine:
         self.ready: Ready | None = None
         """Set once the models are loaded."""
         self.other_chats: OtherChats | None = None
-        """Takes texts that drafts may be taken from, once the models are loaded; None where they hold no conversations,
-        and of an engine with lanes."""
+        """Store of other chats as a source of drafts, once the models are loaded; None for encoder-decoders and engines
+        with lanes."""
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
         self._epoch = time.perf_counter()
@@ -85,19 +85,18 @@ class Engine:
         self._death: str | None = None
         self._lock = threading.Lock()
         self._open: dict[tuple[int, str], deque[Submit]] = {}
-        """Requests that have not ended, by lane and id, in the order in which they will: all but the last of one id
-        are cancelled."""
+        """Open requests by lane and id, oldest first; all but the last of an id are cancelled."""
         self._borrowed: set[Future[Any]] = set()
-        """Results of other work that has not ended."""
+        """Results of other work that is running or waiting."""
         self._cancelled: set[tuple[int, str]] = set()
-        """Those whose last is cancelled as well: the id may be used again."""
+        """Keys of `_open` whose last request is cancelled too, so that the id can be used again."""
         self._vocabularies: tuple[int, ...] = ()
-        """Tokens of the model of each lane, once they are loaded."""
+        """Vocabulary size of each lane's model, once they are loaded."""
         self._tokenizer: Any = None
-        """Of the first lane's model, once it is loaded."""
+        """Tokenizer of the first lane's model, once it is loaded."""
 
     def start(self) -> None:
-        """Start the engine's thread, which begins to load."""
+        """Start the engine's thread, which loads the models."""
         self._thread.start()
 
     def clock(self) -> float:
@@ -107,34 +106,32 @@ class Engine:
     def submit(self, request: Request, outbox: Outbox | None = None) -> None:
         """Submit a request. It is queued while the models are loading and while all slots are taken.
 
-        What only the models can tell (a prompt that is too long, an unknown drafter, and before they are loaded a
-        token id beyond the vocabulary) ends the request with `FinishReason.ERROR` instead of raising.
+        Errors that depend on the models (a prompt that is too long, an unknown drafter, and before they are loaded a
+        token id outside the vocabulary) end the request with `FinishReason.ERROR` instead of raising.
 
         Raises:
-            EngineError: the prompt is no valid text, holds no token ids, or a request of this id has not ended yet.
+            EngineError: the prompt is not valid, or a request of this id is still open.
         """
-        self._ask(Submit(request, outbox or self.outbox, self.clock()))
+        self._enqueue(Submit(request, outbox or self.outbox, self.clock()))
 
     def examine(self, request: Request, continuation: Sequence[int], outbox: Outbox | None = None) -> None:
-        """Submit a request whose reply goes on behind `continuation`, token ids, as if they had been emitted.
+        """Submit a request whose reply continues after the token ids `continuation`, as if they had been emitted.
 
-        With `Request.detail`, its first round tells what target and drafter think there.
+        With `Request.detail`, its first round shows the distributions of target and drafter there.
 
         Raises:
             EngineError: as for `submit`.
         """
         self.submit(replace(request, reply_ids=tuple(continuation)), outbox)
 
-    def _ask(self, submitted: Submit) -> None:
+    def _enqueue(self, submitted: Submit) -> None:
         request, key = submitted.request, (submitted.lane, submitted.request.request_id)
         request.check_prompt()
         if self._vocabularies:
             request.check_vocabulary(self._vocabularies[submitted.lane])
         with self._lock:
             if key in self._open and key not in self._cancelled:
-                raise EngineError(
-                    f"request {request.request_id!r} has not ended yet: give each request an id of its own"
-                )
+                raise EngineError(f"request {request.request_id!r} has not ended yet: give each request a unique id")
             if self._death is None:
                 self._cancelled.discard(key)
                 self._open.setdefault(key, deque()).append(submitted)
@@ -143,7 +140,7 @@ class Engine:
         self._refuse(submitted, self._death)
 
     def _end(self, lane: int, request_id: str) -> None:
-        """A request is about to be told that it has ended: its id is free again."""
+        """Make a request's id available again, just before its `Finished` event."""
         key = lane, request_id
         with self._lock:
             if waiting := self._open.get(key):
@@ -153,7 +150,7 @@ class Engine:
                 self._cancelled.discard(key)
 
     def cancel(self, request_id: str) -> None:
-        """End a request within one round. Unknown ids are ignored: the request may just have finished."""
+        """End a request within one round. Unknown ids are ignored, as the request may just have finished."""
         with self._lock:
             self._cancelled |= {key for key in self._open if key[1] == request_id}
             self._commands.put(Cancel(request_id))
@@ -172,7 +169,7 @@ class Engine:
         self._commands.put(Adjust(request_id, drafter, gamma))
 
     def pause(self) -> None:
-        """Finish the current round, then run none until `step` or `resume`; requests can be cancelled meanwhile."""
+        """Finish the current round, then run none until `step` or `resume`; requests can still be cancelled."""
         self._commands.put(Pause())
 
     def step(self) -> None:
@@ -194,23 +191,23 @@ class Engine:
         self._commands.put(SetDetail(request_id, detail))
 
     def count(self, messages: tuple[Message, ...], key: str = "") -> None:
-        """Ask how many tokens these messages take as a prompt: `Counted` with this key says it, between two rounds.
+        """Count the prompt tokens of these messages; the answer is a `Counted` event with this key, between two rounds.
 
-        Nothing is said of a conversation that the model's chat template refuses.
+        There is no answer if the model's chat template refuses the conversation.
         """
         self._commands.put(Count(messages, key))
 
     def borrow(self, work: Callable[[Assembly, int], Generator[None, None, _Result]]) -> Future[_Result]:
-        """Use the loaded models for other work: a step of it is run between two rounds, in the engine's thread.
+        """Run other work with the loaded models, one step between two rounds, in the engine's thread.
 
-        An engine with lanes takes requests alone.
+        Engines with lanes do not support it.
 
         Args:
-            work: makes the steps of what is loaded and of a slot of the target's cache that no request has; what it
-                returns is the result. A cancelled result ends it.
+            work: generator function of the loaded parts and a reserved slot of the target's cache; its return value
+                is the result.
 
         Returns:
-            The result; an `EngineError` where the work fails or the engine ends.
+            The result, or an `EngineError` if the work fails or the engine ends. Cancelling it ends the work.
         """
         result: Future[_Result] = Future()
         with self._lock:
@@ -223,7 +220,7 @@ class Engine:
         return result
 
     def drain(self) -> list[Event]:
-        """Every event that has come to `self.outbox` since the last call; never waits."""
+        """All events in `self.outbox` since the last call; never waits."""
         return self.outbox.drain()
 
     def close(self, timeout: float | None = 5.0) -> None:
@@ -246,11 +243,11 @@ class Engine:
         return self.ready
 
     def prompt_ids(self, request: Request) -> list[int]:
-        """Token ids of a request's prompt, as the loaded model reads it; nothing is submitted.
+        """Token ids of a request's prompt for the loaded model; nothing is submitted.
 
         Raises:
-            EngineError: the models are not loaded, the prompt is no valid text, the chat template refuses it, or the
-                model holds no conversations.
+            EngineError: the models are not loaded, the prompt is not valid, the chat template refuses it, or the model
+                does not support conversations.
         """
         if self._tokenizer is None or self.ready is None:
             raise EngineError("the models are still being loaded: ask again when they are")
@@ -287,7 +284,7 @@ class Engine:
                 worker = self._make_worker()
             worker.run(self._assemble or assemble)
             self._die(worker, None)
-        except BaseException as error:  # every waiting caller must be told, whatever the error
+        except BaseException as error:  # waiting callers need an answer, whatever the error
             self._die(worker, error)
 
     def _make_worker(self) -> _Serves:
@@ -305,8 +302,8 @@ class Engine:
         self._settled.set()
 
     def _die(self, worker: _Serves | None, error: BaseException | None) -> None:
-        """Say the last words, whatever state the worker is in: every open request ends; `Died` follows an error."""
-        message = _last_words(error)
+        """Fail open requests, and emit `Died` after an error; the worker may be in any state."""
+        message = _reason(error)
         with self._lock:
             self._death = message
         with suppress(BaseException):
@@ -316,7 +313,7 @@ class Engine:
             self._end(submitted.lane, submitted.request.request_id)
             self._refuse(submitted, message)
         for result in list(self._borrowed):
-            with suppress(InvalidStateError):  # just cancelled
+            with suppress(InvalidStateError):  # was just cancelled
                 result.set_exception(EngineError(message))
         if error is not None:
             self.outbox.put(Died(message, self.clock()))
@@ -329,9 +326,9 @@ class Engine:
 
 @contextmanager
 def _import_of_torch() -> Iterator[None]:
-    """Keeps what is imported meanwhile out of garbage collection, during a first import and after it.
+    """Context manager: objects created by the first import of torch are excluded from garbage collection.
 
-    Modules leave nothing to collect, and looking through those of torch takes a fifth of a start.
+    They live as long as the process, and traversing them takes a fifth of the start time.
     """
     if "torch" in sys.modules:
         yield
@@ -346,14 +343,14 @@ def _import_of_torch() -> Iterator[None]:
             gc.enable()
 
 
-def _last_words(error: BaseException | None) -> str:
-    """Why the engine serves nothing any more."""
+def _reason(error: BaseException | None) -> str:
+    """Why the engine has ended, as a sentence."""
     if error is None:
         return "the engine is closed"
     if isinstance(error, MemoryError):
         return "the engine ran out of memory: close other programs or choose a smaller model"
     try:
-        words = str(error)
-    except Exception:  # an error that cannot even be put into words
-        words = "it cannot say which"
-    return words if isinstance(error, EngineError) else f"{_INTERNAL} ({type(error).__name__}: {words})"
+        text = str(error)
+    except Exception:  # its __str__ is broken
+        text = "no description"
+    return text if isinstance(error, EngineError) else f"{_INTERNAL} ({type(error).__name__}: {text})"

@@ -32,4 +32,4 @@ def unknown_drafter(name: str, choices: Iterable[str]) -> str:
         "bigram": of_tables,
         "unigram": of_tables,
     }.get(name, "")
-    return f"drafter {name!r} is not there{hint}: choose one of {', '.join(choices)}"
+    return f"drafter {name!r} is not available{hint}: choose one of {', '.join(choices)}"

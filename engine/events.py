@@ -28,48 +28,48 @@ class FinishReason(StrEnum):
 
 
 MOST_DRAFTED = 4096
-"""Drafted tokens of a step: what a server says beyond it is no count."""
+"""Maximum plausible number of drafted tokens per step in a server's report."""
 
 
 class Step(NamedTuple):
-    """What a server says of one target pass: how much was drafted for it, and how much of that it accepted."""
+    """One target pass as reported by a server."""
 
     drafted: int
     """Drafted tokens."""
     accepted: int
-    """How many of them were accepted."""
+    """Accepted tokens."""
 
 
 class Given(NamedTuple):
-    """A token of a reply that came with its request (`Request.reply_ids`), and the text that is whole with it."""
+    """A token of a reply that its request prescribes (`Request.reply_ids`)."""
 
     id: int
     """Token id."""
     text: str
-    """The text that is whole with it."""
+    """Text that it completes."""
 
 
 class Thinking(NamedTuple):
-    """What stands around the thinking in a reply's text."""
+    """Markers around the thinking in a reply's text."""
 
     opening: str
     """The marker before it."""
     closing: str
-    """The marker behind it."""
+    """The marker after it."""
     begun: bool
-    """Whether the opening marker ends the prompt: the reply then begins inside."""
+    """Whether the prompt ends with the opening marker, so that the reply begins with thinking."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """Progress of loading. `stage` is one of import, fetch, convert, target, draft, warm-up."""
+    """Progress of loading."""
 
     stage: str
-    """What is being done: import, fetch, convert, target, draft, warm-up."""
+    """One of import, fetch, convert, target, draft, warm-up."""
     text: str
     """A short sentence for the user, without a trailing full stop."""
     fraction: float | None
-    """0 to 1, or None where the length is unknown."""
+    """0 to 1, or None if unknown."""
     at: float
     """Time of this event."""
 
@@ -81,9 +81,9 @@ class Ready:
     target: str
     """Display name of the target model."""
     draft: str | None
-    """Display name of the draft model or head, if there is one; of several, with commas between."""
+    """Display name of the draft model or head, or several separated by commas; None without one."""
     drafters: tuple[str, ...]
-    """Drafter names a request may ask for, best first."""
+    """Names of the available drafters, best first."""
     device: str
     """cpu or cuda."""
     device_name: str
@@ -93,7 +93,7 @@ class Ready:
     context: int
     """Tokens per slot, prompt and reply together."""
     slots: int
-    """Requests that run at once."""
+    """Maximum number of concurrent requests."""
     weight_bytes: int
     """Memory of the weights."""
     cache_bytes: int
@@ -101,43 +101,43 @@ class Ready:
     at: float
     """Time of this event."""
     plain_s: tuple[float, ...] = ()
-    """Times of the target's passes over one token of one row, measured while warming up."""
+    """Times of the target's passes over one token of one row, measured in the warm-up."""
     thinking_switch: bool = False
     """Whether the chat template can switch thinking on and off (`Request.thinking`)."""
     template_words: tuple[str, ...] = ()
-    """Words with a slash before them that the chat template looks for in a conversation."""
+    """Slash commands that the chat template searches the conversation for."""
     conversations: bool = True
-    """Whether requests may have messages; an encoder-decoder reads `Request.prompt` or `Request.prompt_ids` alone."""
+    """Whether requests may have messages; an encoder-decoder takes `Request.prompt` or `Request.prompt_ids` only."""
     observed: str = ""
-    """Name of the server whose replies are observed; empty for an engine of ours. What it does not say is empty or 0:
-    slots, context, bytes, device."""
+    """Name of the server whose replies are observed; empty for specchat's engine. Facts that the server does not report
+    are empty or 0: slots, context, bytes, device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request has a slot. `reused_tokens` of its prompt were in the KV cache already."""
+    """A request was assigned to a slot."""
 
     request_id: str
     """The request."""
     prompt_tokens: int
     """Tokens of its prompt."""
     reused_tokens: int
-    """Tokens of the prompt that were in the KV cache already."""
+    """Prompt tokens that were in the KV cache already."""
     queued_s: float
     """Time between submission and this event."""
     at: float
     """Time of this event."""
     given: tuple[Given, ...] = ()
-    """Tokens that the reply begins with, as the request gave them; `prompt_tokens` counts them."""
+    """Prescribed tokens at the beginning of the reply; included in `prompt_tokens`."""
     thinking: Thinking | None = None
-    """What stands around the model's thinking; None for a model that does not think."""
+    """Markers around the model's thinking; None for a model without thinking."""
     left_out: tuple[int, ...] = ()
-    """Places in `Request.messages` of those that the prompt is without, as they did not fit (`Request.when_full`)."""
+    """Indices in `Request.messages` of messages that were left out of the prompt (`Request.when_full`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """One more chunk of the prompt is in the KV cache: `done` of `total` tokens."""
+    """One more chunk of the prompt is in the KV cache."""
 
     request_id: str
     """The request."""
@@ -153,10 +153,10 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Information for the user that is not an error. `request_id` is None if it concerns the engine as a whole."""
+    """Information for the user that is not an error."""
 
     request_id: str | None
-    """The request that is meant; None for the engine as a whole."""
+    """The request; None if it concerns the engine as a whole."""
     text: str
     """One sentence."""
     at: float
@@ -165,19 +165,19 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Tokens that a conversation takes as a prompt, asked for with `Engine.count`."""
+    """Answer to `Engine.count`."""
 
     tokens: int
     """Tokens of the prompt."""
     at: float
     """Time of this event."""
     key: str = ""
-    """What the question was called."""
+    """Key of the question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What another server says of a reply as a whole, at its end. What it does not say is None."""
+    """Totals of a reply as reported by another server at its end; None for what it does not report."""
 
     request_id: str
     """The request."""
@@ -192,21 +192,21 @@ class Totals:
     drafted: int | None = None
     """Drafted tokens."""
     accepted: int | None = None
-    """How many of them were accepted."""
+    """Accepted tokens."""
     steps: tuple[Step, ...] | None = None
-    """Every pass that tested drafts, in order. With them, tokens that came with an unknown fate are told apart."""
+    """Every pass with drafts, in order; tokens received with an unknown fate get their fate from them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request has ended; its last event. `message` is the sentence to show if `reason` is ERROR."""
+    """A request has ended; its last event."""
 
     request_id: str
     """The request."""
     reason: FinishReason
     """Why it ended."""
     tail: str
-    """Text still held back at the end (half a character, or the beginning of a stop string)."""
+    """Text held back at the end: an incomplete character, or the beginning of a stop string."""
     message: str
     """The sentence to show if `reason` is error."""
     at: float
@@ -215,10 +215,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The engine thread has ended on an error, and with it all open requests."""
+    """The engine thread and all open requests have ended with an error."""
 
     message: str
-    """Why, as a sentence."""
+    """The error, as a sentence."""
     at: float
     """Time of this event."""
 

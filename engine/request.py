@@ -15,12 +15,12 @@ AUTO = "auto"
 NO_DRAFTER = "none"
 """Name of the drafter that never drafts."""
 DEFAULT_GAMMA = 4
-"""γ for requests that may not adapt it."""
+"""γ for requests that cannot adapt it."""
 STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL = ("stop", "drop-oldest", "keep-ends")
-"""What becomes of a conversation that does not fit into the context: the request is refused; the oldest turns are left
-out; or those behind the first one are. The system prompt and the last turn always stay."""
+"""Policies for a conversation that does not fit into the context: refuse the request; leave out the oldest turns; leave
+out the turns after the first one. The system prompt and the last turn always stay."""
 COLDEST = 1e-30
-"""Lowest temperature: below it float32 logits overflow; at it only tied tokens share the probability."""
+"""Lowest temperature: float32 logits overflow below it, and only tied tokens share the probability at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Message:
     """One turn of a conversation.
 
     Raises:
-        EngineError: `role` is none of `ROLES`.
+        EngineError: `role` is not one of `ROLES`.
     """
 
     role: str
@@ -108,7 +108,7 @@ class Sampling:
         """Check the settings against a vocabulary of V = `size` tokens.
 
         Raises:
-            EngineError: a bias is for a token beyond it.
+            EngineError: a biased token is outside it.
         """
         for token, _ in self.logit_bias:
             _check(
@@ -128,13 +128,13 @@ class Request:
     """
 
     request_id: str
-    """Name of the request; unique among those that have not ended."""
+    """Name of the request, unique among open requests."""
     messages: tuple[Message, ...] = ()
-    """A conversation, rendered by the chat template; empty if there is another kind of prompt."""
+    """A conversation, rendered by the chat template; empty for another kind of prompt."""
     prompt: str | None = None
-    """A prompt as plain text; None if there is another kind."""
+    """A prompt as plain text; None for another kind."""
     prompt_ids: tuple[int, ...] = ()
-    """A prompt as token ids; empty if there is another kind."""
+    """A prompt as token ids; empty for another kind."""
     sampling: Sampling = field(default_factory=Sampling)
     """How tokens are drawn."""
     drafter: str = AUTO
@@ -142,24 +142,24 @@ class Request:
     gamma: int | None = None
     """Draft length of each round, 0 (no drafting) to `MAX_GAMMA`; None adapts it for speed.
 
-    A sampled reply with a seed does not adapt it, as the choice depends on measured times and would not repeat: its γ
-    is the drafter's `steady` one, usually `DEFAULT_GAMMA`.
+    A sampled reply with a seed does not adapt it, as measured times are not reproducible: its γ is the drafter's
+    `steady` one, usually `DEFAULT_GAMMA`.
     """
     max_tokens: int = 1024
-    """Most tokens of the reply."""
+    """Maximum number of reply tokens."""
     stop: tuple[str, ...] = ()
     """Stop strings: the reply ends before the first of them to appear."""
     reply_ids: tuple[int, ...] = ()
-    """Token ids that the reply begins with: the model goes on behind them. No stop string is looked for in them, and
-    they do not count for `max_tokens`."""
+    """Token ids that the reply begins with; the model continues after them. They are not searched for stop strings and
+    do not count for `max_tokens`."""
     reply_text: str = ""
-    """Text behind `reply_ids` that the reply goes on with, encoded by itself."""
+    """Text that the reply continues with after `reply_ids`, encoded separately."""
     detail: int = 0
-    """Top-k size of the `Detail` in each round; 0 for none."""
+    """Top-k size of the `Detail` in each round; 0 for no detail."""
     thinking: bool | None = None
-    """Switches the thinking of a chat template that has a switch for it on or off; None leaves it to the template."""
+    """Switches thinking on or off if the chat template has a switch for it; None leaves it to the template."""
     when_full: str = STOP
-    """One of `WHEN_FULL`: what becomes of `messages` that do not fit into the context."""
+    """One of `WHEN_FULL`, for `messages` that do not fit into the context."""
 
     def __post_init__(self) -> None:
         kinds = bool(self.messages) + (self.prompt is not None) + bool(self.prompt_ids)
@@ -172,10 +172,10 @@ class Request:
         _check(self.when_full in WHEN_FULL, f"when-full {self.when_full!r} is not known: choose one of {known}")
 
     def check_prompt(self) -> None:
-        """Check what no model can read: text that is no Unicode, ids that are no tokens of any vocabulary.
+        """Check what is invalid for all models: lone surrogates and negative token ids.
 
         Raises:
-            EngineError: the prompt has such.
+            EngineError: the prompt, a stop string or the prescribed reply is invalid.
         """
         for text in (self.prompt or "", self.reply_text, *(message.content for message in self.messages), *self.stop):
             try:
@@ -188,10 +188,10 @@ class Request:
             _check(least >= 0, f"{name} holds {least}: token ids start at 0")
 
     def check_vocabulary(self, size: int) -> None:
-        """Check what can be known only beside a model with so many tokens.
+        """Check token ids against a vocabulary of V = `size` tokens.
 
         Raises:
-            EngineError: the prompt or a bias has a token beyond them.
+            EngineError: the prompt, the prescribed reply or a bias has a token outside it.
         """
         self.sampling.check_vocabulary(size)
         for name, ids in (("prompt_ids", self.prompt_ids), ("reply_ids", self.reply_ids)):
@@ -200,7 +200,7 @@ class Request:
 
 
 def parse_gamma(text: str) -> int | None:
-    """γ as it is typed: a whole number, or auto (None).
+    """Parse γ from text: a whole number, or auto (None).
 
     Raises:
         EngineError: it is neither.
@@ -214,7 +214,7 @@ def parse_gamma(text: str) -> int | None:
 
 
 def gamma_text(gamma: int | None) -> str:
-    """γ as `parse_gamma` reads it."""
+    """Inverse of `parse_gamma`."""
     return AUTO if gamma is None else str(gamma)
 
 

@@ -1,7 +1,7 @@
-"""The record of one round: what was drafted, what became of each token, and how long it took.
+"""The record of one round: drafted tokens, their fates, and times.
 
-Colours, panel, statistics, traces, replay and benchmarks are made from it and nothing else. It is immutable and
-picklable, needs neither torch nor a model, and serialises to one JSON line (`engine.trace`). Times are in seconds; `at`
+Colours, panel, statistics, traces, replay and benchmarks are computed from these records only. They are immutable and
+picklable, need neither torch nor a model, and serialise to one JSON line (`engine.trace`). Times are in seconds; `at`
 counts from the creation of the engine.
 """
 
@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 
 class Fate(StrEnum):
-    """Fate of one token. The first three are of drafted tokens, the others of a round's last token."""
+    """Fate of one token: the first three apply to drafted tokens, the others to a round's last token."""
 
     ACCEPTED = "accepted"
     """Drafted, and accepted by the target."""
     REJECTED = "rejected"
     """Drafted, and rejected by the target."""
     DISCARDED = "discarded"
-    """Drafted behind a rejection, not tested."""
+    """Drafted after a rejection, not tested."""
     CORRECTION = "correction"
     """Drawn from the residual norm(max(0, p - q)) after a rejection."""
     BONUS = "bonus"
@@ -29,7 +29,7 @@ class Fate(StrEnum):
     PLAIN = "plain"
     """Drawn from p in a round without a draft."""
     UNKNOWN = "unknown"
-    """Part of the reply of a server that does not say what became of it."""
+    """Token of a server that does not report fates."""
 
 
 class Token(NamedTuple):
@@ -53,7 +53,7 @@ class Candidate(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A further token of a tree that was tested for a position and rejected."""
+    """A further token of a tree that was tested at a position and rejected."""
 
     id: int
     """Token id."""
@@ -68,14 +68,14 @@ class Refused(NamedTuple):
 
 
 class Proposer(NamedTuple):
-    """One of the drafts that a drafter puts together in a round: a draft model, or another drafter."""
+    """One of the drafts that a drafter combines in a round: of a draft model, or of another drafter."""
 
     name: str
-    """Of the draft model or the drafter."""
+    """Name of the draft model or drafter."""
     length: int
-    """Tokens that it drafted, one behind the other."""
+    """Length of its draft."""
     shared: int
-    """How many of them `Round.drafted` begins with, as it was before the reply's end cut it."""
+    """Length of the prefix that its draft shares with `Round.drafted`, before truncation at the reply's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,30 +102,30 @@ class Round:
     """One draft and one verification for one request (Leviathan et al. 2023, Algorithm 1).
 
     `drafted[:accepted]` and then `last` were emitted. If `accepted < len(p)`, `drafted[accepted]` was rejected and
-    the tokens behind it were discarded. `p`, `q`, `u` and `beta` hold one value per *tested* token: p(x) and q(x) under
+    the tokens after it were discarded. `p`, `q`, `u` and `beta` hold one value per *tested* token: p(x) and q(x) under
     the standardised distributions, the uniform draw u (accepted iff u·q < p; with a lenience l, iff u·l·q < p), and
     β = Σ min(p, q).
 
-    A drafter may offer several tokens for one position (`engine.decoding.tree`), which are tested one after the other.
-    Then `drafted` holds the accepted one, or the first if none was, and behind a rejection the first choices of that
-    branch. Other rejected tokens are in `refused`; p and q are the residuals at each token's turn, and β is the
-    probability that one of the tokens offered is accepted.
+    A tree (`engine.decoding.tree`) has several tokens at one position, which are tested one after the other. Then
+    `drafted` contains the accepted one, or the first if none was accepted, and after a rejection the first choices of
+    that branch. Other rejected tokens are in `refused`; p and q are those of the residuals when each token was tested,
+    and β is the probability that one of the tokens at the position is accepted.
 
-    A round may be put together from what another server says (`observed`). Then `p`, `q`, `u` and `beta` are empty,
-    token ids are -1, pieces of rejected and discarded tokens are empty, all of the time is in `rest_s`, which counts
-    from the text before, and `last_fate` is UNKNOWN where nothing was said of the token.
+    A round of another server is `observed`. Then `p`, `q`, `u` and `beta` are empty, token ids are -1, pieces of
+    rejected and discarded tokens are empty, the whole time since the previous text is in `rest_s`, and `last_fate` is
+    UNKNOWN if the server does not report it.
     """
 
     request_id: str
-    """The request that this round was for."""
+    """The request."""
     number: int
     """0 for the request's first round."""
     position: int
     """Tokens of prompt and reply before this round."""
     drafter: str
-    """What proposed the tokens."""
+    """Name of the drafter."""
     gamma: int
-    """Draft length asked for; the drafter may have drafted fewer."""
+    """Requested draft length; the drafter may have drafted fewer tokens."""
     drafted: tuple[int, ...]
     """Drafted token ids."""
     p: tuple[float, ...]
@@ -137,7 +137,7 @@ class Round:
     beta: tuple[float, ...]
     """β = Σ min(p, q) at each tested position."""
     accepted: int
-    """How many drafted tokens were accepted."""
+    """Number of accepted tokens."""
     last: int | None
     """The correction, bonus or plain token; None if the request ended inside the accepted tokens."""
     last_fate: Fate | None
@@ -155,24 +155,23 @@ class Round:
     rest_s: float
     """Time of the round outside draft and verification."""
     rows: int
-    """B: requests that shared this round; the three times are of the whole batch."""
+    """B: number of requests in this round; the three times are those of the whole batch."""
     detail: tuple[Detail, ...] = ()
-    """One per tested token, then one for `last`; empty unless asked for."""
+    """One per tested token, then one for `last`; empty unless requested."""
     refused: tuple[tuple[Refused, ...], ...] = ()
     """Per tested token, the other tokens rejected at its position, in order; empty for a chain."""
     offered: int = 0
-    """Tokens of the tree; 0 for a chain."""
+    """Number of tokens of the tree; 0 for a chain."""
     plain_s: float = 0.0
-    """Time of a pass over one token of each row of the batch, measured just before this round; 0 where none was."""
+    """Time of a plain pass of the same batch just before this round; 0 if none was measured."""
     judged: int | None = None
-    """Number of tested tokens of an observed round; None of a round of an engine of ours, where `p` has them."""
+    """Number of tested tokens of an observed round; else None, and `p` has one value per tested token."""
     proposers: tuple[Proposer, ...] = ()
-    """Where the drafter puts several drafts together, those it used in this round; of other drafters it is empty, and
-    not in the trace."""
+    """Drafts that a combining drafter used in this round; empty for other drafters, and then not in the trace."""
 
     @property
     def observed(self) -> bool:
-        """Whether it was put together from what another server says."""
+        """Whether the round was reported by another server."""
         return self.judged is not None
 
     @property
@@ -192,11 +191,11 @@ class Round:
 
     @property
     def steps(self) -> int:
-        """Positions drafted for."""
+        """Number of drafted positions."""
         return self.gamma if self.offered else len(self.drafted)
 
     def proposed_by(self, token: Token) -> tuple[str, ...]:
-        """Names of the drafts that brought a token of this round; none where the drafter is one draft."""
+        """Names of the combined drafts that contain a token of this round."""
         if token.place >= len(self.drafted):
             return ()
         return tuple(each.name for each in self.proposers if token.place < each.shared)

@@ -5,7 +5,7 @@ in lower case under `record`. Unknown fields are an error: a newer format has a 
 (no plain passes, no frequency penalty, no `Detail.probability`, no reply that begins with given tokens) and 3 (no
 thinking, and no replies of other servers: no unknown fate, no `Totals`) are also read. `assets/trace.schema.json`
 describes every field. Reading checks every field against its declared type, so that a damaged trace fails here and not
-half-way through a replay.
+halfway through a replay.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Record = Event | Request
 
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(Record)}
 _LEFT_OUT = "proposers"
-"""A field that is not written where it is empty, as in most rounds."""
+"""A field that is not written if it is empty, as in most rounds."""
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
@@ -136,7 +136,7 @@ def _is_header(line: bytes) -> bool:
 
 
 def _values(record: Any) -> dict[str, Any]:
-    """The fields of a dataclass by name; the encoder asks for those of the ones inside."""
+    """Fields of a dataclass by name, one level deep; the encoder calls it for nested dataclasses."""
     values = {name: getattr(record, name) for name in _names(record.__class__)}
     if not values.get(_LEFT_OUT, True):
         del values[_LEFT_OUT]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from specchat.engine.models.quiet import silence_transformers
+from specchat.engine.progress import silence_transformers
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"

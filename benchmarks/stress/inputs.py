@@ -119,8 +119,7 @@ def _write_head(model: Path, folder: Path) -> None:
 
     from specchat.engine.drafters.head.folder import HeadAcceptance, HeadCard, save_head
     from specchat.engine.drafters.head.network import DraftHead
-    from specchat.engine.models.fingerprint import fingerprint
-    from specchat.engine.models.load import load_model
+    from specchat.engine.models.load import fingerprint, load_model
     from specchat.engine.progress import ignore_progress
     from specchat.engine.tools.distill.initial import head_shape
 

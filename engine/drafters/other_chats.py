@@ -1,7 +1,4 @@
-"""Other chats: what an engine's drafts may be taken from beside the text of the chat itself.
-
-Whoever runs the engine hands their texts over; nobody else's chat is ever among them by itself.
-"""
+"""Other chats: replies of the user's other chats as a source of drafts. Only the application provides them."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ if TYPE_CHECKING:
 class OtherChats:
     """Replies of other chats, by numbers that grow with time.
 
-    One thread at a time may use it; the engine drafts meanwhile.
+    Only one thread at a time may use it; the engine's thread may draft at the same time.
 
     Args:
-        datastore: what drafters read.
+        datastore: read by the drafters.
         tokenizer: of the target.
         vocabulary: V of the target.
     """
@@ -37,32 +34,29 @@ class OtherChats:
 
     @property
     def wanted(self) -> int:
-        """How many tokens to hand over: those of the newest replies."""
+        """Maximum number of tokens to provide, of the newest replies."""
         return self._datastore.wanted
 
     @property
     def keys(self) -> frozenset[int]:
-        """Of the replies that drafts are taken from."""
+        """Keys of the replies in use."""
         return self._datastore.keys
 
     @cached_property
     def tokenizer_digest(self) -> str:
-        """Names the tokenizer and its chat template: with the same, `encode` gives the same."""
+        """Digest of the tokenizer and its chat template, which determine the result of `encode`."""
         backend: str = self._tokenizer.backend_tokenizer.to_str()
         return hashlib.blake2b(f"{backend}\0{self._tokenizer.chat_template}".encode(), digest_size=16).hexdigest()
 
     def encode(self, prompt: str, reply: str) -> list[int]:
-        """Token ids of a reply, and before it those that its prompt ends with: a match may begin there."""
+        """Token ids of the end of a prompt, where a match may begin, and of its reply."""
         before: list[int] = []
         with suppress(EngineError):  # a prompt that the template refuses
             before = encode(Request("other", (Message("user", prompt),)), self._tokenizer)
-        behind: list[int] = self._tokenizer.encode(reply, add_special_tokens=False)
-        return [*before[-self._datastore.context :], *behind]
+        after: list[int] = self._tokenizer.encode(reply, add_special_tokens=False)
+        return [*before[-self._datastore.context :], *after]
 
     def update(self, new: Mapping[int, Sequence[int]], gone: Collection[int] = frozenset()) -> None:
-        """Take drafts from these replies too, and from those that are gone no longer.
-
-        What `encode` cannot have given is left out.
-        """
+        """Add and remove replies. Token ids beyond the vocabulary are ignored."""
         valid = {key: tokens for key, tokens in new.items() if tokens and max(tokens) < self._vocabulary}
         self._datastore.update(valid, gone)

@@ -1,1 +1,1 @@
-"""Quantised CPU kernels of our own: packed weights, linear layers and a whole decoder, in C++ behind ctypes."""
+"""Quantised CPU kernels in C++, called by ctypes: linear layers, whole decoders, draft heads, sampling."""

@@ -1,4 +1,4 @@
-"""Compiles the kernels with the system's C++ compiler into one shared library for all processors of a kind."""
+"""Compiles the kernels with the system's C++ compiler into one shared library for all processors of a family."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent / "source"
 LIBRARY = Path(__file__).parent / (
     "libspecchat_kernels.dylib" if sys.platform == "darwin" else "libspecchat_kernels.so"
 )
-# No contraction of products and sums but where the source says so: every variant rounds alike.
+# No contraction of products and sums except where the source uses fma: every variant rounds alike.
 _FLAGS = [
     *("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread"),
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
@@ -31,7 +31,7 @@ _VARIANT_FLAGS = {
     "aarch64": {"variant_neon": ["-march=armv8.2-a+dotprod"]},
 }
 _AMX = ["-mamx-tile", "-mamx-int8"]
-"""For `variant_amx` where the compiler and its assembler know them; without them that variant is left out."""
+"""For `variant_amx`, which is left out if the compiler or its assembler does not support them."""
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
@@ -49,7 +49,7 @@ def build(library: Path = LIBRARY) -> Path:
     """Compile the kernels for this machine with the system's compiler.
 
     Args:
-        library: where the shared library goes; an older one is replaced when all has gone well.
+        library: path of the shared library; an existing one is replaced after success.
 
     Raises:
         BuildError: there is no compiler, or it fails.
@@ -70,14 +70,14 @@ def build(library: Path = LIBRARY) -> Path:
 def compile_sources(
     folder: Path, compiler: str, machine: str, more: Sequence[Path] = (), options: Sequence[str] = ()
 ) -> list[Path]:
-    """Object files in `folder` of the kernels and `more` sources, for a processor family, with `options` for all."""
+    """Compile the kernels and `more` sources into object files in `folder`."""
     return [
         compile_source(source, folder, compiler, machine, options) for source in [*sorted(SOURCE.glob("*.cpp")), *more]
     ]
 
 
 def compile_source(source: Path, folder: Path, compiler: str, machine: str, options: Sequence[str] = ()) -> Path:
-    """The object file in `folder` of one source, compiled with the instructions that it is for."""
+    """Compile one source into an object file in `folder`, for the instruction set of its variant."""
     machine = _MACHINES.get(machine.lower(), machine)
     flags = [*_FLAGS, *_VARIANT_FLAGS.get(machine, {}).get(source.stem, [])]
     if source.stem == "variant_amx" and machine == "x86_64" and knows_amx(compiler):
@@ -88,14 +88,14 @@ def compile_source(source: Path, folder: Path, compiler: str, machine: str, opti
 
 
 def knows_amx(compiler: str) -> bool:
-    """Whether the compiler and its assembler know the tile instructions for x86-64."""
+    """Whether the compiler and its assembler support the AMX instructions."""
     command = [compiler, *_AMX, "-x", "c++", "-c", "-", "-o", os.devnull]
     source = "#include <immintrin.h>\nvoid release() { _tile_release(); }\n"
     return not subprocess.run(command, input=source, capture_output=True, text=True, check=False).returncode
 
 
 def link(objects: Sequence[Path], out: Path, compiler: str, *flags: str) -> None:
-    """Make a library or a program of object files."""
+    """Link object files to a library or a program."""
     _run([compiler, *flags, "-pthread", *map(str, objects), "-o", str(out)])
 
 

@@ -1,4 +1,4 @@
-"""CPU cores: how many this process may use, and one reserved for another thread than the quantised kernels' own."""
+"""CPU cores: how many this process may use, and one reserved for a thread other than those of the kernels."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 
 class SpareCore:
-    """A core that a thread of this process reserves while it is busy: the kernels compute with one thread fewer.
+    """A core that a thread of this process reserves while it is busy: the kernels use one thread fewer.
 
-    Without it the scheduler preempts a kernel thread in the middle of a piece of work, and all others wait for that
-    piece: on two cores, a millisecond of drawing costs both of them a millisecond. With one thread fewer a pass loses
-    half of that, and its bits stay the same.
+    Otherwise the scheduler preempts a kernel thread in the middle of a piece of work, and all others wait for it: on
+    two cores, a millisecond of drawing costs both of them a millisecond. With one thread fewer a pass loses half of
+    that. Results are bit-identical.
 
     Args:
-        limit: tells the kernels how many threads may compute; 0 for all.
-        cores: how many this process may use.
+        limit: sets the maximum number of kernel threads; 0 for no limit.
+        cores: number of cores this process may use.
     """
 
     def __init__(self, limit: Callable[[int], object], cores: int) -> None:
@@ -24,18 +24,18 @@ class SpareCore:
         self._others = cores - 1
 
     def reserve(self) -> None:
-        """The calling thread is busy: the kernels compute with as many threads as there are other cores, at most."""
+        """Limit the kernels to the other cores while the calling thread is busy."""
         self._limit(self._others)
 
     def release(self) -> None:
-        """It waits for events again: the kernels may compute with all their threads."""
+        """Remove the limit."""
         self._limit(0)
 
 
 def spare_core() -> SpareCore | None:
-    """The spare core of this process; None where it has one core alone, or no kernels of this version.
+    """The spare core of this process; None with a single core, or without kernels of this version.
 
-    That kernels are missing is said where a model is loaded.
+    Loading a model reports missing kernels.
     """
     # Imported with this package, the module could not be run by `python -m` without a warning.
     from specchat.engine.kernels.build import LIBRARY
@@ -52,5 +52,5 @@ def spare_core() -> SpareCore | None:
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

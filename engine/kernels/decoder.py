@@ -1,10 +1,11 @@
-"""A decoder of the common kind (Llama, Mistral, SmolLM, Qwen2, Qwen3, Gemma 2 and 3, Phi-3), a pass in one call."""
+"""A decoder (Llama, Mistral, SmolLM, Qwen2, Qwen3, Gemma 2 and 3, Phi-3) whose forward pass is one kernel call."""
 
 from __future__ import annotations
 
 import weakref
 from array import array
 from collections.abc import Sequence
+from ctypes import c_void_p
 from functools import lru_cache
 
 import torch
@@ -16,26 +17,26 @@ from specchat.engine.kernels.token_layout import Batch, TokenLayout
 
 
 class Decoder:
-    """A model on packed weights. A token's bits depend on what it sees alone.
+    """A model on packed weights. Results are batch-invariant: a token's bits depend only on the tokens it sees.
 
     Raises:
-        KernelError: there are no kernels here.
+        KernelError: the kernels are not available.
     """
 
     def __init__(self, weights: DecoderWeights) -> None:
         self.weights, self.shape = weights, weights.shape
-        self._library = library()
-        self._c = self._library.new_decoder(weights.c)
+        self._kernels = library().c
+        self._c = self._kernels.sk_decoder_new(weights.c)
         self._logits = torch.empty(0)
-        self._whole: dict[int, Tensor] = {}
-        """Views of `_logits` by the tokens of a pass."""
-        weakref.finalize(self, self._library.free_decoder, self._c)
+        self._views: dict[int, Tensor] = {}
+        """Views [n, V] of `_logits`, by n."""
+        weakref.finalize(self, self._kernels.sk_decoder_free, self._c)
 
     def attach(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-        """Use this cache: float16 [slots, key_heads, columns, head_size] per layer, contiguous, kept alive here.
+        """Set the KV cache: float16 [slots, key_heads, columns, head_size] per layer, contiguous; kept alive here.
 
         Raises:
-            KernelError: a tensor is of another kind or shape.
+            KernelError: a tensor has another dtype or shape.
         """
         slots, _, columns, _ = keys[0].shape
         wanted = (slots, self.shape.key_heads, columns, self.shape.head_size)
@@ -45,96 +46,94 @@ class Decoder:
             if tensor.dtype is not torch.float16 or tensor.shape != wanted or not tensor.is_contiguous():
                 raise KernelError(f"the cache must be contiguous float16 tensors of the shape {list(wanted)}")
         self._cache = (*keys, *values)
-        addresses = [[tensor.data_ptr() for tensor in part] for part in (keys, values)]
-        self._library.attach(self._c, slots, columns, *addresses)
+        addresses = [(c_void_p * len(part))(*(tensor.data_ptr() for tensor in part)) for part in (keys, values)]
+        self._kernels.sk_decoder_attach(self._c, slots, columns, *addresses)
 
     def run(
         self,
         tokens: Sequence[int],
-        chains: TokenLayout,
+        layout: TokenLayout,
         judged: Sequence[int],
         threads: int,
         taps: Sequence[int] = (),
         entered: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """One pass.
+        """Forward pass.
 
         Args:
             tokens: [n].
-            chains: where they stand.
-            judged: [m], the tokens whose logits are wanted.
-            threads: how many compute, this one included.
-            taps: depths of hidden states to hand out: 0 the embeddings, the number of layers what the final norm gives.
-            entered: [n, hidden], what the first layer reads; None for the embeddings of the tokens.
+            layout: of the tokens.
+            judged: [m], indices of the tokens whose logits are computed.
+            threads: number of threads, the caller included.
+            taps: depths of hidden states to return: 0 the embeddings, the number of layers the final norm's output.
+            entered: [n, hidden], input of the first layer; None for the embeddings of the tokens.
 
         Returns:
-            Logits [m, vocabulary], and the tapped states [n, taps x hidden] or None; float32.
+            Logits [m, V], and the tapped hidden states [n, taps x hidden] or None; float32.
 
         Raises:
-            KernelError: something does not fit, which is said before anything is computed.
+            KernelError: arguments do not fit; nothing has been computed.
         """
         logits = torch.empty(len(judged), self.shape.vocabulary)
-        tapped = torch.empty(len(tokens), len(taps) * self.shape.hidden) if taps else None
-        batch = Batch(tokens, chains, judged, threads)
-        read = self._enter(batch, entered, len(tokens))
-        batch.c.logits = logits.data_ptr()
-        batch.c.tap_count, batch.c.taps = len(taps), _depths(tuple(taps)).buffer_info()[0]
-        batch.c.tapped = None if tapped is None else tapped.data_ptr()
-        self._library.run(self._c, batch.c)
-        del read
-        return logits, tapped
+        batch = Batch(tokens, layout, judged, threads)
+        return logits, self._pass(batch, logits, taps, entered)
 
     def run_all(
         self,
         tokens: Sequence[int],
-        chains: TokenLayout,
+        layout: TokenLayout,
         threads: int,
         taps: Sequence[int] = (),
         *,
         likeliest: int,
         entered: Tensor | None = None,
     ) -> tuple[Tensor, list[list[int]], Tensor | None]:
-        """One pass with the logits [n, vocabulary] of every token, which hold until the next one; and tapped states.
+        """Forward pass with the logits of every token, in memory that the next call overwrites.
 
-        With `likeliest`, so many of the likeliest tokens [n, likeliest] behind every token as well, in order, -1 where
-        a logit is not a number. Other arguments as for `run`, which says what else there is.
+        Args:
+            likeliest: number of top tokens to return per position. Other arguments and errors as for `run`.
+
+        Returns:
+            Logits [n, V]; the top tokens [n, likeliest] in descending order, -1 where a logit is NaN; tapped states.
         """
         count = len(tokens)
-        logits = self._room(count)
-        tapped = torch.empty(count, len(taps) * self.shape.hidden) if taps else None
+        logits = self._logits_of(count)
         best = array("i", bytes(4 * count * likeliest))
-        batch = Batch(tokens, chains, range(count), threads)
-        read = self._enter(batch, entered, count)
-        batch.c.logits, batch.c.best_count = logits.data_ptr(), max(1, likeliest)
-        batch.c.best = best.buffer_info()[0] if likeliest else None
-        batch.c.tap_count, batch.c.taps = len(taps), _depths(tuple(taps)).buffer_info()[0]
-        batch.c.tapped = None if tapped is None else tapped.data_ptr()
-        self._library.run(self._c, batch.c)
-        del read
+        batch = Batch(tokens, layout, range(count), threads)
+        if likeliest:
+            batch.c.best, batch.c.best_count = best.buffer_info()[0], likeliest
+        tapped = self._pass(batch, logits, taps, entered)
         found = best.tolist()
         return logits, [found[at : at + likeliest] for at in range(0, len(found), likeliest or 1)], tapped
 
-    def _room(self, count: int) -> Tensor:
-        """[count, vocabulary], where the logits of a pass go."""
+    def _pass(self, batch: Batch, logits: Tensor, taps: Sequence[int], entered: Tensor | None) -> Tensor | None:
+        """Run a pass that writes `logits`; returns the tapped hidden states."""
+        count, hidden = batch.c.tokens, self.shape.hidden
+        batch.c.logits = logits.data_ptr()
+        if entered is not None:
+            if entered.shape != (count, hidden):
+                raise KernelError(f"a pass over {count} tokens cannot read states of the shape {list(entered.shape)}")
+            entered = entered.float().contiguous()
+            batch.c.entered = entered.data_ptr()
+        tapped = None
+        if taps:
+            tapped = torch.empty(count, len(taps) * hidden)
+            batch.c.tapped = tapped.data_ptr()
+            batch.c.tap_count, batch.c.taps = len(taps), _c_taps(tuple(taps)).buffer_info()[0]
+        self._kernels.sk_decoder_pass(self._c, batch.c)
+        return tapped
+
+    def _logits_of(self, count: int) -> Tensor:
+        """Reused memory for logits [count, V]."""
         size = self.shape.vocabulary
         if self._logits.numel() < count * size:
-            self._logits, self._whole = torch.empty(count * size), {}
-        if count not in self._whole:
-            self._whole[count] = self._logits[: count * size].view(count, size)
-        return self._whole[count]
-
-    def _enter(self, batch: Batch, entered: Tensor | None, count: int) -> Tensor | None:
-        """Let the first layer read these states; what is given back has to live as long as the pass."""
-        if entered is None:
-            return None
-        if entered.shape != (count, self.shape.hidden):
-            raise KernelError(f"a pass over {count} tokens cannot read states of the shape {list(entered.shape)}")
-        read = entered.float().contiguous()
-        batch.c.entered = read.data_ptr()
-        return read
+            self._logits, self._views = torch.empty(count * size), {}
+        if count not in self._views:
+            self._views[count] = self._logits[: count * size].view(count, size)
+        return self._views[count]
 
 
 @lru_cache
-def _depths(taps: tuple[int, ...]) -> array[int]:
-    """As the library reads them."""
+def _c_taps(taps: tuple[int, ...]) -> array[int]:
+    """int32 array, kept alive by the cache."""
     return array("i", taps)

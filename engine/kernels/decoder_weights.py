@@ -1,4 +1,4 @@
-"""Weights of a decoder as the kernels take them: checked, and kept where C reads them."""
+"""Weights of a decoder: shapes are checked, and arrays are kept alive for the kernels."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class DecoderShape:
     activation: str
     """`silu` or `gelu_tanh`."""
     attention_scale: float
-    """Factor on the scores."""
+    """Factor on the attention scores."""
     attention_cap: float = 0.0
     """c of c·tanh(score/c); 0 for none."""
     logit_cap: float = 0.0
-    """The same on logits."""
+    """The same for logits."""
     embedding_scale: float = 1.0
 
 
@@ -52,24 +52,24 @@ class LayerWeights:
     up: PackedMatrix
     down: PackedMatrix
     attention_norm: Floats
-    """[hidden], before attention; what is multiplied with, so 1 + w of Gemma."""
+    """[hidden], before attention; the factors themselves, so 1 + w for Gemma."""
     mlp_norm: Floats
     """[hidden], before the MLP."""
     attention_out_norm: Floats | None = None
-    """[hidden], on what attention puts out, before it is added."""
+    """[hidden], of the attention output before the residual addition."""
     mlp_out_norm: Floats | None = None
-    """[hidden], on what the MLP puts out, before it is added."""
+    """[hidden], of the MLP output before the residual addition."""
     query_norm: Floats | None = None
-    """[head_size], on every query head."""
+    """[head_size], of every query head."""
     key_norm: Floats | None = None
     query_bias: Floats | None = None
     key_bias: Floats | None = None
     value_bias: Floats | None = None
     output_bias: Floats | None = None
     window: int = 0
-    """Positions that a token sees, itself included; 0 for all."""
+    """Sliding window: positions that a token sees, itself included; 0 for all."""
     rope: int = 0
-    """Which rotary table."""
+    """Index of its rotary table."""
 
 
 class DecoderWeights:
@@ -77,14 +77,14 @@ class DecoderWeights:
 
     Args:
         shape: sizes and constants.
-        layers: weights, in order.
+        layers: in order.
         embedding: [any vocabulary, hidden].
-        output: [vocabulary, hidden]; the embedding itself where they are tied.
+        output: [vocabulary, hidden]; the embedding if they are tied.
         final_norm: [hidden].
-        ropes: cosines and sines [positions, pairs] of each rotary table; dimension d turns with d + pairs.
+        ropes: cosines and sines [positions, pairs] of each rotary table; dimensions d and d + pairs are a pair.
 
     Raises:
-        KernelError: sizes do not fit.
+        KernelError: sizes do not match.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class DecoderWeights:
             ropes=c_ropes,
             **{f.name: getattr(shape, f.name) for f in fields(shape) if f.name != "activation"},
         )
-        """As the library takes it; valid while this object lives."""
+        """`sk_model`; valid while this object lives."""
 
     def _c_layer(self, layer: LayerWeights) -> CLayer:
         parts: dict[str, Any] = {}
@@ -128,17 +128,17 @@ class DecoderWeights:
         return CLayer(**parts)
 
     def _keep(self, array: Floats) -> int:
-        """The address of the values as float32, which live as long as this object."""
+        """Address of the values as float32, kept alive by this object."""
         plain = np.ascontiguousarray(array, dtype=np.float32)
         self._kept.append(plain)
         return int(plain.ctypes.data)
 
 
 def check_sizes(hidden: int, head_size: int, intermediate: int) -> None:
-    """Check that the decoder can compute with these sizes.
+    """Check that the kernels support these sizes.
 
     Raises:
-        KernelError: it cannot.
+        KernelError: they do not.
     """
     if hidden % 16 or head_size % 16 or head_size > _LARGEST_HEAD or intermediate % 16:
         raise KernelError(
@@ -154,7 +154,7 @@ def _check(
     output: PackedMatrix,
     ropes: Sequence[tuple[Floats, Floats]],
 ) -> None:
-    """Refuse what the kernels cannot compute."""
+    """Check all sizes against each other."""
     if shape.activation not in _ACTIVATIONS:
         raise KernelError(f"activation {shape.activation!r} is not known: choose one of {', '.join(_ACTIVATIONS)}")
     check_sizes(shape.hidden, shape.head_size, shape.intermediate)

@@ -1,4 +1,4 @@
-"""A draft head on packed weights: a step of its layer, for any number of places, in one call."""
+"""A draft head on packed weights: one kernel call per step of its layer, or for all steps of a tree."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.structures import CHeadModel, CHeadStep
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
 from specchat.engine.kernels.tree_growth import (
-    Growing,
     GrownTree,
+    Growth,
     GrowthRules,
     TargetStates,
     TreeRequest,
@@ -27,15 +27,15 @@ from specchat.engine.kernels.tree_growth import (
 )
 
 STATE = -1
-"""Source of a place that reads the state in its slot and column."""
+"""Source of a token that reads the state stored in its slot and column."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HeadWeights:
-    """All weights of a head (`engine.drafters.head.network.DraftHead`)."""
+    """Weights of a head (`engine.drafters.head.network.DraftHead`)."""
 
     layer: DecoderWeights
-    """One layer; its embedding is the target's, its output scores the draft vocabulary, its final norm comes before."""
+    """One layer; its embedding is the target's, its output layer that of the draft vocabulary."""
     fuse: PackedMatrix
     """[hidden, taps x hidden]"""
     again: PackedMatrix
@@ -43,17 +43,17 @@ class HeadWeights:
     token: PackedMatrix
     """[hidden, hidden]"""
     taps: int
-    """Hidden states that are fused."""
+    """Number of the target's hidden states that are fused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a step says of the judged places."""
+    """Result of a step for the judged tokens."""
 
     logits: Tensor
     """[m, V'], float32."""
     best: NDArray[np.int32]
-    """[m, n], the likeliest of the V' tokens, the first ones first."""
+    """[m, n], the likeliest of the V' tokens, in descending order."""
     shares: NDArray[np.float32]
     """[m, n], their probabilities at temperature 1."""
 
@@ -62,7 +62,7 @@ class PackedHead:
     """A head on packed weights.
 
     Raises:
-        KernelError: there are no kernels here, or sizes do not fit.
+        KernelError: the kernels are not available, or sizes do not match.
     """
 
     def __init__(self, weights: HeadWeights) -> None:
@@ -74,7 +74,7 @@ class PackedHead:
             if (matrix.rows, matrix.columns) != (hidden, columns):
                 raise KernelError(f"{name} is {matrix.rows} x {matrix.columns} and not {hidden} x {columns}")
         self.weights = weights
-        self._library = library()
+        self._kernels = library().c
         model = CHeadModel(
             layer=weights.layer.c,
             fuse=weights.fuse.c,
@@ -82,11 +82,11 @@ class PackedHead:
             token=weights.token.c,
             tap_count=weights.taps,
         )
-        self._c = self._library.new_head(model)
-        weakref.finalize(self, self._library.free_head, self._c)
+        self._c = self._kernels.sk_head_new(model)
+        weakref.finalize(self, self._kernels.sk_head_free, self._c)
 
     def attach(self, states: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Use this memory, contiguous, kept alive here.
+        """Set the memory for states and KV cache, contiguous; kept alive here.
 
         Args:
             states: float32 [slots, columns, hidden].
@@ -94,7 +94,7 @@ class PackedHead:
             values: as `keys`.
 
         Raises:
-            KernelError: a tensor is of another kind or shape.
+            KernelError: a tensor has another dtype or shape.
         """
         shape, (slots, columns, _) = self.weights.layer.shape, states.shape
         cached = (torch.float16, (slots, shape.key_heads, columns, shape.head_size))
@@ -103,20 +103,16 @@ class PackedHead:
             if tensor.dtype is not dtype or tensor.shape != size or not tensor.is_contiguous():
                 raise KernelError(f"a head's memory must be contiguous {dtype} of the shape {list(size)}")
         self._memory = (states, keys, values)
-        self._library.attach_head(self._c, slots, columns, *(tensor.data_ptr() for tensor in self._memory))
+        self._kernels.sk_head_attach(self._c, slots, columns, *(tensor.data_ptr() for tensor in self._memory))
 
-    def absorb(self, read: Sequence[TargetStates], threads: int) -> None:
-        """Write the states of tokens.
-
-        Args:
-            read: the target's hidden states there.
-            threads: how many compute, this one included.
+    def write_states(self, read: Sequence[TargetStates], threads: int) -> None:
+        """Compute and store the head's states from hidden states of the target.
 
         Raises:
-            KernelError: a place is not in the memory.
+            KernelError: a slot or column does not exist.
         """
         self._check_states(read)
-        self._library.absorb(self._c, c_reads(read), threads)
+        self._kernels.sk_head_absorb(self._c, len(read), c_reads(read), threads)
 
     def grow(
         self,
@@ -127,26 +123,26 @@ class PackedHead:
         rules: GrowthRules,
         threads: int,
     ) -> tuple[list[GrownTree], int]:
-        """Take in what the target has read, and draft trees as `engine.drafters.growing` says.
+        """Store new states and grow draft trees (`engine.drafters.growing`).
 
-        Args: those of `Growing`.
+        Arguments as for `Growth`.
 
         Returns:
-            The trees [B], and how many draft steps they took.
+            The trees [B], and the number of draft steps.
 
         Raises:
-            KernelError: something does not fit.
+            KernelError: arguments do not fit.
         """
         self._check_states(read)
         size = self.weights.layer.shape.vocabulary
         if known.dtype is not torch.int64 or known.shape != (size,) or not known.is_contiguous():
-            raise KernelError(f"the tokens that can be drafted must be {size} contiguous int64")
+            raise KernelError(f"the draft vocabulary must be {size} contiguous int64")
         wide = (len(wanted), rules.longest, size)
         if q is not None and (q.dtype is not torch.float32 or q.shape != wide or not q.is_contiguous()):
             raise KernelError(f"distributions must be contiguous float32 of the shape {list(wide)}")
-        growing = Growing(read, wanted, q, known, rules, threads)
-        self._library.grow(self._c, growing.c)
-        return growing.trees, growing.c.steps
+        growth = Growth(read, wanted, q, known, rules, threads)
+        self._kernels.sk_head_grow(self._c, growth.c)
+        return growth.trees, growth.c.steps
 
     def _check_states(self, read: Sequence[TargetStates]) -> None:
         width = self.weights.taps * self.weights.layer.shape.hidden
@@ -157,7 +153,7 @@ class PackedHead:
     def run(
         self,
         tokens: Sequence[int],
-        chains: TokenLayout,
+        layout: TokenLayout,
         sources: Sequence[int],
         judged: Sequence[int],
         best: int,
@@ -166,26 +162,26 @@ class PackedHead:
         """One step.
 
         Args:
-            tokens: [n], the target's tokens of these places.
-            chains: where they stand.
-            sources: [n], the place judged in the step before that each follows, or `STATE`.
-            judged: [m], the places whose scores are wanted.
-            best: how many of the likeliest tokens of each.
-            threads: how many compute, this one included.
+            tokens: [n], target token ids.
+            layout: of the tokens.
+            sources: [n], index of the previous step's judged token that each follows, or `STATE`.
+            judged: [m], indices of the tokens whose scores are computed.
+            best: number of likeliest tokens to return for each.
+            threads: number of threads, the caller included.
 
         Raises:
-            KernelError: something does not fit, which is said before anything is computed.
+            KernelError: arguments do not fit; nothing has been computed.
         """
         size = self.weights.layer.shape.vocabulary
         logits = torch.empty(len(judged), size)
-        places = np.empty((len(judged), min(best, size)), dtype=np.int32)
-        shares = np.empty(places.shape, dtype=np.float32)
-        batch = Batch(tokens, chains, judged, threads)
+        likeliest = np.empty((len(judged), min(best, size)), dtype=np.int32)
+        shares = np.empty(likeliest.shape, dtype=np.float32)
+        batch = Batch(tokens, layout, judged, threads)
         batch.c.logits = logits.data_ptr()
-        batch.c.best, batch.c.shares = places.ctypes.data, shares.ctypes.data
-        batch.c.best_count = places.shape[1]
+        batch.c.best, batch.c.shares = likeliest.ctypes.data, shares.ctypes.data
+        batch.c.best_count = likeliest.shape[1]
         if len(sources) != len(tokens):
-            raise KernelError(f"sources does not fit a step over {len(tokens)} places")
-        behind = array("i", sources)
-        self._library.run_head(self._c, CHeadStep(batch=batch.c, sources=behind.buffer_info()[0]))
-        return Scores(logits, places, shares)
+            raise KernelError(f"sources does not fit a step over {len(tokens)} tokens")
+        c_sources = array("i", sources)
+        self._kernels.sk_head_run(self._c, CHeadStep(batch=batch.c, sources=c_sources.buffer_info()[0]))
+        return Scores(logits, likeliest, shares)

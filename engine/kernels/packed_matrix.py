@@ -1,9 +1,9 @@
-"""Weights as the kernels read them: packed from codes and scales, lossless."""
+"""Weight matrices: as arrays of codes and scales, and packed losslessly into the layout that the kernels read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.structures import CMatrix
 
+GROUP, SUPER_GROUP, SUB_GROUP = 32, 256, 16
+"""Columns per scale; per outer scale of the SUPER formats; per inner scale of `Format.Q8_SUPER16`."""
 _ALIGNMENT = 64
+Array = NDArray[Any]
+Indices = Sequence[int] | NDArray[np.int64]
 
 
 class Format(IntEnum):
@@ -37,11 +41,66 @@ class Format(IntEnum):
 
 
 _CODES = {Format.Q4: "u1", Format.Q4_SUPER: "u1", Format.BF16: "u2", Format.F16: "u2", Format.F32: "f4"}
-_NEIGHBOURS = {Format.Q4_SUPER: 256, Format.Q8_SUPER: 256, Format.Q8_SUPER16: 256}
-"""Columns that share a float16 scale, where they are not 32."""
+_SUPER = (Format.Q4_SUPER, Format.Q8_SUPER, Format.Q8_SUPER16)
 _WITH_MINIMUM = (Format.Q4, Format.Q4_SUPER, Format.Q8_MINIMUM, Format.Q8_SUPER)
-_SUB = {Format.Q4_SUPER: (32, "u1"), Format.Q8_SUPER: (32, "u1"), Format.Q8_SUPER16: (16, "i1")}
-"""Columns that share a small scale, and its type."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixArrays:
+    """W [N, K] as arrays; those that the format does not have are None."""
+
+    format: Format
+    codes: Array
+    """[N, K]: uint8 (0 to 15) of 4-bit formats, int8 of 8-bit formats, else the values (bfloat16 as uint16 bits)."""
+    scale: Array | None = None
+    """float16 [N, K/32], or [N, K/256] of the SUPER formats."""
+    minimum: Array | None = None
+    """float16, shape as `scale`; added (subtracted times `sub_minimum` in the SUPER formats)."""
+    sub_scale: Array | None = None
+    """uint8 [N, K/32], or int8 [N, K/16] of `Format.Q8_SUPER16`."""
+    sub_minimum: Array | None = None
+    """uint8 [N, K/32]."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows (outputs) and columns (inputs)."""
+        rows, columns = self.codes.shape
+        return int(rows), int(columns)
+
+    def rows(self, chosen: slice | Array) -> MatrixArrays:
+        """The matrix of some rows, in the order given."""
+        parts = {name: getattr(self, name) for name in ("codes", "scale", "minimum", "sub_scale", "sub_minimum")}
+        return replace(self, **{name: part[chosen] for name, part in parts.items() if part is not None})
+
+    def values(self) -> NDArray[np.float32]:
+        """The weights, float32 [N, K], rounded once where a minimum is added, as ggml does."""
+        if self.format is Format.BF16:
+            return (self.codes.astype(np.uint32) << 16).view(np.float32)
+        if self.format > Format.BF16:
+            return self.codes.astype(np.float32)
+        group = SUB_GROUP if self.format is Format.Q8_SUPER16 else GROUP
+        codes = self.codes.reshape(len(self.codes), -1, group)
+        scale, minimum = self.group_scales()
+        values: NDArray[np.float32] = scale[..., None] * codes.astype(np.float32)
+        if minimum is not None:
+            values += minimum[..., None]
+        return values.reshape(self.codes.shape)
+
+    def group_scales(self) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """Scale and minimum of each group of a quantised format, float32 [N, groups]: scale x code + minimum."""
+        scale = self._per_group(self.scale, self.sub_scale)
+        if self.minimum is None:
+            return scale, None
+        minimum = self._per_group(self.minimum, self.sub_minimum)
+        return scale, minimum if self.sub_minimum is None else -minimum
+
+    def _per_group(self, outer: Array | None, inner: Array | None) -> NDArray[np.float32]:
+        """The factor of each group, float32 [N, groups]: one array's, or the product of two levels."""
+        assert outer is not None
+        whole: NDArray[np.float32] = outer.astype(np.float32)
+        if inner is None:
+            return whole
+        return np.repeat(whole, inner.shape[1] // whole.shape[1], axis=1) * inner.astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -52,10 +111,10 @@ class PackedMatrix:
         format: of the weights.
         rows: outputs.
         columns: inputs.
-        data: uint8 [packed_bytes(format, rows, columns)], at a multiple of 64 bytes; may be mapped from a file.
+        data: uint8 [packed_bytes(format, rows, columns)], aligned to 64 bytes; may be mapped from a file.
 
     Raises:
-        KernelError: the data are of another length, or not aligned.
+        KernelError: the data have another length, or are not aligned.
     """
 
     format: Format
@@ -68,30 +127,30 @@ class PackedMatrix:
         if self.data.dtype != np.uint8 or self.data.nbytes != size or not self.data.flags.c_contiguous:
             raise KernelError(f"a packed matrix of {self.rows} x {self.columns} takes {size} bytes: pack it again")
         if self.data.ctypes.data % _ALIGNMENT:
-            raise KernelError(f"a packed matrix must lie at a multiple of {_ALIGNMENT} bytes: pack it again")
+            raise KernelError(f"a packed matrix must be aligned to {_ALIGNMENT} bytes: pack it again")
 
     @property
     def c(self) -> CMatrix:
-        """As the library takes it; valid while this object lives."""
+        """`sk_matrix`; valid while this object lives."""
         return CMatrix(int(self.format), 0, self.rows, self.columns, self.data.ctypes.data)
 
     def part(self, first: int, rows: int) -> PackedMatrix:
-        """Rows `first` to `first` + `rows` - 1, both multiples of 16, in the same memory."""
-        before, own = (packed_bytes(self.format, n, self.columns) if n else 0 for n in (first, rows))
-        return PackedMatrix(self.format, rows, self.columns, self.data[before : before + own])
+        """View of rows `first` to `first` + `rows` - 1, both multiples of 16."""
+        start, size = (packed_bytes(self.format, n, self.columns) if n else 0 for n in (first, rows))
+        return PackedMatrix(self.format, rows, self.columns, self.data[start : start + size])
 
-    def rows_of(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
-        """Some rows [len(indices), columns], exactly as the kernels compute with them."""
+    def rows_of(self, indices: Indices) -> NDArray[np.float32]:
+        """Weights of some rows [len(indices), columns], float32, exactly as the kernels compute with them."""
         rows = np.ascontiguousarray(indices, dtype=np.int64)
         out = np.empty((len(rows), self.columns), dtype=np.float32)
-        library().unpack(self.c, rows.ctypes.data, len(rows), out.ctypes.data)
+        library().c.sk_unpack(self.c, rows.ctypes.data, len(rows), out.ctypes.data)
         return out
 
-    def picked(self, indices: Sequence[int] | NDArray[np.int64]) -> PackedMatrix:
-        """A matrix of its own of some rows, in the order given, as they are."""
+    def picked(self, indices: Indices) -> PackedMatrix:
+        """Copy of some rows, in the order given, with the same codes."""
         rows = np.ascontiguousarray(indices, dtype=np.int64)
         data = aligned(packed_bytes(self.format, len(rows), self.columns))
-        library().pick(self.c, rows.ctypes.data, len(rows), data.ctypes.data)
+        library().c.sk_pick(self.c, rows.ctypes.data, len(rows), data.ctypes.data)
         return PackedMatrix(self.format, len(rows), self.columns, data)
 
 
@@ -99,70 +158,51 @@ def packed_bytes(kind: Format, rows: int, columns: int) -> int:
     """Bytes of a packed matrix.
 
     Raises:
-        KernelError: groups do not divide the columns, or there are no kernels here.
+        KernelError: the columns are not a multiple of the group size, or the kernels are not available.
     """
-    return library().packed_bytes(int(kind), rows, columns)
+    return int(library().c.sk_packed_bytes(int(kind), rows, columns))
 
 
-def pack(
-    kind: Format,
-    codes: NDArray[Any],
-    scale: NDArray[Any] | None = None,
-    minimum: NDArray[Any] | None = None,
-    sub_scale: NDArray[Any] | None = None,
-    sub_minimum: NDArray[Any] | None = None,
-    out: NDArray[np.uint8] | None = None,
-) -> PackedMatrix:
-    """Pack codes [N, K] and what turns them into weights.
-
-    Args:
-        kind: the format, which says which arrays there are.
-        codes: uint8 0 to 15 for 4 bits, int8 for 8; of unquantised formats the values, or their bits as uint16.
-        scale: float16 [N, K/32], or [N, K/256] of the SUPER formats.
-        minimum: of the same shape, added (subtracted times sub_minimum in the SUPER formats).
-        sub_scale: uint8 [N, K/32], or int8 [N, K/16] of Q8_SUPER16.
-        sub_minimum: uint8 [N, K/32].
-        out: where the packed bytes go; new memory if not given.
+def pack(arrays: MatrixArrays) -> PackedMatrix:
+    """Pack a matrix.
 
     Raises:
-        KernelError: groups do not divide K, or an array is missing or of another shape.
+        KernelError: the columns are not a multiple of the group size, or an array is missing or of another shape.
     """
-    rows, columns = codes.shape
-    size = packed_bytes(kind, rows, columns)
-    near = _NEIGHBOURS.get(kind, 32)
-    sub_columns, sub_type = _SUB.get(kind, (32, "u1"))
-    quantised = kind < Format.BF16
-    arrays = (
-        _as("codes", codes, _CODES.get(kind, "i1"), (rows, columns), True),
-        _as("scale", scale, "u2", (rows, columns // near), quantised),
-        _as("minimum", minimum, "u2", (rows, columns // near), kind in _WITH_MINIMUM),
-        _as("sub_scale", sub_scale, sub_type, (rows, columns // sub_columns), kind in _SUB),
-        _as("sub_minimum", sub_minimum, "u1", (rows, columns // 32), kind in (Format.Q4_SUPER, Format.Q8_SUPER)),
+    kind, (rows, columns) = arrays.format, arrays.shape
+    data = aligned(packed_bytes(kind, rows, columns))
+    scales = (rows, columns // (SUPER_GROUP if kind in _SUPER else GROUP))
+    groups = (rows, columns // GROUP)
+    sub_scales, sub_type = ((rows, columns // SUB_GROUP), "i1") if kind is Format.Q8_SUPER16 else (groups, "u1")
+    parts = (
+        _checked("codes", arrays.codes, _CODES.get(kind, "i1"), (rows, columns), True),
+        _checked("scale", arrays.scale, "u2", scales, kind < Format.BF16),
+        _checked("minimum", arrays.minimum, "u2", scales, kind in _WITH_MINIMUM),
+        _checked("sub_scale", arrays.sub_scale, sub_type, sub_scales, kind in _SUPER),
+        _checked("sub_minimum", arrays.sub_minimum, "u1", groups, kind in (Format.Q4_SUPER, Format.Q8_SUPER)),
     )
-    data = aligned(size) if out is None else out
-    matrix = PackedMatrix(kind, rows, columns, data)
-    addresses = [None if array is None else array.ctypes.data for array in arrays]
-    library().pack(int(kind), rows, columns, *addresses, data.ctypes.data)
-    return matrix
+    addresses = [None if part is None else part.ctypes.data for part in parts]
+    library().c.sk_pack(int(kind), rows, columns, *addresses, data.ctypes.data)
+    return PackedMatrix(kind, rows, columns, data)
 
 
 def unpack(matrix: PackedMatrix) -> NDArray[np.float32]:
-    """The weights [rows, columns], exactly as the kernels compute with them."""
+    """The weights [rows, columns], float32, exactly as the kernels compute with them."""
     return matrix.rows_of(range(matrix.rows))
 
 
 def aligned(size: int) -> NDArray[np.uint8]:
-    """New memory at a multiple of 64 bytes."""
+    """New memory, aligned to 64 bytes."""
     block = np.empty(size + _ALIGNMENT, dtype=np.uint8)
     start = -block.ctypes.data % _ALIGNMENT
     return block[start : start + size]
 
 
-def _as(name: str, array: NDArray[Any] | None, dtype: str, shape: tuple[int, int], wanted: bool) -> NDArray[Any] | None:
-    """The array as contiguous values of this type; two-byte floats as their bits."""
-    if array is None or not wanted:
-        if wanted or array is not None:
-            raise KernelError(f"{name} {'is missing' if wanted else 'has no place'} in this format")
+def _checked(name: str, array: Array | None, dtype: str, shape: tuple[int, int], expected: bool) -> Array | None:
+    """The array, contiguous, after a check of its shape and item size."""
+    if array is None or not expected:
+        if expected or array is not None:
+            raise KernelError(f"{name} is {'missing in' if expected else 'not part of'} this format")
         return None
     if array.shape != shape:
         raise KernelError(f"{name} has the shape {list(array.shape)} and not {list(shape)}")

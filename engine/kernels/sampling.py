@@ -1,6 +1,6 @@
-"""Distributions on the kernels: tokens drawn from logits, and drafts of sampled rows judged by them.
+"""Sampling on the kernels: drawing tokens from logits, and verifying the drafts of sampled rows.
 
-They are those of `engine.sampling.sampler` but for rounding. Their bits depend on a row's own logits and settings.
+Distributions equal those of `engine.sampling.sampler` up to rounding. Results are batch-invariant.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DrawRequest:
-    """Tokens to be drawn from one row of logits, each without those before it."""
+    """Tokens to draw from one row of logits, without replacement."""
 
     logits: Tensor
     """[V'], float32, contiguous."""
     sampling: Sampling
     """Not greedy."""
     u: Sequence[float]
-    """A uniform for each."""
+    """One uniform draw per token."""
     q: Tensor
-    """[V'], float32, contiguous: gets the distribution, 0 throughout where a logit is not a number."""
+    """[V'], float32, contiguous: output, the distribution; all 0 if a logit is NaN."""
 
 
 def draw(wanted: Sequence[DrawRequest], threads: int) -> list[list[int]]:
-    """Places of the tokens drawn, fewer where no weight was left.
+    """Indices (0 to V' - 1) of the tokens drawn; fewer if the distribution has fewer tokens.
 
     Args:
-        wanted: of rows of the same V'.
-        threads: how many compute, this one included.
+        wanted: rows of the same V'.
+        threads: number of threads, the caller included.
     """
     places = [np.empty(len(each.u), dtype=np.int32) for each in wanted]
     uniforms = [np.array(each.u, dtype=np.float64) for each in wanted]
@@ -53,7 +53,7 @@ def draw(wanted: Sequence[DrawRequest], threads: int) -> list[list[int]]:
             for each, u, drawn in zip(wanted, uniforms, (part.ctypes.data for part in places), strict=True)
         )
     )
-    library().draw_tokens(draws, len(wanted[0].logits), threads)
+    library().c.sk_draw_tokens(draws, len(draws), len(wanted[0].logits), threads)
     return [[place for place in part.tolist() if place >= 0] for part in places]
 
 
@@ -62,66 +62,67 @@ class SampledRow:
     """A sampled row and its draft. Node 0 is the row's last token, node i the i-th drafted one."""
 
     logits: Tensor
-    """[K + 1, V], float32, contiguous: the target's behind every node."""
+    """[K + 1, V], float32, contiguous: the target's logits after each node."""
     sampling: Sampling
     """Lossless, not greedy, without penalties."""
     drafted: Sequence[int]
     """[K]"""
     parents: Sequence[int]
-    """[K], the node that each is offered behind."""
+    """[K], the parent of each."""
     q: Tensor | None
-    """[nodes, V'], float32, contiguous: what the tokens behind a node were drawn from; None where they were certain."""
+    """[nodes, V'], float32, contiguous: distribution of each node's children; None if they were not drawn."""
     by_overlap: bool
-    """Whether β is Σ min(p, q), as for chains."""
+    """Whether β is Σ min(p, q), as for chains; else the probability that one of the children is accepted."""
     u: NDArray[np.float64]
-    """[n, branches]: uniforms of the tokens offered for a position, by its number and their rank."""
+    """[n, branches]: uniform draws, by position and by rank among the children."""
     u_last: float
+    """Uniform draw of the last token."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledVerdict:
-    """What became of a row's draft."""
+    """Result of verifying a row's draft."""
 
     path: list[int]
-    """Nodes that were accepted."""
+    """Accepted nodes."""
     last: int
-    """Correction, bonus or plain token; -1 where a logit is not a number."""
+    """Correction, bonus or plain token; -1 if a logit is NaN."""
     p: list[float]
-    """p(x) of every token judged, in order: those offered behind a node up to the accepted one, or all of them."""
+    """p(x) of every tested token, in order."""
     q: list[float]
-    """The same of q(x)."""
+    """q(x) of the same tokens."""
     beta: list[float]
-    """Per position, the chance that one of the tokens offered is accepted."""
+    """β of every tested position."""
 
 
 def judge(
     rows: Sequence[SampledRow], vocabulary: int, support: tuple[Tensor, Tensor] | None, threads: int
 ) -> list[SampledVerdict]:
-    """Judge the drafts of rows (`engine.decoding.acceptance`).
+    """Verify the drafts of sampled rows; tested against `engine.decoding.acceptance`.
 
     Args:
-        rows: those with q drew from the same tokens.
+        rows: rows with q have the same draft vocabulary.
         vocabulary: V.
-        support: those V' tokens, and the place among them of each of the V; None for all.
-        threads: how many compute, this one included.
+        support: draft vocabulary: its V' token ids, and the index of each of the V tokens in it; None if V' = V.
+        threads: number of threads, the caller included.
 
     Raises:
-        KernelError: a token is not in the vocabulary.
+        KernelError: a token is outside the vocabulary.
     """
-    known = [_Known(row) for row in rows]
-    c = (CRow * len(rows))(*(each.c for each in known))
+    arrays = [_RowArrays(row) for row in rows]
+    c = (CRow * len(rows))(*(each.c for each in arrays))
     tokens, places = (part.data_ptr() for part in support) if support else (None, None)
     size = len(support[0]) if support else vocabulary
-    library().judge(
+    library().c.sk_judge(
         CRows(
             count=len(rows), rows=c, vocabulary=vocabulary, support=size, tokens=tokens, places=places, threads=threads
         )
     )
-    return [each.verdict(row) for each, row in zip(known, c, strict=True)]
+    return [each.verdict(row) for each, row in zip(arrays, c, strict=True)]
 
 
-class _Known:
-    """One row as the library takes it; valid while this object lives."""
+class _RowArrays:
+    """`sk_row` of one row; valid while this object lives."""
 
     def __init__(self, row: SampledRow) -> None:
         count = len(row.drafted)
@@ -148,7 +149,7 @@ class _Known:
         )
 
     def verdict(self, c: CRow) -> SampledVerdict:
-        """What the library has written."""
+        """The result, after the call."""
         p, q = self._floats[:2, : c.judged].tolist()
         beta = self._floats[2, : c.positions].tolist()
         return SampledVerdict(self._path[: c.accepted].tolist(), c.last, p, q, beta)
@@ -156,7 +157,7 @@ class _Known:
 
 @lru_cache(maxsize=64)
 def c_settings(sampling: Sampling) -> _Pointer[CSampling]:
-    """Settings as the library takes them."""
+    """Pointer to `sk_sampling`, kept alive by the cache."""
     return pointer(
         CSampling(
             temperature=max(sampling.temperature, COLDEST),

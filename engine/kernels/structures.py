@@ -1,4 +1,4 @@
-"""The structures of api.h, which the functions of the kernels take."""
+"""ctypes structures of api.h."""
 
 from __future__ import annotations
 

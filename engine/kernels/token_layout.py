@@ -1,4 +1,4 @@
-"""The tokens of a pass, and where they stand."""
+"""Layout of the tokens of one pass: cache slots, positions and visible columns, for chains and trees alike."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from specchat.engine.kernels.structures import CBatch
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TokenLayout:
-    """Where the tokens of a pass stand, flat: those of a slot next to each other."""
+    """Slots, positions and visible columns of n tokens; tokens of the same slot are adjacent."""
 
     slots: Sequence[int]
     """[n]"""
     positions: Sequence[int]
-    """[n], for the rotary embedding, and the order in which keys are seen."""
+    """[n], for the rotary embedding and for the order in which keys are read."""
     columns: Sequence[int]
     """[n], of the cache, where keys and values are written."""
     prefixes: Sequence[int]
-    """[n], how many columns are seen from 0 on; they hold those positions."""
+    """[n], number of leading columns that a token sees; they hold the positions 0, 1, …"""
     ancestor_offsets: Sequence[int]
-    """[n + 1], the part of `ancestors` that is each token's."""
+    """[n + 1], where each token's part of `ancestors` begins."""
     ancestors: Sequence[int]
-    """Columns that are seen behind the prefix, by position; the token itself always is."""
+    """Further columns that a token sees after its prefix, by position; it always sees itself."""
 
     @classmethod
     def chains(cls, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> TokenLayout:
-        """Rows of `lengths` tokens, each a chain from its start."""
+        """One chain of tokens per slot, of `lengths` tokens from position `starts` on."""
         positions = [start + i for start, length in zip(starts, lengths, strict=True) for i in range(length)]
         return cls(
             slots=[slot for slot, length in zip(slots, lengths, strict=True) for _ in range(length)],
@@ -43,32 +43,32 @@ class TokenLayout:
 
 
 class Batch:
-    """The tokens of one pass as the library takes them.
+    """`sk_batch` of one pass.
 
     Args:
         tokens: [n].
-        chains: where they stand.
-        judged: [m], the tokens whose logits are wanted.
-        threads: how many compute, the caller included.
+        layout: of the tokens.
+        judged: [m], indices of the tokens whose logits are computed.
+        threads: number of threads, the caller included.
 
     Raises:
         KernelError: lengths do not fit.
     """
 
-    def __init__(self, tokens: Sequence[int], chains: TokenLayout, judged: Sequence[int], threads: int) -> None:
+    def __init__(self, tokens: Sequence[int], layout: TokenLayout, judged: Sequence[int], threads: int) -> None:
         count = len(tokens)
-        each = (chains.slots, chains.positions, chains.columns, chains.prefixes)
-        if any(len(part) != count for part in each) or len(chains.ancestor_offsets) != count + 1:
-            raise KernelError(f"chains do not fit a pass over {count} tokens")
-        if count and chains.ancestor_offsets[-1] > len(chains.ancestors):
+        per_token = (layout.slots, layout.positions, layout.columns, layout.prefixes)
+        if any(len(part) != count for part in per_token) or len(layout.ancestor_offsets) != count + 1:
+            raise KernelError(f"the layout does not fit a pass over {count} tokens")
+        if count and layout.ancestor_offsets[-1] > len(layout.ancestors):
             raise KernelError("ancestor_offsets points beyond the ancestors")
-        # In two arrays of the standard library: beside a short pass each call into numpy is felt.
-        parts = (*each, chains.ancestor_offsets, chains.ancestors, judged)
-        ids, places = array("q", tokens), array("i")
+        # In two arrays of the standard library: for a short pass, numpy's time per call is noticeable.
+        parts = (*per_token, layout.ancestor_offsets, layout.ancestors, judged)
+        ids, numbers = array("q", tokens), array("i")
         for part in parts:
-            places.extend(part)
-        self._kept = (ids, places)
-        first, size = places.buffer_info()[0], places.itemsize
+            numbers.extend(part)
+        self._kept = (ids, numbers)
+        first, size = numbers.buffer_info()[0], numbers.itemsize
         slots, positions, columns, prefixes, offsets, ancestors, wanted = (
             first + size * place for place in accumulate(map(len, parts[:-1]), initial=0)
         )
@@ -85,4 +85,4 @@ class Batch:
             judged=wanted,
             threads=threads,
         )
-        """Valid while this object lives; what comes out of the pass has no place yet."""
+        """Valid while this object lives. The caller sets the output addresses."""

@@ -1,4 +1,4 @@
-"""Draft trees that a head on packed weights grows, as they are asked for and as they come out."""
+"""Arguments and results of growing draft trees by a head on packed weights."""
 
 from __future__ import annotations
 
@@ -19,82 +19,82 @@ from specchat.engine.request import Sampling
 
 @dataclass(frozen=True, slots=True)
 class GrowthRules:
-    """What holds for all trees."""
+    """Settings for all trees of a call."""
 
     edges: Sequence[float]
-    """Shares at which grades of confidence begin."""
+    """Lower limits of the confidence grades, as probabilities."""
     longest: int
-    """Most tokens of a tree."""
+    """Maximum number of tokens per tree."""
     branches: int
-    """Most tokens behind one node."""
+    """Maximum number of children per node."""
     least: float
-    """Least price of a token."""
+    """Minimum cost of a token."""
     hope: float
-    """Chance of the likeliest token behind one that was accepted."""
+    """Probability that the likeliest child of an accepted node is accepted."""
     stream: int
-    """Of the random numbers."""
+    """Random number stream."""
 
 
 class TreeRequest(NamedTuple):
-    """The tree of one row."""
+    """The tree to grow for one row."""
 
     slot: int
     begin: int
-    """The first place that the head has to read."""
+    """First column that the head has to read."""
     ids: Sequence[int]
-    """The tokens of the places from there on, one at least."""
+    """Tokens from that column on, at least one."""
     depth: int
-    """Positions that it may have."""
+    """Maximum depth."""
     line: int
-    """Positions that are drafted for whatever they cost."""
+    """Depth that is drafted regardless of cost."""
     repeatable: bool
-    """Whether it goes on regardless of other rows."""
+    """Whether its growth must not depend on other rows."""
     passes: Sequence[float]
-    """[longest + 1], the price of verifying 0, 1, … tokens."""
+    """[longest + 1], cost of verifying 0, 1, … tokens."""
     step: float
-    """The price of a draft step."""
+    """Cost of a draft step."""
     rates: Sequence[float]
-    """[grades], the chance that a token is accepted."""
+    """[grades], probability that a token is accepted."""
     sampling: Sampling | None
-    """Of a row whose tokens are drawn; None where they are the likeliest."""
+    """Settings of a row whose tokens are sampled; None takes the likeliest tokens."""
     seed: int
     number: int
-    """Of its round."""
+    """Round number, for the random numbers."""
 
 
 class GrownTree(NamedTuple):
-    """What has grown."""
+    """The tree of one row."""
 
     tokens: list[int]
     parents: list[int]
-    """The node that each follows: 0 for the row's last token, i for the i-th drafted one."""
+    """Parent of each token: 0 is the row's last token, i the i-th drafted one."""
     grades: list[int]
 
 
 class TargetStates(NamedTuple):
-    """What the target has read of a slot."""
+    """Hidden states of the target for some tokens of a slot."""
 
     slot: int
     first: int
     """Column of the first token."""
     tapped: Tensor
-    """[n, taps x hidden], float32, the target's hidden states."""
+    """[n, taps x hidden], float32."""
 
 
-class Growing:
-    """Trees of all rows as the library takes them.
+class Growth:
+    """`sk_growing`: the trees of all rows.
 
     Args:
-        read: what the target has read since the last time.
+        read: new hidden states of the target.
         wanted: [B].
-        q: [B, longest, V'], float32, contiguous, gets by node what the tokens behind it were drawn from; None where no
-            row draws.
-        known: [V'], int64, contiguous, the tokens that can be drafted.
+        q: [B, longest, V'], float32, contiguous: output, the distribution of each node's children; None if no row is
+            sampled.
+        known: [V'], int64, contiguous: draft vocabulary as target token ids.
         rules: for all trees.
-        threads: how many compute, the caller included.
+        threads: number of threads, the caller included.
 
     Raises:
-        KernelError: something does not fit.
+        KernelError: arguments do not fit.
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class Growing:
     ) -> None:
         count, longest, grades = len(wanted), rules.longest, len(rules.edges) + 1
         if any(len(tree.passes) != longest + 1 or len(tree.rates) != grades or not tree.ids for tree in wanted):
-            raise KernelError(f"a tree needs {longest + 1} prices, {grades} rates and a place to begin at")
+            raise KernelError(f"a tree needs {longest + 1} costs, {grades} rates and a token to begin with")
         if q is None and any(tree.sampling for tree in wanted):
-            raise KernelError("tokens that are drawn need room for what they are drawn from")
-        # In arrays of the standard library: beside a short pass each call into numpy is felt.
+            raise KernelError("sampled trees need memory for their distributions")
+        # In arrays of the standard library: for a short pass, numpy's time per call is noticeable.
         numbers, ids, firsts = array("d"), array("q"), list[int]()
         for tree in wanted:
             numbers.extend(tree.passes)
@@ -166,7 +166,7 @@ class Growing:
 
     @property
     def trees(self) -> list[GrownTree]:
-        """What the library has written."""
+        """The trees [B], after the call."""
         found, longest = self._drafted.tolist(), self._longest
         starts = range(0, len(found), longest)
         return [
@@ -176,10 +176,10 @@ class Growing:
 
 
 def c_reads(read: Sequence[TargetStates]) -> Array[CRead]:
-    """What the target has read as the library takes it; valid while the hidden states live.
+    """`sk_read` of each; valid while the hidden states live.
 
     Raises:
-        KernelError: they are of another kind.
+        KernelError: they are not contiguous float32.
     """
     for each in read:
         if each.tapped.dtype is not torch.float32 or not each.tapped.is_contiguous():

@@ -68,7 +68,7 @@ class LaneEngine(Engine):
         Raises:
             EngineError: as for `Engine.submit`.
         """
-        self._ask(Submit(request, outbox or self.outbox, self.clock(), lane))
+        self._enqueue(Submit(request, outbox or self.outbox, self.clock(), lane))
 
     def _make_worker(self) -> LanesWorker:
         from specchat.engine.lanes.worker import LanesWorker

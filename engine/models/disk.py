@@ -1,4 +1,4 @@
-"""Disk helpers: hashes, sizes, free space, and clear errors for full or read-only disks."""
+"""Disk helpers: hashes, sizes, free space, and error messages for full or read-only disks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,18 @@ from pathlib import Path
 from specchat.engine.errors import EngineError
 from specchat.engine.progress import size_text
 
-_CHUNK = 1 << 20
 _NO_SPACE = "No space left on device"
-"""Text by which a full disk is recognised in errors without an error number (pip, safetensors)."""
+"""Message of a full disk in errors without an error number (pip, safetensors)."""
 
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's content, in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes allocated to the files under a folder; files that vanish meanwhile count as 0."""
+    """Bytes allocated to the files under a folder; files that are being removed count as 0."""
     return sum(_allocated(Path(root) / name) for root, _, names in os.walk(folder) for name in names)
 
 
@@ -37,7 +33,7 @@ def _allocated(path: Path) -> int:
         stat = path.stat()
     except OSError:
         return 0
-    # A download may reserve its whole length first: only allocated blocks count.
+    # A download may reserve its full length first: count allocated blocks only.
     blocks: int | None = getattr(stat, "st_blocks", None)
     return stat.st_size if blocks is None else min(stat.st_size, blocks * 512)
 
@@ -61,7 +57,7 @@ def disk_errors(folder: Path, purpose: str) -> Iterator[None]:
     """Context manager that turns errors of a full or unwritable disk into EngineError; others pass through.
 
     Raises:
-        EngineError: the disk of `folder` is full, read-only, or not the user's to write.
+        EngineError: the disk of `folder` is full, read-only, or not writable for the user.
     """
     try:
         yield
@@ -82,5 +78,5 @@ def disk_errors(folder: Path, purpose: str) -> Iterator[None]:
 
 
 def says_no_space(text: str) -> bool:
-    """Whether a library's error text means a full disk."""
+    """Whether an error message means a full disk."""
     return _NO_SPACE.lower() in text.lower()

@@ -1,22 +1,26 @@
-"""Download of a model from the Hugging Face hub: only the files a text model needs."""
+"""Download of a model from the Hugging Face hub: only the files that a text model needs."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
 from specchat.engine.files import make_folder
 from specchat.engine.models.catalog import hub_folder
 from specchat.engine.models.checkpoint import Checkpoint
-from specchat.engine.models.disk import disk_errors, require_space
-from specchat.engine.models.quiet import silence
-from specchat.engine.models.resumed import LARGE, PARTIAL, fetch_resumed
+from specchat.engine.models.disk import disk_errors, require_space, sha256_of
 from specchat.engine.models.wheel import growth_reported
-from specchat.engine.progress import Progress
+from specchat.engine.progress import Progress, silence
 
+_PARTIAL = ".partial"
+"""Subfolder for incomplete files, by revision."""
+_LARGE = 16 << 20
+"""Files from this size on resume an interrupted download; huggingface_hub would start the file again."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 _WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
@@ -30,14 +34,13 @@ def cached_snapshot(hub_id: str) -> Path | None:
 
     if not (Path(constants.HF_HUB_CACHE) / f"models--{hub_folder(hub_id)}").is_dir():
         return None
-    from huggingface_hub import snapshot_download  # a list of models need not wait a second for it
+    from huggingface_hub import snapshot_download  # takes a second to import
 
     try:
         folder = Path(snapshot_download(hub_id, local_files_only=True))
         Checkpoint.open(folder)
     except Exception:
-        # Whatever is wrong with the library's cache, the model is fetched into our own store.
-        return None
+        return None  # an incomplete or damaged cache: the model is downloaded into our own store
     return folder
 
 
@@ -50,10 +53,8 @@ def hub_files(hub_id: str) -> list[str]:
     from huggingface_hub import HfApi
 
     silence()
-    try:
+    with _hub_errors(hub_id):
         return [file.rfilename for file in HfApi().model_info(hub_id).siblings or ()]
-    except Exception as error:
-        raise _hub_error(hub_id, error) from error
 
 
 def hub_file(hub_id: str, name: str) -> Path:
@@ -64,10 +65,8 @@ def hub_file(hub_id: str, name: str) -> Path:
     """
     from huggingface_hub import hf_hub_download
 
-    try:
+    with _hub_errors(hub_id):
         return Path(hf_hub_download(hub_id, name))
-    except Exception as error:
-        raise _hub_error(hub_id, error) from error
 
 
 def fetch_from_hub(
@@ -79,10 +78,9 @@ def fetch_from_hub(
     """Download a model into `folder`, resuming an earlier attempt.
 
     Args:
-        hub_id: of the repository.
-        folder: made if it is not there.
+        folder: created if it does not exist.
         progress: called with the stage fetch.
-        needed: selects the files; those of a whole model if not given.
+        needed: selects the files to download; `needed_files` by default.
 
     Raises:
         EngineError: no such model, no access, no safetensors, no network, no room on the disk.
@@ -91,10 +89,8 @@ def fetch_from_hub(
 
     silence()
     progress("fetch", f"Looking up {hub_id} on the hub", None)
-    try:
+    with _hub_errors(hub_id):
         info = HfApi().model_info(hub_id, files_metadata=True)
-    except Exception as error:
-        raise _hub_error(hub_id, error) from error
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     files = (needed or needed_files)(hub_id, list(sizes))
     total = sum(sizes[name] for name in files)
@@ -102,34 +98,66 @@ def fetch_from_hub(
     for stale in folder.iterdir():  # of another revision
         if stale.is_file() and stale.name not in files:
             stale.unlink()
-    for outdated in (folder / PARTIAL).glob("*"):
+    for outdated in (folder / _PARTIAL).glob("*"):
         if outdated.name != info.sha:
             shutil.rmtree(outdated, ignore_errors=True)
-    kept = [folder / place / name for place in ("", f"{PARTIAL}/{info.sha}") for name in files]
-    arrived = sum(file.stat().st_size for file in kept if file.is_file())
+    existing = [folder / place / name for place in ("", f"{_PARTIAL}/{info.sha}") for name in files]
+    arrived = sum(file.stat().st_size for file in existing if file.is_file())
     require_space(folder, total - arrived, f"fetching {hub_id}")
-    try:
-        with disk_errors(folder, f"fetching {hub_id}"), growth_reported(folder, total, f"Fetching {hub_id}", progress):
-            large = [file for file in info.siblings or () if file.rfilename in files and sizes[file.rfilename] >= LARGE]
-            for file in large:
+    with (
+        _hub_errors(hub_id),
+        disk_errors(folder, f"fetching {hub_id}"),
+        growth_reported(folder, total, f"Fetching {hub_id}", progress),
+    ):
+        for file in info.siblings or ():
+            if file.rfilename in files and sizes[file.rfilename] >= _LARGE:
                 sha256 = file.lfs.sha256 if file.lfs else None
-                fetch_resumed(hub_id, str(info.sha), file.rfilename, sizes[file.rfilename], sha256, folder)
-            others = [name for name in files if sizes[name] < LARGE]
-            snapshot_download(hub_id, revision=info.sha, local_dir=folder, allow_patterns=others)
-    except EngineError:
-        raise
-    except Exception as error:
-        raise _hub_error(hub_id, error) from error
-    # Offline, the library returns a half-filled folder as if all were well.
-    lacking = [name for name in files if not _has(folder / name, sizes[name])]
+                _download_resumed(hub_id, str(info.sha), file.rfilename, sizes[file.rfilename], sha256, folder)
+        others = [name for name in files if sizes[name] < _LARGE]
+        snapshot_download(hub_id, revision=info.sha, local_dir=folder, allow_patterns=others)
+    # Offline, the library returns an incomplete folder without an error.
+    lacking = [name for name in files if not _is_complete(folder / name, sizes[name])]
     if lacking:
         raise EngineError(f"{hub_id} could not be fetched completely ({lacking[0]} is cut short): try again")
-    for leftover in (".cache", PARTIAL):
+    for leftover in (".cache", _PARTIAL):
         shutil.rmtree(folder / leftover, ignore_errors=True)
 
 
+def _download_resumed(hub_id: str, revision: str, name: str, size: int, sha256: str | None, folder: Path) -> None:
+    """Download one file of a revision into `folder`, continuing after the bytes of an earlier attempt.
+
+    Args:
+        size: bytes of the whole file.
+        sha256: of the whole file; None if the hub does not state it.
+
+    Raises:
+        EngineError: the content is wrong; the file has been deleted.
+        Exception: whatever huggingface_hub raises.
+    """
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils._headers import build_hf_headers
+
+    complete = folder / name
+    if _is_complete(complete, size):
+        return
+    part = folder / _PARTIAL / revision / name
+    make_folder(part.parent)
+    if part.is_file() and part.stat().st_size > size:
+        part.unlink()
+    part.touch()
+    with part.open("r+b") as file:  # not in append mode: a server without range requests starts from 0
+        if (arrived := file.seek(0, os.SEEK_END)) < size:
+            url = hf_hub_url(hub_id, name, revision=revision)
+            http_get(url, file, resume_size=arrived, headers=build_hf_headers(), expected_size=size)
+    if sha256 is not None and sha256_of(part) != sha256:
+        part.unlink()
+        raise EngineError(f"{name} of {hub_id} was damaged on the way and has been deleted: try again")
+    part.replace(complete)
+
+
 def needed_files(hub_id: str, names: list[str]) -> list[str]:
-    """Select the files of a hub model that are needed to run it.
+    """Select the files that are needed to run a hub model.
 
     Raises:
         EngineError: none of them is a safetensors weight file.
@@ -145,8 +173,19 @@ def needed_files(hub_id: str, names: list[str]) -> list[str]:
     return [name for name in names if any(kind.fullmatch(name) for kind in (_WEIGHTS, _OTHERS, _TEXTS))]
 
 
-def _has(file: Path, size: int) -> bool:
+def _is_complete(file: Path, size: int) -> bool:
     return file.is_file() and file.stat().st_size == size
+
+
+@contextmanager
+def _hub_errors(hub_id: str) -> Iterator[None]:
+    """Context manager that turns every exception into an EngineError."""
+    try:
+        yield
+    except EngineError:
+        raise
+    except Exception as error:
+        raise _hub_error(hub_id, error) from error
 
 
 def _hub_error(hub_id: str, error: Exception) -> EngineError:

@@ -1,4 +1,4 @@
-"""The models one can choose from, what each needs, and whether two of them fit each other. Loads neither of them."""
+"""Models that can be chosen: where each is, its size, and whether a draft fits a target. No model is loaded."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from specchat.engine.errors import EngineError
 from specchat.engine.models.catalog import PRESETS
 from specchat.engine.models.disk import folder_bytes
 from specchat.engine.models.hub import HUB_ID, cached_snapshot
-from specchat.engine.models.resolve import gguf_folder, gguf_hash
+from specchat.engine.models.resolve import gguf_of
 from specchat.engine.models.store import ModelStore
-from specchat.engine.models.vocabulary import check_vocabularies
+from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import ignore_progress
 
 
@@ -23,22 +23,22 @@ class KnownModel:
     """A model that can be chosen."""
 
     spec: str
-    """As `engine.models.resolve` takes it."""
+    """Name for `engine.models.resolve`."""
     folder: Path | None
-    """Where it is ready to be loaded; None while it has to be fetched or converted first."""
+    """Folder to load it from; None if it must be downloaded or converted first."""
     disk_bytes: int | None
-    """On this machine; None where it is not."""
+    """Size on this machine's disk; None if it is not there."""
     memory_bytes: int | None
-    """Of the weights as they are stored, or in bfloat16; None where that is not known."""
+    """Size of the weights as stored, or in bfloat16; None if unknown."""
     draft: str = ""
-    """The preset that drafts well for it."""
+    """Recommended draft model, a preset."""
     gone: bool = False
-    """Whether it is a file or folder that is not there any more."""
+    """Whether it is a file or folder that no longer exists."""
     note: str = ""
 
 
 def known_models(store: ModelStore, used: Iterable[str] = ()) -> list[KnownModel]:
-    """Presets, stored models, and those that were used before, each once."""
+    """Presets, stored models, and models used before, without duplicates."""
     stored = {model.name: model for model in store.models()}
     models = []
     for preset in PRESETS.values():
@@ -57,13 +57,14 @@ def known_models(store: ModelStore, used: Iterable[str] = ()) -> list[KnownModel
 
 
 def vocabulary_misfit(target: Path, draft: Path) -> str:
-    """Why a draft cannot draft for a target, in a sentence; empty if it can.
+    """Why a draft does not fit a target, in one sentence; empty if it fits.
 
     Args:
-        target, draft: folders of the models.
+        target: folder of the model.
+        draft: folder of the model.
     """
     if not (draft / "config.json").is_file():
-        return ""  # a head or counted tables, not a model: it is checked when it is loaded
+        return ""  # a draft head or tables: checked when loaded
     try:
         from tokenizers import Tokenizer
 
@@ -71,13 +72,13 @@ def vocabulary_misfit(target: Path, draft: Path) -> str:
         check_vocabularies(ours, theirs, _eos_ids(target), _eos_ids(draft))
     except EngineError as error:
         return str(error)
-    except Exception as error:  # whatever a damaged tokenizer makes the library raise
+    except Exception as error:  # the library raises various exceptions for a damaged file
         return f"the tokenizers cannot be compared ({type(error).__name__})"
     return ""
 
 
 def free_memory() -> int | None:
-    """Bytes of this machine's memory that programs can still have; None where that is not known."""
+    """Bytes of available memory on this machine; None if unknown."""
     try:
         import psutil
     except ImportError:
@@ -86,14 +87,14 @@ def free_memory() -> int | None:
 
 
 def _used(spec: str, store: ModelStore) -> KnownModel:
-    """A hub id, a folder or a file that was named before."""
+    """A model that was used before, by hub id, folder or file."""
     path = Path(spec).expanduser()
     if path.is_dir():
         return KnownModel(spec, path, folder_bytes(path), _weights(path))
     if path.is_file():
         size = path.stat().st_size
         try:
-            folder = store.find(gguf_folder(path, gguf_hash(path, store, ignore_progress), store))
+            folder = store.find(gguf_of(spec, store, ignore_progress).name)
         except EngineError as error:
             return KnownModel(spec, None, size, None, note=str(error))
         return KnownModel(spec, folder, size, size)
@@ -107,7 +108,7 @@ def _weights(folder: Path) -> int:
 
 
 def _eos_ids(folder: Path) -> set[int]:
-    """Those that the model's files state."""
+    """EOS token ids in the model's configuration files."""
     ids: set[int] = set()
     for name in ("generation_config.json", "config.json"):
         try:

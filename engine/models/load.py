@@ -1,32 +1,39 @@
-"""Loading of a model folder: network, tokenizer and the facts about them that the engine needs."""
+"""Loading of a model folder: network, tokenizer and facts about them; engines of one process share loaded models."""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from dataclasses import dataclass
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch import Tensor
 
-from specchat.engine.device.device import computes_bfloat16, pick_device, require_memory
+from specchat.engine.device.device import computes_bfloat16, require_memory
 from specchat.engine.device.memory import trim_heap
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models import encoder_decoder
-from specchat.engine.models.architecture import model_config
-from specchat.engine.models.checkpoint import Checkpoint
-from specchat.engine.models.fingerprint import fingerprint
-from specchat.engine.models.quiet import silence_transformers, transformers_bars
-from specchat.engine.progress import Progress
+from specchat.engine.models.checkpoint import Checkpoint, model_config
+from specchat.engine.models.prepacked_linear import pack
+from specchat.engine.progress import Progress, silence_transformers, transformers_bars
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-__all__ = ["LoadedModel", "display_name", "load_model", "pick_device", "pick_dtype"]
-
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ROOM = 1.05
 """Peak memory of loading over the size of the weights: a copy of the largest tensor, the tokenizer."""
+_FINGERPRINT_SAMPLES = 64
+"""Weights sampled per tensor: enough to distinguish two trainings at negligible cost."""
+_fingerprints: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_shared: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
+_lock = threading.Lock()
+_Model = TypeVar("_Model")
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -43,37 +50,37 @@ class LoadedModel:
     context: int
     """Context length in tokens (max_position_embeddings)."""
     vocab_size: int
-    """V: width of the logits, padding included; the tokenizer may know fewer tokens."""
+    """V: width of the logits, padding included; the tokenizer may have fewer tokens."""
     weight_bytes: int
     has_chat_template: bool
     start: int | None = None
-    """Token that replies of an encoder-decoder begin with; None for a decoder-only model."""
+    """First token of replies of an encoder-decoder; None for a decoder-only model."""
     quantized: str | None = None
-    """What the weights of its linear layers are stored as, for people, where that is not `dtype`."""
+    """Display name of the format of its linear layers, if that is not `dtype`."""
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.model.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights and of what is computed."""
+        """Dtype of weights and computation."""
         return self.model.dtype
 
     @property
     def format(self) -> str:
-        """What the weights are stored as, for people: bfloat16."""
+        """Display name of the format of the weights: bfloat16."""
         return self.quantized or _dtype_name(self.dtype)
 
     @property
     def layers(self) -> int:
-        """How many there are."""
+        """Number of layers."""
         return int(self.model.config.get_text_config().num_hidden_layers)
 
     @property
     def fingerprint(self) -> str:
-        """Tells this training from any other (`engine.models.fingerprint`)."""
+        """Identifies the weights, whatever their precision (`fingerprint`)."""
         return fingerprint(self.model)
 
 
@@ -83,9 +90,9 @@ def load_model(
     """Load a model from a folder. No code of the folder is run, and only safetensors weights are read.
 
     Args:
-        folder: as `engine.models.resolve.resolve` returns it.
+        folder: result of `engine.models.resolve.resolve`.
         dtype: of weights and computation.
-        stage: passed to `progress`: target or draft.
+        stage: for `progress`: target or draft.
 
     Raises:
         EngineError: the folder is not a supported model, is damaged, or does not fit into memory.
@@ -110,20 +117,76 @@ def load_model(
         eos_ids=eos_ids(tokenizer, model.config.get_text_config(), model.generation_config),
         context=stated_context(folder, config),
         vocab_size=config.get_text_config().vocab_size,
-        weight_bytes=_weight_bytes(model),
+        # Tied weights are one parameter under two names; parameters() yields it once.
+        weight_bytes=sum(parameter.nbytes for parameter in model.parameters()),
         has_chat_template=bool(tokenizer.chat_template),
         start=encoder_decoder.start_token(folder, config, model.generation_config),
     )
 
 
+def shared_model(
+    folder: Path, device: torch.device, dtype: torch.dtype, progress: Progress, stage: str = "target"
+) -> LoadedModel:
+    """Load a model with prepacked linear layers, or return the loaded one while it is in use.
+
+    Arguments and errors as for `load_model`. Thread-safe.
+    """
+
+    def load() -> LoadedModel:
+        plain = load_model(folder, device, dtype, progress, stage)
+        fingerprint(plain.model)  # before packing replaces the weights
+        model = replace(plain, weight_bytes=plain.weight_bytes + pack(plain.model))
+        trim_heap()
+        return model
+
+    return shared((folder.resolve(), str(device), str(dtype)), load)
+
+
+def shared(key: Hashable, load: Callable[[], _Model]) -> _Model:
+    """The model that was loaded for this key, while it is in use; else the result of `load`. Thread-safe."""
+    with _lock:
+        model: _Model | None = _shared.get(key)
+        if model is None:
+            model = _shared[key] = load()
+    return model
+
+
+def fingerprint(model: Any) -> str:
+    """SHA-256, in hexadecimal, over names, shapes and evenly spaced weights (as bfloat16) of a network.
+
+    It is computed once per network object, so replacing layers later does not change it.
+    """
+    if model not in _fingerprints:
+        _fingerprints[model] = fingerprint_of(
+            (name, tuple(weight.shape), weight.detach().flatten()[sampled(weight.numel())])
+            for name, weight in model.state_dict().items()
+        )
+    return _fingerprints[model]
+
+
+def fingerprint_of(tensors: Iterable[tuple[str, tuple[int, ...], Tensor]]) -> str:
+    """The same from name, shape and sampled weights (`sampled`) of every tensor of a network's state."""
+    digest = hashlib.sha256()
+    for name, shape, weights in sorted(tensors, key=lambda tensor: tensor[0]):
+        digest.update(f"{name} {shape}".encode())
+        digest.update(weights.to(torch.bfloat16).cpu().view(torch.int16).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def sampled(size: int) -> slice:
+    """The sampled weights of a flat tensor."""
+    step = max(size // _FINGERPRINT_SAMPLES, 1)
+    return slice(0, min(step * _FINGERPRINT_SAMPLES, size), step)
+
+
 def pick_dtype(name: str, device: torch.device, folder: Path) -> torch.dtype:
     """The dtype for `auto`, `float32`, `bfloat16` or `float16`.
 
-    `auto` is bfloat16 where the device computes in it quickly, else float32. On a GPU a model stored in float16 stays
-    in float16, which loses nothing and is as fast; encoder-decoders cannot compute in it.
+    `auto` is bfloat16 if the device supports it natively, else float32. On a GPU a model stored in float16 stays in
+    float16, which loses nothing and is as fast; encoder-decoders cannot compute in it.
 
     Raises:
-        EngineError: unknown name; or as `Checkpoint.open`.
+        EngineError: unknown name; or as for `Checkpoint.open`.
     """
     if name != "auto":
         if name not in _DTYPES:
@@ -137,7 +200,7 @@ def pick_dtype(name: str, device: torch.device, folder: Path) -> torch.dtype:
 
 
 def display_name(folder: Path) -> str:
-    """Display name of a model folder, without what the store or the hub cache adds to it."""
+    """Display name of a model folder, without the hash or organisation that the store or the hub cache adds."""
     folder = folder.absolute()
     if folder.parent.name == "snapshots":  # models--organisation--name/snapshots/revision
         folder = folder.parent.parent
@@ -148,13 +211,13 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The fast tokenizer of a model folder.
 
     Raises:
-        EngineError: it cannot be loaded, or is of another kind.
+        EngineError: it cannot be loaded, or is not a fast tokenizer.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        tokenizer("some words")  # settings of the wrong type are found with the first text only
+        tokenizer("some words")  # settings of the wrong type raise only here
     except Exception as error:
         raise EngineError(f"the tokenizer of {folder} cannot be loaded ({first_line(error)})") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
@@ -192,7 +255,7 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
 
 
 def eos_ids(tokenizer: Any, config: Any, generation: Any) -> frozenset[int]:
-    """Tokens that end a reply, as the tokenizer, the configuration and the generation settings (None if none) say."""
+    """EOS token ids of the tokenizer, the configuration and the generation settings (None if there are none)."""
     stated = [part.eos_token_id for part in (tokenizer, config, generation) if part is not None]
     ids: set[int] = set()
     for value in stated:
@@ -204,10 +267,10 @@ def eos_ids(tokenizer: Any, config: Any, generation: Any) -> frozenset[int]:
 
 
 def stated_context(folder: Path, config: PreTrainedConfig) -> int:
-    """Positions the network was made for.
+    """Context length of a model in tokens.
 
     Raises:
-        EngineError: the configuration does not say.
+        EngineError: the configuration does not state it.
     """
     if encoder_decoder.is_one(config):
         return encoder_decoder.stated_context(config)
@@ -215,11 +278,6 @@ def stated_context(folder: Path, config: PreTrainedConfig) -> int:
     if not isinstance(context, int) or context < 1:
         raise EngineError(f"{folder / 'config.json'} does not say how long the context is (max_position_embeddings)")
     return context
-
-
-def _weight_bytes(model: PreTrainedModel) -> int:
-    # Tied weights are one parameter under two names; parameters() gives it once.
-    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

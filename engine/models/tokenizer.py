@@ -1,9 +1,12 @@
-"""A tokenizer as the engine uses one, on the `tokenizers` library alone: transformers takes half a second to import."""
+"""Tokenizer of a packed model on the `tokenizers` library, and comparison of vocabularies.
+
+Importing transformers, with its tokenizers and its template renderer, would take most of a start's time.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +20,11 @@ FILE = "tokenizer.json"
 
 
 class PlainTokenizer:
-    """What transformers' fast tokenizer of the same model does, with the same names, as far as the engine asks for it.
+    """The part of transformers' fast tokenizer that the engine uses, with the same names.
 
     Args:
-        backend: the tokenizer itself.
-        facts: what `tokenizer_facts` says of the model's tokenizer.
+        backend: tokenizer of the `tokenizers` library.
+        facts: result of `tokenizer_facts` for the tokenizer of transformers.
     """
 
     def __init__(self, backend: Tokenizer, facts: Mapping[str, Any]) -> None:
@@ -32,7 +35,7 @@ class PlainTokenizer:
 
     @classmethod
     def open(cls, folder: Path, facts: Mapping[str, Any]) -> PlainTokenizer:
-        """Read the tokenizer of a packed model.
+        """Load the tokenizer of a packed model.
 
         Raises:
             EngineError: it cannot be read.
@@ -51,7 +54,7 @@ class PlainTokenizer:
     def decode(
         self, ids: Sequence[int], *, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False
     ) -> str:
-        """Text of token ids, spaces as they are."""
+        """Text of token ids; spaces are not cleaned up."""
         assert not clean_up_tokenization_spaces
         return str(self.backend_tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
@@ -71,9 +74,9 @@ class PlainTokenizer:
         tokenize: bool = False,
         **variables: object,
     ) -> str:
-        """The text of a conversation, as the model's chat template writes it with these variables of its own.
+        """Prompt text of a conversation by the model's chat template, with template-specific variables.
 
-        Raises whatever the template does.
+        Raises whatever the template raises.
         """
         assert not tokenize
         return str(
@@ -93,7 +96,7 @@ class PlainTokenizer:
 
 
 def tokenizer_facts(tokenizer: Any) -> dict[str, Any]:
-    """What a tokenizer of transformers knows beside its `backend_tokenizer`, as plain values."""
+    """Facts about a tokenizer of transformers that its `backend_tokenizer` lacks, for JSON."""
     template = tokenizer.chat_template
     return {
         "chat_template": template.get("default") if isinstance(template, dict) else template,
@@ -103,7 +106,7 @@ def tokenizer_facts(tokenizer: Any) -> dict[str, Any]:
 
 
 def _environment() -> Any:
-    """Jinja as chat templates expect it (transformers, `chat_template_utils`): no escaping, blocks take their line."""
+    """Jinja environment for chat templates, as in transformers' `chat_template_utils`."""
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -123,7 +126,7 @@ def _environment() -> Any:
 
 
 def _generation_tag() -> Any:
-    """`{% generation %}`, which marks the assistant's turns for training and changes nothing in the text."""
+    """Extension for `{% generation %}`, which marks the assistant's turns for training and does not change the text."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 
@@ -136,3 +139,61 @@ def _generation_tag() -> Any:
             return nodes.Scope(body, lineno=line)
 
     return GenerationTag
+
+
+def check_vocabularies(target: Any, draft: Any, target_eos: Collection[int], draft_eos: Collection[int]) -> None:
+    """Check that a draft's token ids mean the same tokens as the target's.
+
+    Args:
+        target: tokenizer of the target.
+        draft: tokenizer of the draft.
+        target_eos: EOS ids of the target.
+        draft_eos: EOS ids of the draft.
+
+    Raises:
+        EngineError: as for `check_token_ids`, or they share no EOS token.
+    """
+    check_token_ids(target, draft, "draft")
+    ours, theirs = _by_id(target), _by_id(draft)
+    if not set(target_eos) & set(draft_eos):
+        raise EngineError(
+            f"the draft ends its replies with {_names(theirs, draft_eos)} and the target with "
+            f"{_names(ours, target_eos)}; choose a draft of the same family"
+        )
+
+
+def check_token_ids(target: Any, other: Any, role: str) -> None:
+    """Check that another model's token ids mean the same tokens as the target's.
+
+    Models of one family pad their embeddings to different sizes (Qwen2.5: 151,936 and 152,064), so only ids that
+    both tokenizers have are compared; one may have more than the other only at the end.
+
+    Args:
+        target: tokenizer of the target.
+        other: tokenizer of the other model.
+        role: of the other model, for the error message: draft.
+
+    Raises:
+        EngineError: tokens differ (the first is named), or neither set of ids contains the other.
+    """
+    ours, theirs = _by_id(target), _by_id(other)
+    for number in sorted(ours.keys() & theirs.keys()):
+        if ours[number] != theirs[number]:
+            raise EngineError(
+                f"the {role}'s vocabulary is not the target's: token {number} is {theirs[number]!r} in the {role} and "
+                f"{ours[number]!r} in the target; choose a {role} of the same family"
+            )
+    shared = len(ours.keys() & theirs.keys())
+    if shared < min(len(ours), len(theirs)):
+        raise EngineError(
+            f"the {role}'s vocabulary is not the target's: they share {shared} token ids of {len(ours)} and "
+            f"{len(theirs)}; choose a {role} of the same family"
+        )
+
+
+def _by_id(tokenizer: Any) -> dict[int, str]:
+    return {number: text for text, number in tokenizer.get_vocab().items()}
+
+
+def _names(vocabulary: dict[int, str], ids: Collection[int]) -> str:
+    return ", ".join(repr(vocabulary.get(i, str(i))) for i in sorted(ids)) or "nothing"

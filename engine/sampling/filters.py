@@ -1,4 +1,4 @@
-"""Top-k, top-p and min-p: logits to the distribution of the tokens that are kept.
+"""Top-k, top-p and min-p: from logits to the distribution of the tokens that are kept.
 
 Each filter is a threshold on the logits, so tokens tied at the threshold are kept together and the result does not
 depend on the order of a sort.
@@ -15,11 +15,9 @@ from torch import Tensor
 from specchat.engine.sampling.sampling_rows import SamplingRows
 
 _HEAD = 256
-"""Largest logits that filters look at first on the CPU; they contain nearly every nucleus."""
-_NECK = 4096
-"""Largest logits that are sorted if the head is too short, before all are."""
+"""Number of largest logits that the CPU sorts first; they contain nearly every nucleus."""
 _GROUP = 32
-"""Logits per group in the search for the head: group maxima are compared first."""
+"""Logits per group in the search for the head, which compares group maxima first."""
 
 
 def filtered(scaled: Tensor, rows: SamplingRows) -> Tensor:
@@ -40,7 +38,7 @@ class _Filters(NamedTuple):
     any_top_p: bool
     any_min_p: bool
     all_top_k: bool
-    """Whether top-k is on wherever top-p is, so top-p needs only what top-k keeps."""
+    """Whether top-k is on in all rows with top-p, so that top-p needs only what top-k keeps."""
     max_top_k: int
     """At least 1."""
 
@@ -67,15 +65,15 @@ class _Filters(NamedTuple):
 
 
 def _filtered_by_head(scaled: Tensor, filters: _Filters, all_filtered: bool) -> Tensor:
-    """`_filtered_whole` on the CPU, using only the largest logits for positions whose kept tokens are all among them.
+    """As `_filtered_whole`, from only the largest logits of positions whose kept tokens are all among them.
 
-    The choice depends on a position's own logits and settings, not on the batch.
+    Batch-invariant: the choice depends only on a position's own logits and settings.
     """
     values, tokens = _head(scaled)
     kept = values >= _edge(values, _shares(scaled, values, filters), filters)
     if filters.any_min_p:
         kept &= values - values[:, :1] >= filters.log_min_p
-    # NaN and inf sort first and are kept, so that the position is recognised as broken.
+    # NaN and inf sort first and are kept, so that `broken` recognises the position.
     kept |= ~(values < torch.inf)
     probabilities = torch.zeros_like(scaled).scatter_(-1, tokens, values.where(kept, -torch.inf).softmax(-1))
     if values.shape[-1] == scaled.shape[-1]:
@@ -93,7 +91,7 @@ def _filtered_by_head(scaled: Tensor, filters: _Filters, all_filtered: bool) -> 
 def _head(scaled: Tensor) -> tuple[Tensor, Tensor]:
     """The `_HEAD` largest logits of each position of [N, V] in descending order, and their tokens; [N, head] each.
 
-    They are in the groups with the largest maxima, so few logits have to be sorted.
+    They are in the groups with the largest maxima, so only these groups are sorted.
     """
     size = scaled.shape[-1]
     groups = size // _GROUP
@@ -113,7 +111,7 @@ def _filtered_whole(scaled: Tensor, filters: _Filters) -> Tensor:
     """Probabilities [N, V] of logits [N, V] after the filters."""
     above = ~(scaled < torch.inf)
     if filters.any_top_k or filters.any_top_p:
-        above |= scaled >= (_edge_by_torch if scaled.is_cuda else _edge_by_numpy)(scaled, filters)
+        above |= scaled >= _whole_edge(scaled, filters)
         if filters.any_min_p:
             above &= scaled - scaled.amax(-1, keepdim=True) >= filters.log_min_p
     else:
@@ -121,39 +119,24 @@ def _filtered_whole(scaled: Tensor, filters: _Filters) -> Tensor:
     return scaled.where(above, -torch.inf).softmax(-1)
 
 
-def _edge_by_torch(scaled: Tensor, filters: _Filters) -> Tensor:
+def _whole_edge(scaled: Tensor, filters: _Filters) -> Tensor:
     """`_edge` of whole positions [N, V]."""
-    if filters.all_top_k:
+    if not scaled.is_cuda:  # numpy's sort is many times faster on a CPU
+        values = torch.from_numpy(np.sort(scaled.numpy())[:, ::-1].copy())
+    elif filters.all_top_k:
         values = scaled.topk(min(filters.max_top_k, scaled.shape[-1])).values
     else:
         values = scaled.sort(-1, descending=True).values
     return _edge(values, _shares(scaled, values, filters), filters)
 
 
-def _edge_by_numpy(scaled: Tensor, filters: _Filters) -> Tensor:
-    """As `_edge_by_torch`, with numpy, whose sort is many times faster on a CPU."""
-    size = scaled.shape[-1]
-    array = scaled.numpy()
-    if size > _NECK:
-        array = np.partition(array, size - _NECK)[:, -_NECK:]
-    values = torch.from_numpy(np.sort(array)[:, ::-1].copy())
-    edge = _edge(values, _shares(scaled, values, filters), filters)
-    short = ((values[:, -1:] >= edge) & ~edge.isneginf()) | _short(values, filters)
-    if values.shape[-1] < size and bool(short.any()):
-        index = short.squeeze(-1)
-        scaled, filters = scaled[index], filters.at(index)
-        values = torch.from_numpy(np.sort(scaled.numpy())[:, ::-1].copy())
-        edge[index] = _edge(values, _shares(scaled, values, filters), filters)
-    return edge
-
-
 def _short(values: Tensor, filters: _Filters) -> Tensor:
-    """Where top-p takes its share of more logits than the n largest, which `values` [N, n] holds: [N, 1], bool."""
+    """Where top-p depends on more logits than the n largest, `values` [N, n]: [N, 1], bool."""
     return (filters.top_k > values.shape[-1]) & (filters.top_p < 1)
 
 
 def _shares(scaled: Tensor, values: Tensor, filters: _Filters) -> Tensor:
-    """Probabilities [N, n] of the n largest logits `values` [N, n]; up to a factor where top-k is on."""
+    """Probabilities [N, n] of the n largest logits `values` [N, n]; unnormalised where top-k is on."""
     shares = (values - values[:, :1]).exp()
     if filters.all_top_k:
         return shares

@@ -2,8 +2,7 @@
 
 At draft position i the context is prompt, reply and the first i drafted tokens, as in decoding one token at a time. The
 tokens of every slot are kept on the device, by slot and column as in the KV cache: a context is a range of columns plus
-the drafted tokens, which are never stored. So no position needs a table of size V, and a rejected draft leaves nothing
-behind.
+the drafted tokens, which are never stored. So no position needs a table of size V, and rejected drafts need no cleanup.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Penalties:
 
     Args:
         slots: slots of the KV cache.
-        columns: most tokens of prompt and reply together.
+        columns: maximum number of tokens of prompt and reply together.
         device: of the logits.
     """
 
@@ -36,7 +35,7 @@ class Penalties:
 
     @torch.inference_mode()
     def of(self, rows: Sequence[SequenceState]) -> Adjustment | None:
-        """Adjustment for these rows in the current round; None if no row asks for any.
+        """Adjustment for these rows in the current round; None if no row needs any.
 
         Only tokens added to `SequenceState.tokens` since the last call are copied to the device, so a drafter and the
         target may both call this in one round.
@@ -142,7 +141,7 @@ class Adjustment:
             ids, penalty = self.presence.at(drafted, first, logits.shape[1], off=0.0)
             mine.scatter_(-1, ids, mine.gather(-1, ids) - penalty)
         if self.frequency is not None:
-            # What is added to one logit is always the same number, so the order of a device's additions does not count.
+            # All addends of one logit are equal, so the order of additions on a device does not matter.
             mine.scatter_add_(-1, *self.frequency.of_each(drafted, first, logits.shape[1]))
         if self.rows is not None:
             adjusted[self.rows] = mine

@@ -54,7 +54,7 @@ def uniforms(seeds: Sequence[int], rounds: Sequence[int], stream: Stream, count:
 
 
 def uniform(seed: int, number: int, stream: Stream, index: int) -> float:
-    """One of the draws of `uniforms`, for a caller that needs few."""
+    """One of the draws of `uniforms`, faster for a single draw."""
     key = _mix_one((_mix_one((seed + _STEP) & _MASK) + stream * _STEP) & _MASK)
     counter = number * int(_DRAWS_PER_ROUND) + index + 1
     return float(_mix_one((key + counter * _STEP) & _MASK) >> 11) * 2.0**-53

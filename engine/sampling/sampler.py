@@ -1,10 +1,10 @@
-"""Sampler: logits to the standardised distribution, and a distribution to a token.
+"""Sampler: from logits to the standardised distribution, and from a distribution to tokens.
 
-Every way of sampling is sampling from an adjusted distribution (Leviathan et al. 2023, section 2.2). This module makes
-that distribution for the target and the drafters alike, so p and q go through the same steps. Context-dependent
-adjustments (`engine.sampling.penalties`) are applied to the logits before.
+Every way of sampling is sampling from an adjusted distribution (Leviathan et al. 2023, section 2.2). Target and
+drafters both use this module, so p and q are computed in the same way. Penalties (`engine.sampling.penalties`) are
+applied to the logits before.
 
-Results are batch-invariant: no sum here may be split in a way that depends on the batch size.
+Results are batch-invariant: no sum may be split in a way that depends on the batch size.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ _BLOCK = 64
 def standardise(logits: Tensor, rows: SamplingRows) -> Tensor:
     """The standardised distribution: temperature, then top-k, top-p, min-p, in float32.
 
-    Each filter is a threshold on the logits, so tokens tied at the threshold are kept together and the result does not
-    depend on the order of a sort. A greedy row is one-hot at its most likely token (the first, if several tie).
-
-    Where logits are not finite (`broken`) the distribution of that position is NaN; other positions are unaffected.
+    A greedy row is one-hot at its most likely token (the first, if several tie). The distribution of a position with
+    logits that are not finite (`broken`) is NaN; other positions are unaffected.
 
     Args:
         logits: [B, T, V], any float dtype; bias and penalties already applied.
@@ -47,9 +45,9 @@ def standardise(logits: Tensor, rows: SamplingRows) -> Tensor:
 
 
 def most_likely(logits: Tensor) -> Tensor:
-    """Argmax [...] of logits [..., V]: the first of several, the first NaN if there is one.
+    """Argmax [...] of logits [..., V]: the first maximum, or the first NaN.
 
-    On a CPU, `torch.argmax` takes several times as long as finding the maximum per block first.
+    On a CPU, finding the maximum per block first is several times faster than `torch.argmax`.
     """
     if logits.is_cuda or logits.shape[-1] % _BLOCK:
         return logits.argmax(-1) if logits.is_cuda else logits.float().argmax(-1)
@@ -60,9 +58,9 @@ def most_likely(logits: Tensor) -> Tensor:
 
 
 def broken(logits: Tensor, lengths: Tensor) -> Tensor:
-    """Rows [B], bool, whose logits [B, T, V] give no distribution somewhere: NaN, +inf, or all -inf.
+    """Rows [B], bool, with a position whose logits [B, T, V] give no distribution: NaN, +inf, or all -inf.
 
-    Looked at are each row's first `lengths` + 1 positions, [B], int64.
+    Only each row's first `lengths` + 1 positions ([B], int64) count.
     """
     positions = torch.arange(logits.shape[1], device=logits.device)
     return (logits.amax(-1).isfinite().logical_not_() & (positions <= lengths[:, None])).any(-1)
@@ -92,6 +90,20 @@ def draw(weights: Tensor, u: Tensor) -> Tensor:
     rows = torch.arange(len(block), device=block.device)
     inside, _ = _locate(blocks[rows, block].double().cumsum(-1), rest)
     return (block * _BLOCK + inside).clamp_(max=weights.shape[-1] - 1)
+
+
+def draw_different(weights: Tensor, u: Tensor) -> Tensor:
+    """Draw K tokens without replacement from distributions [B, P, V] with uniforms [B, P, K]: [B, P, K], int64.
+
+    If a distribution has fewer than K tokens, the last ones are undefined.
+    """
+    shape, left = u.shape, weights.flatten(0, 1)
+    drawn: list[Tensor] = []
+    for draws in u.flatten(0, 1).unbind(1):
+        if drawn:
+            left = left.scatter(1, drawn[-1][:, None], 0.0)
+        drawn.append(draw(left, draws))
+    return torch.stack(drawn, 1).view(shape)
 
 
 def _locate(cumulative: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:

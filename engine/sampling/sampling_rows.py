@@ -1,4 +1,4 @@
-"""Sampling settings of a batch: as tensors on the device, and what of them no row uses."""
+"""Sampling settings of a batch: as tensors on the device, and flags for settings that no row uses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from specchat.engine.device.to_device import to_device
 from specchat.engine.request import COLDEST, Sampling
 
 _SMALL_TOP_K = 64
-"""On a GPU, so many of the largest logits are found without sorting all."""
+"""Largest top-k for which a graph selects logits without sorting all."""
 
 
 class SamplingFlags(NamedTuple):
-    """What of the sampling settings no row of a batch uses, known on the host."""
+    """Which sampling settings the rows of a batch use, known on the host."""
 
     lenient: bool
     """Whether any row has a lenience below 1."""
@@ -54,7 +54,7 @@ class SamplingFlags(NamedTuple):
         )
 
     def coarse(self, rows: int) -> SamplingFlags:
-        """Flags that serve as well and of which there are few (`coarse_flags`), for a region of so many rows."""
+        """The most specific flags among `coarse_flags` that cover these, for a graph of `rows` rows."""
         greedy, plain, small, _ = coarse_flags(rows)
         if self.lenient:
             return ANY
@@ -66,7 +66,7 @@ class SamplingFlags(NamedTuple):
 
     @property
     def strict(self) -> SamplingFlags:
-        """The same without lenience, which drafts know nothing of."""
+        """The same without lenience, which does not apply to drafts."""
         return self._replace(lenient=False, lenient_greedy=False)
 
 
@@ -81,13 +81,15 @@ ANY = SamplingFlags(
     any_min_p=True,
     lenient_greedy=True,
 )
-"""Flags that serve for any rows."""
+"""Flags that cover all settings."""
 
 
 @lru_cache
 def coarse_flags(rows: int) -> tuple[SamplingFlags, SamplingFlags, SamplingFlags, SamplingFlags]:
-    """Flags that graphs are made for: all greedy, no filters, a small top-k beside others, any. In the second and third
-    some rows may be greedy, where there are several."""
+    """Flags for which graphs are captured: all greedy, no filters, small top-k with any other filters, any.
+
+    The second and third cover greedy rows too if there are several rows.
+    """
     small = ANY._replace(
         lenient=False, any_greedy=rows > 1, lenient_greedy=False, all_top_k=True, max_top_k=_SMALL_TOP_K
     )
@@ -97,7 +99,7 @@ def coarse_flags(rows: int) -> tuple[SamplingFlags, SamplingFlags, SamplingFlags
 
 @dataclass(frozen=True, slots=True)
 class SamplingRows:
-    """Sampling settings of a batch as tensors [B], and flags for what no row uses."""
+    """Sampling settings of a batch as tensors [B], and flags for settings that no row uses."""
 
     greedy: Tensor
     """bool."""
@@ -138,7 +140,7 @@ class SamplingRows:
 
 
 NUMBERS = 6
-"""Numbers per row that settings are sent to the device as."""
+"""Columns of `setting_numbers`."""
 
 
 def setting_numbers(settings: Sequence[Sampling]) -> NDArray[np.float64]:

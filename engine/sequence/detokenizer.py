@@ -12,8 +12,8 @@ from tokenizers.decoders import DecodeStream
 class Detokenizer:
     """Incremental detokenizer of one reply, which ends before the first stop string to appear.
 
-    The pieces that `add` and `tail` return concatenate to the whole text. A piece is empty while its token completes
-    no character, or while the text could still become a stop string.
+    The pieces that `add` and `tail` return concatenate to the whole text. A piece is empty if its token completes no
+    character, or while the text may become a stop string.
 
     Args:
         tokenizer: a fast tokenizer of transformers.
@@ -33,7 +33,7 @@ class Detokenizer:
         """Whether a stop string was completed; nothing may be added after that."""
 
     def begin(self, tokens: Sequence[int]) -> list[str]:
-        """Text per token that the reply begins with; no stop string is looked for in it."""
+        """Text per token of the given beginning of the reply, which is not searched for stop strings."""
         return [self._step(token) for token in tokens]
 
     def add(self, token: int) -> str:
@@ -41,7 +41,7 @@ class Detokenizer:
         return self._release(self._step(token))
 
     def tail(self) -> str:
-        """Text still held back when the reply ends: half a character, or the beginning of a stop string."""
+        """Text held back at the end of the reply: an incomplete character, or the beginning of a stop string."""
         if self.stopped:
             return ""
         whole = self._tokenizer.decode(self._ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -49,7 +49,7 @@ class Detokenizer:
         return self._release(rest) + ("" if self.stopped else self._held)
 
     def alternative(self, tokens: Sequence[int], after: int) -> list[str]:
-        """Text per token of `tokens` if they followed the token `after`; the reply is not changed."""
+        """Text per token of `tokens` as a continuation of the token `after`; the reply is not changed."""
         pieces: list[str] = []
         for token in tokens:
             before, whole = self._decode([after]), self._decode([after, token])
@@ -59,11 +59,11 @@ class Detokenizer:
         return pieces
 
     def name(self, token: int) -> str:
-        """Text of a token on its own, or its name in the vocabulary if it has no text."""
+        """Text of a single token, or its name in the vocabulary if it has no text."""
         return self._decode([token]) or str(self._tokenizer.convert_ids_to_tokens(token) or "")
 
     def _step(self, token: int) -> str:
-        """Text that is whole with this token."""
+        """Text that this token completes."""
         if token in self._shown:
             return self._shown[token]
         piece = self._stream.step(self._tokenizer.backend_tokenizer, token) or ""

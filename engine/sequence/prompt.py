@@ -1,13 +1,31 @@
-"""Prompts: from a request to token ids, through the model's chat template."""
+"""Prompts: from a request to token ids by the model's chat template, and truncation to the context."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from specchat.engine.errors import EngineError
-from specchat.engine.request import Message, Request
+from specchat.engine.request import KEEP_ENDS, STOP, Message, Request
 from specchat.engine.sequence.thinking import switch_of, turn_of
+
+REPLY_SHARE = 4
+"""Room is reserved for `max_tokens`, but at most the context divided by this."""
+Length = Callable[[tuple[Message, ...]], int]
+"""Number of prompt tokens of some messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedPrompt:
+    """A prompt for the model."""
+
+    ids: list[int]
+    """Token ids."""
+    left_out: tuple[int, ...] = ()
+    """Indices in `Request.messages` of the messages that were left out."""
 
 
 def encode(request: Request, tokenizer: Any) -> list[int]:
@@ -33,7 +51,7 @@ def encode(request: Request, tokenizer: Any) -> list[int]:
 
 
 def check_source(request: Request, name: str) -> None:
-    """Check that a request has what an encoder-decoder of this name reads.
+    """Check that a request to the encoder-decoder `name` is a single text.
 
     Raises:
         EngineError: it is a conversation.
@@ -46,7 +64,7 @@ def check_source(request: Request, name: str) -> None:
 
 
 def encode_reply(request: Request, tokenizer: Any) -> list[int]:
-    """Token ids that the reply begins with, as the request gives them."""
+    """Token ids of the beginning of the reply that the request prescribes."""
     text = tokenizer.encode(request.reply_text, add_special_tokens=False) if request.reply_text else []
     return [*request.reply_ids, *text]
 
@@ -64,5 +82,81 @@ def _render(request: Request, tokenizer: Any) -> str:
     switches = {switch: request.thinking} if switch else {}
     try:
         return str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False, **switches))
-    except Exception as error:  # a template is a program of the model's: it may raise anything
+    except Exception as error:  # a template may raise anything
         raise EngineError(f"the model's chat template refuses this conversation: {error}") from None
+
+
+def fit(request: Request, tokenizer: Any, given: int, context: int) -> FittedPrompt:
+    """Encode a prompt, and leave out turns until it fits, as `Request.when_full` allows. It may still be too long.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers.
+        given: number of tokens that the reply begins with.
+        context: maximum number of tokens of prompt and reply together.
+
+    Raises:
+        EngineError: the chat template refuses the conversation, or the prompt is empty.
+    """
+    encoded: dict[tuple[Message, ...], list[int]] = {}
+
+    def length(messages: tuple[Message, ...]) -> int:
+        encoded[messages] = encode(replace(request, messages=messages), tokenizer)
+        return len(encoded[messages])
+
+    gone = left_out(request, length, given, context)
+    kept = without(request.messages, gone)
+    return FittedPrompt(encoded[kept] if kept in encoded else encode(request, tokenizer), tuple(gone))
+
+
+def check_length(prompt: int, context: int) -> None:
+    """Check that a prompt of `prompt` tokens leaves room for a reply.
+
+    Raises:
+        EngineError: it does not.
+    """
+    if prompt >= context:
+        raise EngineError(
+            f"the prompt has {prompt} tokens and the context holds {context}: "
+            "shorten it, start a new chat or raise --context"
+        )
+
+
+def check_source_length(source: int, context: int) -> None:
+    """Check that a source of `source` tokens fits the encoder.
+
+    Raises:
+        EngineError: it does not.
+    """
+    if source > context:
+        raise EngineError(f"the prompt has {source} tokens and the encoder reads {context} at most: shorten it")
+
+
+def left_out(request: Request, length: Length, given: int, context: int) -> range:
+    """Indices in `Request.messages` of the turns to leave out; empty if all fit or none may be left out.
+
+    A turn is a user message and the messages up to the next one. Messages before the first turn, and the last turn,
+    always stay. With n turns, `length` is called about log n times.
+    """
+    turns = _earlier_turns(request.messages)[request.when_full == KEEP_ENDS :]
+    room = context - given - min(request.max_tokens, context // REPLY_SHARE)
+    if request.when_full == STOP or not turns or length(request.messages) <= room:
+        return range(0)
+
+    def first(count: int) -> range:
+        return range(turns[0].start, turns[count - 1].stop)  # turns follow each other without a gap
+
+    def fits(count: int) -> bool:
+        return length(without(request.messages, first(count))) <= room
+
+    return first(1 + bisect_left(range(1, len(turns)), True, key=fits))
+
+
+def without(messages: tuple[Message, ...], gone: range) -> tuple[Message, ...]:
+    """The messages except those at these indices."""
+    return messages[: gone.start] + messages[gone.stop :]
+
+
+def _earlier_turns(messages: Sequence[Message]) -> list[range]:
+    """Indices of the messages of each turn except the last."""
+    starts = [place for place, message in enumerate(messages) if message.role == "user"]
+    return [range(start, end) for start, end in pairwise(starts)]

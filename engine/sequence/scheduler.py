@@ -10,10 +10,10 @@ from typing import Generic, TypeVar
 from specchat.engine.sequence.sequence import SequenceState
 
 Waiting = TypeVar("Waiting")
-_WORTH_A_PASS = 4
-"""Rows wait to be lent what others read where that spares a chunk divided by this, which another pass is worth."""
+_PASS_SHARE = 4
+"""Rows wait for prefixes that others are prefilling if that saves at least a chunk divided by this."""
 _PADDING = 4
-"""Chunks that what a ragged pass of one chunk says of its tokens may take in memory, where it is padded."""
+"""Maximum size of the padded outputs of a ragged pass, in chunks."""
 
 
 @dataclass(slots=True)
@@ -21,17 +21,17 @@ class Slot:
     """One slot of the KV cache."""
 
     tokens: list[int] = field(default_factory=list)
-    """Tokens whose keys and values it holds while no sequence occupies it."""
+    """Tokens of its cached keys and values while no sequence occupies it."""
     row: SequenceState | None = None
     used: int = 0
-    """Order of last use; larger is more recent."""
-    borrowed: bool = False
-    """Whether work beside the requests has it."""
+    """Time of last use; larger is more recent."""
+    reserved: bool = False
+    """Whether it is in use for other work than requests."""
 
     @property
     def free(self) -> bool:
-        """Whether a sequence may have it."""
-        return self.row is None and not self.borrowed
+        """Whether a sequence can occupy it."""
+        return self.row is None and not self.reserved
 
     @property
     def content(self) -> list[int]:
@@ -41,17 +41,17 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Slot for a prompt, and the prefix of it that the cache holds already."""
+    """Slot for a prompt, and the cached prefix of it."""
 
     slot: int
     source: int
-    """Slot that holds the prefix; equal to `slot` if nothing has to be copied."""
+    """Slot that contains the prefix; equal to `slot` if nothing must be copied."""
     length: int
-    """Tokens of the prompt that need no prefill."""
+    """Length of the cached prefix."""
 
 
 class Scheduler(Generic[Waiting]):
-    """Queue of waiting requests and assignment of slots, chosen so that cached prefixes are reused."""
+    """Queue of waiting requests, and assignment of slots with reuse of cached prefixes."""
 
     def __init__(self, slots: int) -> None:
         self.waiting: deque[Waiting] = deque()
@@ -68,23 +68,23 @@ class Scheduler(Generic[Waiting]):
         """Whether a slot is free."""
         return any(slot.free for slot in self._slots)
 
-    def borrow(self) -> int | None:
-        """Take the free slot that is worth least out of use until `give_back`; None where none is free."""
+    def reserve(self) -> int | None:
+        """Reserve the least useful free slot for other work until `release`; None if none is free."""
         if not self.has_room:
             return None
         slot = self._least_useful()
-        self._slots[slot].tokens, self._slots[slot].borrowed = [], True
+        self._slots[slot].tokens, self._slots[slot].reserved = [], True
         return slot
 
-    def give_back(self, slot: int) -> None:
-        """Let sequences have a slot again; what it holds is of no use to them."""
-        self._slots[slot].borrowed = False
+    def release(self, slot: int) -> None:
+        """Make a reserved slot available to sequences, with no reusable tokens."""
+        self._slots[slot].reserved = False
 
     def place(self, prompt: list[int]) -> Placement:
         """Choose a free slot for a prompt, and the slot with the longest cached prefix of it.
 
-        The last token of a prompt is always fed by a round, so it never counts as cached. A slot that holds more than
-        twice the shared prefix belongs to another conversation: the prefix is copied, the slot not overwritten.
+        The last token of a prompt is fed by a round and never counts as cached. A slot with more than twice the shared
+        prefix belongs to another conversation: the prefix is copied, and the slot is not overwritten.
         """
         shared = [common_prefix(slot.content, prompt[:-1]) for slot in self._slots]
         source = max(range(len(self._slots)), key=shared.__getitem__)
@@ -95,42 +95,42 @@ class Scheduler(Generic[Waiting]):
         return Placement(self._least_useful(), source, length)
 
     def _least_useful(self) -> int:
-        """Of the free slots an empty one, else the one that was used least recently."""
+        """An empty free slot, else the least recently used one."""
         free = [i for i, slot in enumerate(self._slots) if slot.free]
         return min(free, key=lambda i: (bool(self._slots[i].tokens), self._slots[i].used))
 
-    def lend(self, row: SequenceState) -> Placement | None:
-        """Slot that holds more of a sequence's prompt than its own, or None: prompts are prefilled once."""
+    def longer_prefix(self, row: SequenceState) -> Placement | None:
+        """A slot with a longer prefix of a running sequence's prompt than its own slot has, or None."""
         shared = [common_prefix(slot.content, row.tokens[: row.prompt_length - 1]) for slot in self._slots]
         source = max(range(len(self._slots)), key=shared.__getitem__)
         return Placement(row.slot, source, shared[source]) if shared[source] > row.cached else None
 
-    def read_together(
+    def prefill_batch(
         self,
         rows: Sequence[SequenceState],
         chunk: int,
         room: int,
-        borrow: Callable[[SequenceState], None],
+        reuse: Callable[[SequenceState], None],
         *,
         ragged: bool,
     ) -> list[SequenceState]:
-        """Rows whose prompts one pass of `chunk` tokens is to read: the first, and all that is left of others.
+        """Rows to prefill in one pass of `chunk` tokens: the first row, and others whose remaining prompts fit.
 
-        Rows whose prompts begin as one of these does wait, as what it reads will be lent to them (`lend`), unless that
-        spares so little that another pass would cost more.
+        A row that shares a prefix with one of these waits to reuse it (`longer_prefix`), unless that saves less than
+        another pass costs.
 
         Args:
-            rows: with something left to read, the one that came first at the head.
+            rows: with unread prompt tokens, oldest first.
             chunk: tokens of a pass, padding included.
-            room: tokens that a slot holds.
-            borrow: called with a row that is about to be read, to take what other slots have of its prompt.
-            ragged: whether a pass costs what its tokens do, without padding.
+            room: tokens per slot.
+            reuse: called before a row is added, to copy a longer prefix from another slot.
+            ragged: whether passes need no padding.
         """
-        borrow(rows[0])
-        together, later, spared = [rows[0]], [], 0
+        reuse(rows[0])
+        together, later, saved = [rows[0]], [], 0
 
         def add(row: SequenceState) -> None:
-            borrow(row)
+            reuse(row)
             reading = [each for each in (*together, row) if _left(each)]
             lefts = [_left(each) if each is not rows[0] else min(chunk, _left(each)) for each in reading]
             width = max(lefts, default=0)
@@ -140,23 +140,23 @@ class Scheduler(Generic[Waiting]):
                 together.append(row)
 
         for row in rows[1:]:
-            ahead = max(_to_be_lent(other, row) for other in together)
-            if ahead:
+            shared = max(_shared_unread(other, row) for other in together)
+            if shared:
                 later.append(row)
-                spared += ahead
+                saved += shared
             else:
                 add(row)
-        if _WORTH_A_PASS * spared < chunk:
+        if _PASS_SHARE * saved < chunk:
             for row in later:
                 add(row)
         return together
 
     def admit(self, row: SequenceState) -> None:
-        """Put a sequence into its slot."""
+        """Assign a sequence to its slot."""
         self._slots[row.slot].row = row
 
     def retire(self, row: SequenceState, *, keep: bool = True) -> None:
-        """Remove a sequence from its slot; the cached tokens stay reusable unless `keep` is False (cache not valid)."""
+        """Remove a sequence from its slot; its cached tokens stay reusable if `keep`."""
         self._clock += 1
         slot = self._slots[row.slot]
         slot.tokens = row.shareable if keep else []
@@ -165,16 +165,16 @@ class Scheduler(Generic[Waiting]):
 
 
 def _left(row: SequenceState) -> int:
-    """Tokens of a prompt still to be read: all but the last, which a round feeds."""
+    """Number of prompt tokens still to prefill: all but the last, which a round feeds."""
     return len(row.tokens) - 1 - row.cached
 
 
-def _to_be_lent(lender: SequenceState, row: SequenceState) -> int:
-    """Tokens of a row's prompt that another is still to read as well, so that it could be lent them afterwards."""
-    read, end = max(row.cached, lender.cached), min(len(row.tokens), len(lender.tokens)) - 1
-    if row.source or read >= end or lender.tokens[read] != row.tokens[read]:  # most: nothing else has to be compared
+def _shared_unread(other: SequenceState, row: SequenceState) -> int:
+    """Number of prompt tokens that two rows share and that neither has prefilled."""
+    read, end = max(row.cached, other.cached), min(len(row.tokens), len(other.tokens)) - 1
+    if row.source or read >= end or other.tokens[read] != row.tokens[read]:  # the common case, without a comparison
         return 0
-    return max(0, min(common_prefix(lender.tokens, row.tokens), end) - read)
+    return max(0, min(common_prefix(other.tokens, row.tokens), end) - read)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

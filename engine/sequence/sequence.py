@@ -17,22 +17,22 @@ class SequenceState:
     outbox: Outbox
     slot: int
     tokens: list[int]
-    """Token ids of prompt and reply; of an encoder-decoder those of the decoder, from its start token on."""
+    """Token ids of prompt and reply; for an encoder-decoder those of the decoder, with its start token."""
     prompt_length: int
     cached: int
     """Leading tokens whose keys and values are in the slot; when decoding, all but the last."""
     seed: int
     text: Detokenizer
     drafter: str
-    """The request's drafter; none once it has failed."""
+    """The request's drafter; none after it has failed."""
     admitted_at: float = 0.0
     rounds: int = 0
     continued: int = 0
-    """Trailing prompt tokens that prefill the assistant reply."""
+    """Number of trailing prompt tokens that are the beginning of the reply."""
     source: tuple[int, ...] = ()
-    """What the encoder of an encoder-decoder reads; empty for other models."""
+    """Source tokens of an encoder-decoder; empty for other models."""
     encoded: bool = field(init=False)
-    """Whether the target has read the source, if there is one."""
+    """Whether the target has encoded the source; true without a source."""
 
     room: int = 0
     """Largest useful draft length of the round being planned."""
@@ -42,55 +42,48 @@ class SequenceState:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompt as its user counts them: the source's, without the start token."""
+        """Number of prompt tokens for display: the source, without the start token."""
         return self.prompt_length + self._elsewhere
 
     @property
     def position(self) -> int:
-        """Tokens of prompt and reply so far, as their user counts them."""
+        """Number of tokens of prompt and reply so far, for display."""
         return len(self.tokens) + self._elsewhere
 
     @property
     def shareable(self) -> list[int]:
-        """Tokens whose cached keys and values would be the same for any other row: none behind a source of its own."""
+        """Tokens whose cached keys and values other rows can reuse; none with a source, which they depend on."""
         return [] if self.source else self.tokens[: self.cached]
 
     @property
     def emitted(self) -> int:
-        """Tokens of the reply so far."""
+        """Number of reply tokens so far."""
         return len(self.tokens) - self.prompt_length
 
     @property
     def prefilled(self) -> bool:
-        """Whether the target has read the source and all tokens but the last, which a round feeds."""
+        """Whether the target has processed the source and all tokens except the last, which a round feeds."""
         return self.encoded and self.cached == len(self.tokens) - 1
 
     @property
     def repeatable(self) -> bool:
-        """Whether its drafts may depend on nothing but the request: a sampled reply with a seed has to repeat."""
+        """Whether its drafts must depend only on the request: a sampled reply with a seed must be reproducible."""
         return self.request.sampling.seed is not None and not self.request.sampling.greedy
 
     @property
     def adaptive(self) -> bool:
-        """Whether γ is chosen anew each round.
-
-        Not for a sampled reply with a seed: the choice depends on measured times and would not repeat.
-        """
+        """Whether γ is chosen in each round; not for `repeatable` rows, as the choice depends on measured times."""
         return self.request.gamma is None and self.drafter != NO_DRAFTER and not self.repeatable
 
     def draft_room(self, context: int) -> int:
-        """Largest useful draft length: the γ asked for, bounded by the context and the token limit.
-
-        Args:
-            context: tokens a slot can hold.
-        """
+        """Largest useful draft length: the requested γ, limited by `context` (tokens per slot) and the token limit."""
         if self.drafter == NO_DRAFTER:
             return 0
         free = MAX_GAMMA if self.adaptive else DEFAULT_GAMMA
-        asked = free if self.request.gamma is None else self.request.gamma
-        return max(0, min(asked, context - len(self.tokens) - 1, self.request.max_tokens - self.emitted - 1))
+        requested = free if self.request.gamma is None else self.request.gamma
+        return max(0, min(requested, context - len(self.tokens) - 1, self.request.max_tokens - self.emitted - 1))
 
     @property
     def _elsewhere(self) -> int:
-        """Tokens of the prompt that are not among `tokens`: those of the source, whose place the start token takes."""
+        """Number of prompt tokens that are not in `tokens`: the source, minus one for the start token."""
         return max(len(self.source) - 1, 0)

@@ -1,4 +1,4 @@
-"""Thinking: which markers a model puts around it, which switch its chat template has, and what prompts say to it."""
+"""Thinking: a model's markers around it, the switch in its chat template, and how prompts contain it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MARKERS = (
 )
 """Opening and closing marker."""
 SWITCHES = ("enable_thinking", "thinking")
-"""What templates call their switch: Qwen3, SmolLM3, GLM-4.5; DeepSeek-V3.1, Granite 3.2."""
+"""Template variables that switch thinking: of Qwen3, SmolLM3, GLM-4.5; of DeepSeek-V3.1, Granite 3.2."""
 LAST = 32
-"""Tokens at the end of a prompt that are looked through for an opening marker."""
+"""Number of tokens at the end of a prompt that are searched for an opening marker."""
 _TAG = re.compile(r"\{[%{](.*?)[%}]\}", re.DOTALL)
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _WORD = re.compile(r"['\"](/[A-Za-z]\w*)['\"]")
@@ -32,12 +32,12 @@ _WORD = re.compile(r"['\"](/[A-Za-z]\w*)['\"]")
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """What stands around a model's thinking.
+    """Markers around a model's thinking.
 
     Args:
         opening: text of the opening marker.
         closing: text of the closing marker.
-        special: those tokens of them that a detokenizer would leave out, with their text.
+        special: tokens of the markers that a detokenizer would skip, with their text.
     """
 
     opening: str
@@ -45,13 +45,13 @@ class Markers:
     special: Mapping[int, str]
 
     def of_prompt(self, ids: Sequence[int], tokenizer: Any) -> Thinking:
-        """The markers of a reply to this prompt, which may have opened the block itself, as DeepSeek-R1's does."""
+        """The markers for a reply to this prompt, which may end with the opening marker, as DeepSeek-R1's does."""
         end = tokenizer.decode(list(ids[-LAST:]), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return Thinking(self.opening, self.closing, end.rstrip().endswith(self.opening))
 
 
 def find_markers(tokenizer: Any) -> Markers | None:
-    """The markers that the chat template names or the vocabulary has as tokens; None for a model without.
+    """The markers that the chat template or the vocabulary contains; None if there are none.
 
     Args:
         tokenizer: a fast tokenizer of transformers, or a `PlainTokenizer`.
@@ -67,20 +67,19 @@ def find_markers(tokenizer: Any) -> Markers | None:
 
 
 def switch_of(chat_template: Any) -> str | None:
-    """The variable of a template that switches thinking on and off; None where there is none."""
+    """The template variable that switches thinking; None if there is none."""
     return _switch(_text(chat_template))
 
 
 def words_of(chat_template: Any) -> tuple[str, ...]:
-    """Words with a slash before them that a template looks for in a conversation, as SmolLM3's does for `/no_think`."""
+    """Slash commands that a template searches the conversation for, such as SmolLM3's `/no_think`."""
     return tuple(dict.fromkeys(_WORD.findall(_text(chat_template))))
 
 
 def turn_of(message: Message, chat_template: Any) -> dict[str, str]:
-    """A message as a chat template takes it.
+    """A message as argument of a chat template.
 
-    Templates cut the thinking out of earlier replies as their models were trained to have it. gpt-oss's does so too,
-    but wants it apart from the reply.
+    Templates remove the thinking from earlier replies as in training. gpt-oss's template needs it as a separate field.
     """
     turn = {"role": message.role, "content": message.content}
     opening, closing = MARKERS[-1]
@@ -97,5 +96,5 @@ def _switch(template: str) -> str | None:
 
 
 def _text(chat_template: Any) -> str:
-    """The template itself, of those that a model may have by name."""
+    """The default template, if the model has several."""
     return str((chat_template.get("default") if isinstance(chat_template, dict) else chat_template) or "")

@@ -1,4 +1,4 @@
-"""Metrics of replies, computed from rounds alone. Each figure is defined here and nowhere else."""
+"""Metrics of replies, computed from `Round` records. Each figure is defined here only."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ WINDOW_S = 2.0
 class Metrics:
     """Running metrics of one reply, or of several in sequence.
 
-    Pass every `Admitted`, `Round` and `Totals` to `add`, in order. A property is None while its denominator is 0, and
-    where a server does not say what it is made of.
+    Pass every `Admitted`, `Round` and `Totals` to `add`, in order. A property is None if its denominator is 0, or if a
+    server does not report its parts.
     """
 
     def __init__(self) -> None:
         self.rounds = 0
         """Rounds so far; each is one target pass."""
         self.tested = 0
-        """Tested positions; those behind a rejection do not count. A position of a tree counts once, however many
-        tokens were offered for it."""
+        """Tested positions, without those after a rejection. A position of a tree counts once, whatever the number of
+        tokens tested for it."""
         self.accepted = 0
         self.wasted = 0
         """Drafted tokens that are not part of the reply."""
         self.emitted = 0
         """Tokens of the reply so far."""
         self.observed = False
-        """Whether these are rounds that a server tells of: α is then not known."""
+        """Whether the rounds were reported by a server, without α."""
         self.unknown = 0
-        """Emitted tokens of unknown fate; with them, `rounds` counts tokens and no target passes."""
+        """Emitted tokens of unknown fate; if there are any, `rounds` counts tokens and not target passes."""
         self.totals: Totals | None = None
-        """What the server said at the end of the reply."""
+        """The server's totals at the end of the reply."""
         self.position_tested: list[int] = []
         """Tested tokens at draft position 1, 2, …"""
         self.position_accepted: list[int] = []
         self.by_draft: dict[str, tuple[int, int]] = {}
-        """Tested and accepted tokens of each draft, of drafters that put several together. Tested are the tested
-        positions that it had a token for behind what was accepted, accepted those where that token was."""
+        """Tested and accepted tokens of each draft, for drafters that combine several: positions up to its first
+        rejection for which it drafted a token, and those where that token was accepted."""
         self.draft_s = 0.0
         self.verify_s = 0.0
         self.rest_s = 0.0
@@ -51,7 +51,7 @@ class Metrics:
         self._first_at: float | None = None
         self._started_at = 0.0
         self._untimed = 0
-        """Tokens of an observed reply that came first: when their round began is not known."""
+        """Tokens of the first round of an observed reply, whose start time is not known."""
         self._last_at = 0.0
         self._recent: deque[tuple[float, int]] = deque()
         self._recent_since = 0.0
@@ -105,7 +105,7 @@ class Metrics:
             self.position_accepted[i] += i < accepted
 
     def _add_totals(self, totals: Totals) -> None:
-        """Take what the server said for what its stream did not say."""
+        """Fill in what the server's stream did not report."""
         self.totals = totals
         self.prompt_tokens = totals.prompt_tokens or self.prompt_tokens
         if not self.unknown:
@@ -119,7 +119,7 @@ class Metrics:
             self._add_positions(tested, step.accepted)
 
     def copy(self) -> Metrics:
-        """The metrics as they stand now; what is added later does not change them."""
+        """Independent copy of the current metrics."""
         snapshot = copy(self)
         snapshot.position_tested, snapshot.position_accepted = self.position_tested[:], self.position_accepted[:]
         snapshot.by_draft = self.by_draft.copy()
@@ -128,7 +128,7 @@ class Metrics:
 
     @property
     def passes(self) -> int | None:
-        """Target passes; None where a server does not say."""
+        """Target passes; None if the server does not report them."""
         if self.unknown:
             return self.totals.passes if self.totals else None
         return self.rounds
@@ -160,19 +160,21 @@ class Metrics:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens emitted / `seconds`; of an observed reply without those that came first, which took unknown time."""
+        """Tokens emitted / `seconds`, without the first round of an observed reply, whose duration is unknown."""
         return (self.emitted - self._untimed) / self.seconds if self.seconds > 0 else None
 
     @property
     def time_to_first_token_s(self) -> float | None:
-        """Seconds from submission to the end of the first round, of the first reply; with queueing and prefill."""
+        """Seconds from submission to the end of the first reply's first round, queueing and prefill included."""
         if self._first_at is None or self._submitted_at is None:
             return None
         return self._first_at - self._submitted_at
 
     @property
     def recent_tokens_per_second(self) -> float | None:
-        """Over a sliding window, for the sparkline: tokens of rounds that ended in the last `WINDOW_S` seconds / time
-        since the end of the round before them. Rounds count whole, so that a slow one is not cut short."""
+        """Tokens of rounds that ended in the last `WINDOW_S` seconds / time since the end of the round before them.
+
+        Rounds are counted as a whole, so that a slow one is not cut off.
+        """
         span = self._last_at - self._recent_since
         return self._recent_emitted / span if span > 0 else None

@@ -1,7 +1,7 @@
-"""Predicted and measured speedup, and the factors between them, computed from `Round` records alone.
+"""Predicted and measured speedup, and the factors between them, computed from `Round` records.
 
-The cost of plain decoding is measured: by the latest plain rounds of the same run at the same batch size, by the plain
-passes that the engine times beside rounds that draft, and, before there are such, by the passes of its warm-up.
+The cost of plain decoding is measured at the same batch size in the same run: in the latest plain rounds, in plain
+passes that the engine times before some drafting rounds, and until then in the passes of its warm-up.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from specchat.engine.round import Round
 from specchat.engine.stats.theory import expected_of_rounds
 
 ENOUGH = 3
-"""Plain passes of a batch size needed before their cost counts as known."""
+"""Minimum number of plain passes of a batch size for an estimate of their cost."""
 _WINDOW = 15
-"""Rounds that a median is taken over."""
+"""Number of rounds per median."""
 _MEDIAN = 1.2533 * 1.4826
-"""Standard error of a median of n values / (their median absolute deviation / √n), for normal noise."""
+"""Standard error of the median of n values / (their median absolute deviation / √n), for normal noise."""
 
 
 class Baseline:
     """Measured cost of plain decoding per batch size B. Pass `Ready` and every round of the run to `add`, in order.
 
-    A round counts if no row of its batch drafted anything, or if a plain pass was timed beside it (`Round.plain_s`).
-    First rounds, which may include prefill, and rounds with `Detail`, which takes time, do not count.
+    A round counts if no row of its batch drafted, or if a plain pass was timed before it (`Round.plain_s`). First
+    rounds, which may include prefill, and rounds with `Detail`, which takes time, do not count.
     """
 
     def __init__(self) -> None:
@@ -36,16 +36,16 @@ class Baseline:
         self._warm: tuple[float, ...] = ()
         self._passes: dict[int, deque[float]] = {}
         self._rests: dict[int, deque[float]] = {}
-        """Time beside pass and draft, of plain rounds."""
+        """Time outside pass and draft, of plain rounds."""
         self._any_rests: dict[int, deque[float]] = {}
         """The same, of all rounds."""
 
     def add(self, record: Ready | Round) -> None:
-        """Add what was measured while warming up, or one request's record of a round."""
+        """Add the warm-up measurements, or one request's record of a round."""
         if isinstance(record, Ready):
             self._warm = record.plain_s
             return
-        if record.observed:  # its times are of the stream, not of passes
+        if record.observed:  # its times are those of the stream
             return
         batch = self._batch
         if record.request_id in batch or any(other.rows != record.rows for other in batch.values()):
@@ -83,7 +83,7 @@ class Baseline:
         return _MEDIAN * median([abs(each - middle) for each in passes]) / sqrt(len(passes)) / middle
 
     def _known_passes(self, rows: int) -> Sequence[float]:
-        """The latest plain passes; those of the warm-up until there are enough of them."""
+        """The latest plain passes; those of the warm-up until there are enough."""
         passes = self._passes.get(rows, ())
         if len(passes) >= ENOUGH:
             return passes
@@ -95,9 +95,9 @@ class Speedup:
     """Speedup over plain decoding, as factors: predicted · acceptance · passes · overhead = measured, exactly."""
 
     c: float
-    """Drafting time per position drafted for / time of a plain pass."""
+    """Drafting time per drafted position / time of a plain pass."""
     predicted: float
-    """By Leviathan et al. 2023, Theorem 3.8, from the α estimate, c and the draft lengths that were run."""
+    """By Leviathan et al. 2023, Theorem 3.8, from the α estimate, c and the actual draft lengths."""
     measured: float
     """Time per token of plain rounds / time per token of these rounds."""
     error: float
@@ -105,20 +105,18 @@ class Speedup:
     acceptance: float
     """Tokens emitted / tokens expected if α were the same for every token; below 1 if it is not."""
     passes: float
-    """Time of drafts and plain passes / time of drafts and actual verifications: cost of wider passes and longer
-    contexts."""
+    """Time of drafts and plain passes / time of drafts and verifications: cost of wider passes and longer contexts."""
     overhead: float
-    """Effect of the time outside draft and verification, relative to that of plain rounds."""
+    """Effect of the time outside draft and verification, relative to plain rounds."""
 
 
 class SpeedupTracker:
-    """Accumulates `Speedup` for one reply, over rounds that `Baseline` would count but for their drafts.
+    """Accumulates `Speedup` for one reply.
 
-    `measured` is a ratio of two sums over rounds. Its error is that of such a ratio to first order (how far each
-    round's share of the one sum lies from its share of the other), with that of the plain pass added in quadrature.
-
-    Each round is compared with the cost of plain decoding at its time, so that a machine that slows down or speeds up
-    is not mistaken for a speedup. Rounds before that cost was known do not count.
+    `measured` is a ratio of two sums over rounds. Its error is the first-order error of that ratio, with the error of
+    the plain pass added in quadrature. Each round is compared with the current cost of plain decoding, so that changes
+    of the machine's speed do not count as speedup. Rounds before the first estimate of that cost, first rounds and
+    rounds with `Detail` do not count.
     """
 
     def __init__(self, baseline: Baseline) -> None:
@@ -129,14 +127,14 @@ class SpeedupTracker:
         self._pass_s = 0.0
         """Sum of plain pass times, one per round."""
         self._step_s = 0.0
-        """The same, one per position drafted for."""
+        """Sum of plain pass times, one per drafted position."""
         self._emitted_pass_s = self._emitted_round_s = 0.0
         """Sums of plain pass times and plain round times, one per token emitted."""
         self._squares = [0.0, 0.0, 0.0]
-        """Sums over rounds of x², x·t and t²: x its tokens in plain round times, t its time."""
+        """Sums over rounds of x², x·t and t²: x the plain time of its tokens, t its time."""
         self._rows = 1
         self._lengths: dict[int, float] = {}
-        """Draft length to the sum of plain pass times, one per round."""
+        """Draft length to the sum of plain pass times, one per round of that length."""
 
     def add(self, record: Round) -> None:
         """Add one round; add it to the baseline first."""

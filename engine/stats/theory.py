@@ -1,4 +1,4 @@
-"""Speedup and tokens per round that speculative decoding should reach (Leviathan et al. 2023, section 3).
+"""Expected speedup and tokens per round of speculative decoding (Leviathan et al. 2023, section 3).
 
 α is the acceptance rate (0 to 1), γ the draft length, c the time of one draft step over the time of one target pass.
 The paper assumes that a pass over γ + 1 tokens takes as long as a pass over one, and that acceptance is independent
@@ -32,8 +32,8 @@ def expected_of_rounds(alpha: float, rounds: Mapping[int, float]) -> float:
 def speedup_of_rounds(alpha: float, rounds: Mapping[int, int], c: float) -> float:
     """Speedup over one token per target pass (Theorem 3.8), for rounds of different draft lengths.
 
-    It is the expected tokens of all rounds over the time of all rounds in target passes; with one length it is the
-    theorem as stated. The length asked for does not describe a drafter that often has nothing to offer or adapts γ.
+    It is the expected number of tokens over the time in target passes, summed over all rounds; with one length it is
+    the theorem. Actual lengths matter for drafters that often propose fewer tokens or adapt γ.
 
     Args:
         rounds: draft length to count of rounds; not empty.

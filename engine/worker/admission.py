@@ -10,8 +10,15 @@ from specchat.engine.events import Admitted, FinishReason, Given
 from specchat.engine.request import Request
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.fit import FittedPrompt, check_length, check_source_length, fit
-from specchat.engine.sequence.prompt import check_source, encode, encode_reply
+from specchat.engine.sequence.prompt import (
+    FittedPrompt,
+    check_length,
+    check_source,
+    check_source_length,
+    encode,
+    encode_reply,
+    fit,
+)
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import find_markers

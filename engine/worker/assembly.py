@@ -15,6 +15,7 @@ from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderBacken
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.device.device import pick_device
 from specchat.engine.drafters.combined import CombinedDrafter
 from specchat.engine.drafters.copying import CopyDrafter
 from specchat.engine.drafters.datastore import Datastore
@@ -31,7 +32,6 @@ from specchat.engine.drafters.tables.drafter import table_drafters
 from specchat.engine.drafters.tables.folder import LoadedTables, is_tables, load_tables
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.load import pick_device
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA

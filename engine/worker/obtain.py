@@ -14,13 +14,12 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import KernelError, library, missing
-from specchat.engine.models.decoder_description import OtherFamilyError
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.load import LoadedModel, pick_dtype
+from specchat.engine.models.load import LoadedModel, pick_dtype, shared, shared_model
+from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.find import gguf_file, packed_folder
 from specchat.engine.models.packed.load import PackedModel, load_packed
 from specchat.engine.models.resolve import is_gguf, resolve
-from specchat.engine.models.shared import shared, shared_model
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 

@@ -13,7 +13,7 @@ from specchat.engine.drafters.tables.folder import is_tables
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import check_same_kind
 from specchat.engine.models.store import ModelStore
-from specchat.engine.models.vocabulary import check_vocabularies
+from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress
 from specchat.engine.worker.obtain import Model, Obtained, obtain_model
 

@@ -68,7 +68,7 @@ class SideWork:
     def _begin(self) -> _Running | None:
         while self._waiting and self._waiting[0].result.cancelled():
             self._waiting.popleft()
-        slot = self._scheduler.borrow() if self._waiting else None
+        slot = self._scheduler.reserve() if self._waiting else None
         if slot is None:
             return None
         wanted = self._waiting.popleft()
@@ -77,7 +77,7 @@ class SideWork:
 
     def _end(self, running: _Running) -> None:
         running.steps.close()
-        self._scheduler.give_back(running.slot)
+        self._scheduler.release(running.slot)
         self._running = None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from specchat.engine.models.quiet import silence_transformers
+from specchat.engine.progress import silence_transformers
 from tests.tiny_model import CHAT_TEMPLATE, SPECIAL, tiny_tokenizer
 
 _COMMON: dict[str, Any] = {

@@ -12,9 +12,8 @@ from specchat.engine.kernels import sampling as kernels
 from specchat.engine.kernels.sampling import DrawRequest
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import standardise
+from specchat.engine.sampling.sampler import draw_different, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
-from specchat.engine.sampling.without_replacement import draw_different
 from specchat.engine.sequence.sequence import SequenceState
 
 Draw = Callable[[DrawRequest], Sequence[int]]

@@ -49,7 +49,7 @@ class HeadCard:
     target: str
     """Display name of the target."""
     fingerprint: str
-    """Of the target (`engine.models.fingerprint`)."""
+    """Of the target (`engine.models.load.fingerprint`)."""
     shape: HeadShape
     tokens: int
     """Tokens of training text."""

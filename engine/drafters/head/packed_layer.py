@@ -114,7 +114,7 @@ class PackedLayer:
     def _fuse(self) -> None:
         """Make the states of what the target has read since the last time."""
         if self._read:
-            self._head.absorb(self._read, torch.get_num_threads())
+            self._head.write_states(self._read, torch.get_num_threads())
             self._read, self._unfused = [], 0
 
     def grow(

@@ -13,9 +13,8 @@ from specchat.engine.decoding.tree import Tree
 from specchat.engine.device.to_device import to_device
 from specchat.engine.drafters.growing.scores import Scores
 from specchat.engine.sampling.penalties import Adjustment
-from specchat.engine.sampling.sampler import draw, most_likely, standardise
+from specchat.engine.sampling.sampler import draw, draw_different, most_likely, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
-from specchat.engine.sampling.without_replacement import draw_different
 
 Extend = Callable[[int, Tensor], Scores]
 """`HeadLayer.extend` at a depth, behind drafted tokens [B, P]."""

@@ -1,12 +1,13 @@
-"""The quantised blocks of a GGUF file as canonical arrays, without loss.
+"""Quantised blocks of a GGUF file as arrays of codes and scales, without loss.
 
 Layouts: ggml's block structures (https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). A block of 32 or 256
-neighbouring columns is a few scales with the codes, several to a byte; here all blocks of a tensor are taken apart at
-once, on the memory-mapped file.
+neighbouring columns is a few scales and the packed codes; here all blocks of a tensor are unpacked at once, from the
+memory-mapped file.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
@@ -15,16 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.packed_matrix import Format
+from specchat.engine.kernels.packed_matrix import Format, MatrixArrays
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
-from specchat.engine.models.matrix_arrays import MatrixArrays
 
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]
 
 
 class GgmlType(IntEnum):
-    """Tensor types that can be read, by ggml's numbers."""
+    """Supported tensor types, by ggml's numbers."""
 
     F32 = 0
     F16 = 1
@@ -43,12 +43,12 @@ class GgmlType(IntEnum):
 def read_matrix(
     header: GgufHeader, tensor: GgufTensor, chosen: NDArray[np.int64] | slice = slice(None)
 ) -> MatrixArrays:
-    """A tensor of two dimensions.
+    """Read a two-dimensional tensor.
 
     Args:
         header: of the file.
-        tensor: of the same.
-        chosen: rows, in this order; all as they are in the file if not given.
+        tensor: from the same file.
+        chosen: rows, in this order; all by default.
 
     Raises:
         EngineError: its type is not one of `GgmlType`, blocks do not divide its rows, or a scale is not a number.
@@ -77,7 +77,7 @@ def read_matrix(
 
 
 def dequantized_rows(header: GgufHeader, tensor: GgufTensor, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Some rows as the gguf package, and so transformers, makes them: zeros have its signs too."""
+    """Rows of a tensor, dequantised by the gguf package, so bit-identical to those of transformers."""
     from gguf import GGMLQuantizationType, quants
 
     raw = np.memmap(header.path, np.uint8, "r", tensor.offset, tensor.bytes).reshape(tensor.shape[1], -1)[chosen]
@@ -88,10 +88,10 @@ def dequantized_rows(header: GgufHeader, tensor: GgufTensor, chosen: NDArray[np.
 
 
 def read_vector(header: GgufHeader, tensor: GgufTensor) -> NDArray[np.float32]:
-    """A tensor of one dimension, such as a norm's weights or a bias.
+    """Read a one-dimensional tensor.
 
     Raises:
-        EngineError: it is not stored as plain numbers.
+        EngineError: it is quantised.
     """
     kind = readable_type(header, tensor)
     if kind not in _PLAIN:
@@ -106,7 +106,7 @@ def readable_type(header: GgufHeader, tensor: GgufTensor) -> GgmlType:
     """The type of a tensor.
 
     Raises:
-        EngineError: it cannot be read here.
+        EngineError: it is not supported.
     """
     try:
         return GgmlType(tensor.type)
@@ -118,6 +118,17 @@ def readable_type(header: GgufHeader, tensor: GgufTensor) -> GgmlType:
             f"{header.path} has {tensor.name} as {name}, which cannot be kept quantised: the types that can are "
             f"{', '.join(kind.name for kind in GgmlType)}"
         ) from None
+
+
+def most_common_type(header: GgufHeader) -> str:
+    """Name of the type of most weights, the embedding excluded if types differ."""
+    counts: Counter[int] = Counter()
+    for tensor in header.tensors.values():
+        counts[tensor.type] += tensor.elements
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is not None and len(counts) > 1:
+        counts[embedding.type] -= embedding.elements
+    return GgmlType(counts.most_common(1)[0][0]).name
 
 
 def _q4_0(blocks: Bytes) -> dict[str, Array]:
@@ -231,4 +242,4 @@ _BLOCKS: dict[GgmlType, tuple[Callable[[Bytes], dict[str, Array]], Format, int, 
     GgmlType.Q5_K: (_q5_k, Format.Q8_SUPER, 256, 176),
     GgmlType.Q6_K: (_q6_k, Format.Q8_SUPER16, 256, 210),
 }
-"""How a block is taken apart, what it becomes, its columns and bytes."""
+"""Function that unpacks blocks, format of the result, columns and bytes per block."""

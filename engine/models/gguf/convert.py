@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from specchat.engine.device.device import require_memory
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.gguf.rope import rope_parameters
-from specchat.engine.models.quiet import Counted, silence_transformers, transformers_bars
-from specchat.engine.progress import Progress
+from specchat.engine.progress import Progress, ReportingBar, silence_transformers, transformers_bars
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 _DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
-"""Values of tokenizer.ggml.pre whose text is split at every digit, then as GPT-2 does (llama.cpp, llama-vocab.cpp)."""
+"""Values of tokenizer.ggml.pre that split text at every digit, then as GPT-2 does (llama.cpp, llama-vocab.cpp)."""
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_TABLE = "rope_freqs.weight"
+_FLOAT32 = 0
+_ORIGINAL_CONTEXT, _LOW, _HIGH = 8192, 1.0, 4.0
+"""Scaling parameters shared by all Llama 3.1 to 3.3 models; only the factor differs."""
+_READ_BY_TRANSFORMERS = ("gpt-oss", "gpt_oss")
+
 _READ, _WEIGHTS, _WRITE = 0.0, 0.6, 0.9
-"""Where the three parts of a conversion begin, as fractions of its time."""
+"""Start of the three stages of a conversion, as fractions of its time."""
 
 
 def convert_gguf(file: Path, folder: Path, progress: Progress) -> None:
@@ -41,7 +48,7 @@ def convert_gguf(file: Path, folder: Path, progress: Progress) -> None:
     _check_kind(header)
     size = header.parameters * torch.bfloat16.itemsize
     require_space(folder, size, f"converting {file.name}")
-    # All tensors as read and the network they go into exist at the same time.
+    # The tensors as read and the network exist at the same time.
     require_memory(torch.device("cpu"), 2 * size, f"converting {file.name}")
     silence_transformers()
 
@@ -88,7 +95,7 @@ def _complete_config(header: GgufHeader, config: PreTrainedConfig) -> None:
     rope = rope_parameters(header, config)
     if rope is not None:
         config.rope_parameters = rope
-    vars(config).pop("_model_name_or_path", None)  # the file's general.name, which is no path
+    vars(config).pop("_model_name_or_path", None)  # the file's general.name, not a path
 
 
 def _read_network(file: Path, config: PreTrainedConfig) -> PreTrainedModel:
@@ -117,7 +124,7 @@ def _read_network(file: Path, config: PreTrainedConfig) -> PreTrainedModel:
 def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, header: GgufHeader, folder: Path) -> None:
     from transformers import GenerationConfig
 
-    # The weights are plain bfloat16 by now; only these two marks make save_pretrained refuse them as GGUF.
+    # The weights are bfloat16 by now; only these two attributes make save_pretrained refuse them as GGUF.
     vars(model)["hf_quantizer"] = None
     vars(model.config).pop("quantization_config", None)
     ends = [header.metadata.get(f"tokenizer.ggml.{key}") for key in _END_KEYS]
@@ -136,7 +143,7 @@ def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, header: G
 
 
 def _split_at_digits(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Restore the digit splitting of these vocabularies, which transformers' GGUF reader leaves out."""
+    """Restore the digit splitting of these vocabularies, which transformers' GGUF reader drops."""
     from tokenizers import pre_tokenizers
 
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -145,7 +152,7 @@ def _split_at_digits(tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 def _strip_load_options(tokenizer_config: Path) -> None:
-    """Remove the options this tokenizer was loaded with; they are wrong for the next load."""
+    """Remove the options with which this tokenizer was loaded; they are wrong for the next load."""
     settings = json.loads(tokenizer_config.read_text(encoding="utf-8"))
     for option in ("is_local", "local_files_only", "name_or_path", "gguf_file", "vocab_file"):
         settings.pop(option, None)
@@ -156,14 +163,14 @@ def _strip_load_options(tokenizer_config: Path) -> None:
 def _instrumented(report: Any) -> Iterator[None]:
     """Report the progress of transformers' GGUF reader and cache what it computes repeatedly.
 
-    Its bar is tqdm itself, so it is replaced by name. It opens the file twice, parsing every token of the vocabulary,
-    and builds the same table of names once per module: together half of a small model's conversion.
+    It uses tqdm itself, which is replaced by name. It opens the file twice, parsing every token of the vocabulary, and
+    builds the same table of names once per module: together half of a small model's conversion.
     """
     import gguf
     from transformers import modeling_gguf_pytorch_utils as reader
 
-    def bar(items: Any, **_: Any) -> Counted:
-        return Counted(items, report)
+    def bar(items: Any, **_: Any) -> ReportingBar:
+        return ReportingBar(items, report)
 
     with ExitStack() as stack:
         stack.enter_context(transformers_bars(lambda _: None))
@@ -175,3 +182,53 @@ def _instrumented(report: Any) -> Iterator[None]:
             stack.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, substitute)
         yield
+
+
+def rope_parameters(header: GgufHeader, config: PreTrainedConfig) -> dict[str, Any] | None:
+    """rope_parameters for the config, or None if transformers reads them correctly.
+
+    Llama 3 files contain a table of factors, one per frequency, instead of the parameters of the formula. The
+    parameters are recovered from the table and checked against it.
+
+    Raises:
+        EngineError: the file uses a scaling that the config cannot express, so long prompts would give wrong replies.
+    """
+    kind = header.metadata.get(f"{header.architecture}.rope.scaling.type", "none")
+    if header.architecture in _READ_BY_TRANSFORMERS:
+        return None
+    if _TABLE in header.tensors:
+        table = _read_table(header)
+        factor = float(table.max())
+        base = float(config.rope_parameters["rope_theta"])
+        if not np.allclose(table, llama3_factors(base, 2 * len(table), factor), rtol=1e-3):
+            raise EngineError(
+                f"{header.path} has a table of rope factors that is not Llama 3's: use the safetensors model"
+            )
+        return {
+            "rope_type": "llama3",
+            "rope_theta": base,
+            "factor": factor,
+            "low_freq_factor": _LOW,
+            "high_freq_factor": _HIGH,
+            "original_max_position_embeddings": _ORIGINAL_CONTEXT,
+        }
+    if kind != "none":
+        raise EngineError(
+            f"{header.path} scales its rope ({kind}), which conversion would lose: use the safetensors model"
+        )
+    return None
+
+
+def llama3_factors(base: float, dimensions: int, factor: float) -> NDArray[np.float64]:
+    """Divisor of each of `dimensions / 2` frequencies: 1 for high ones, `factor` for low ones, interpolated between."""
+    wavelengths = 2 * math.pi * base ** (np.arange(0, dimensions, 2) / dimensions)
+    blend = np.clip((_ORIGINAL_CONTEXT / wavelengths - _LOW) / (_HIGH - _LOW), 0.0, 1.0)
+    result: NDArray[np.float64] = 1.0 / ((1.0 - blend) / factor + blend)
+    return result
+
+
+def _read_table(header: GgufHeader) -> NDArray[np.float32]:
+    tensor = header.tensors[_TABLE]
+    if tensor.type != _FLOAT32:
+        raise EngineError(f"{header.path} is damaged ({_TABLE} is not float32): fetch it again")
+    return np.fromfile(header.path, dtype="<f4", count=tensor.elements, offset=tensor.offset)

@@ -1,11 +1,12 @@
-"""Header of a GGUF file: metadata, and type, shape and place of each tensor; no tensor is loaded.
+"""Header of a GGUF file: metadata, and type, shape and offset of each tensor; no tensor is loaded.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3, little endian).
-Not gguf.GGUFReader: it makes an array of every vocabulary entry, 3 s for 49152 tokens where this takes 0.07 s.
+gguf.GGUFReader is slower: it makes an array of every vocabulary entry, 3 s for 49152 tokens instead of 0.07 s.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from dataclasses import dataclass, field
@@ -32,11 +33,8 @@ class GgufTensor:
 
     @property
     def elements(self) -> int:
-        """Count of numbers in it."""
-        count = 1
-        for length in self.shape:
-            count *= length
-        return count
+        """Number of weights."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +53,29 @@ class GgufHeader:
 
     @property
     def parameters(self) -> int:
-        """Total numbers in all tensors."""
+        """Number of weights in all tensors."""
         return sum(tensor.elements for tensor in self.tensors.values())
+
+    def names(self) -> Any:
+        """gguf's map from names of transformers' state dicts to those of the file.
+
+        Raises:
+            EngineError: the gguf package does not know the architecture.
+        """
+        import gguf
+
+        architectures = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+        if self.architecture not in architectures:
+            raise EngineError(f"{self.path} is of architecture {self.architecture}, which is not known here")
+        layers = int(self.metadata[f"{self.architecture}.block_count"])
+        return gguf.get_tensor_name_map(architectures[self.architecture], layers)
 
     @classmethod
     def read(cls, path: Path) -> GgufHeader:
         """Read the header and check that the file is long enough for its tensors.
 
         Raises:
-            EngineError: the file is missing, not GGUF, of an unknown version, damaged or cut short.
+            EngineError: the file is missing, not GGUF, of an unsupported version, damaged or cut short.
         """
         try:
             size = path.stat().st_size
@@ -87,7 +99,7 @@ class GgufHeader:
 
 
 class _Reader:
-    """Parser of a header's bytes, from front to back."""
+    """Sequential parser of a header."""
 
     def __init__(self, content: mmap.mmap, path: Path) -> None:
         self._content = content
@@ -121,8 +133,7 @@ class _Reader:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
         block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-        tensor = GgufTensor(name, shape, kind, offset, 0)
-        return GgufTensor(name, shape, kind, offset, tensor.elements // block * block_bytes)
+        return GgufTensor(name, shape, kind, offset, math.prod(shape) // block * block_bytes)
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:

@@ -1,4 +1,4 @@
-"""Makes a packed model: weights as the kernels read them, and all that a start needs to know beside them."""
+"""Packing of a model: weights in the kernels' layout, and everything else that loading needs."""
 
 from __future__ import annotations
 
@@ -10,40 +10,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.models.architecture import model_config
-from specchat.engine.models.checkpoint import Checkpoint
-from specchat.engine.models.decoder_description import DecoderDescription, describe_decoder
+from specchat.engine.kernels.packed_matrix import MatrixArrays
+from specchat.engine.models.checkpoint import Checkpoint, model_config
 from specchat.engine.models.disk import disk_errors, require_space
-from specchat.engine.models.fingerprint import fingerprint_of, sampled
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.load import eos_ids, load_tokenizer, stated_context
-from specchat.engine.models.matrix_arrays import MatrixArrays
+from specchat.engine.models.load import eos_ids, fingerprint_of, load_tokenizer, sampled, stated_context
+from specchat.engine.models.packed.decoder_description import (
+    EMBEDDING,
+    FINAL_NORM,
+    FUSED,
+    MATRICES,
+    NORMS,
+    OUTPUT,
+    DecoderDescription,
+    describe_decoder,
+)
 from specchat.engine.models.packed.file import PackedWriter
-from specchat.engine.models.packed.names import EMBEDDING, FINAL_NORM, FUSED, MATRICES, NORMS, OUTPUT
-from specchat.engine.models.packed.source import CheckpointSource, GgufSource, WeightSource
-from specchat.engine.models.quiet import silence_transformers
+from specchat.engine.models.packed.source import CheckpointSource, Floats, GgufSource, WeightSource
 from specchat.engine.models.tokenizer import FILE, tokenizer_facts
-from specchat.engine.progress import Progress
+from specchat.engine.progress import Progress, silence_transformers
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedConfig
 
 _ROOM = 1.1
 _BYTES = {"q8": 1.0625, "q4": 0.65}
-"""Per weight, about, for the space that is asked for."""
+"""Approximate bytes per weight, for the check of free disk space."""
 
 
 def pack_gguf(file: Path, model: Path, folder: Path, identity: str, progress: Progress) -> None:
-    """Pack a GGUF file with the codes it has.
+    """Pack a GGUF file with its codes.
 
     Args:
         file: the GGUF file.
-        model: the folder that the same file was converted to, for its configuration and tokenizer.
+        model: folder that the file was converted to, for configuration and tokenizer.
         folder: an empty folder, which becomes the packed model.
-        identity: what tells this source from another.
+        identity: of the source, to notice when it changes.
 
     Raises:
-        EngineError: a tensor cannot be kept as it is, or the model is not of a family that the decoder computes.
+        EngineError: the type of a tensor, or the model's family, is not supported.
     """
     config = _config(model)
     header = GgufHeader.read(file)
@@ -53,7 +58,7 @@ def pack_gguf(file: Path, model: Path, folder: Path, identity: str, progress: Pr
 
 
 def pack_checkpoint(model: Path, method: str, folder: Path, identity: str, progress: Progress) -> None:
-    """Quantise and pack the safetensors of a model folder; arguments and errors as `pack_gguf`."""
+    """Quantise and pack the safetensors of a model folder; arguments and errors as for `pack_gguf`."""
     config = _config(model)
     checkpoint = Checkpoint.open(model)
     require_space(folder, int(checkpoint.parameters * _BYTES[method] * _ROOM), f"quantising {model.name}")
@@ -73,13 +78,12 @@ def _pack(
     writer = PackedWriter(folder)
     try:
         with disk_errors(folder, f"packing {model.name}"):
-            parts = list(_parts(described))
-            for number, (name, is_matrix) in enumerate(parts):
-                progress("convert", f"Packing {model.name}", number / len(parts))
-                if is_matrix:
-                    writer.matrix(name, _matrix(source, described, name))
-                elif source.has(name):
-                    writer.vector(name, _vector(source, described, name))
+            for name, weight, fraction in decoder_weights(source, described):
+                progress("convert", f"Packing {model.name}", fraction)
+                if isinstance(weight, MatrixArrays):
+                    writer.matrix(name, weight)
+                else:
+                    writer.vector(name, weight)
             tokenizer.backend_tokenizer.save(str(folder / FILE))
             writer.finish(
                 {
@@ -106,44 +110,43 @@ def _generation(model: Path) -> GenerationConfig | None:
     return settings
 
 
-def _parts(described: DecoderDescription) -> Iterator[tuple[str, bool]]:
-    """Every weight the decoder may have, and whether it is a matrix; biases and norms need not be there."""
-    yield EMBEDDING, True
+def decoder_weights(
+    source: WeightSource, described: DecoderDescription
+) -> Iterator[tuple[str, MatrixArrays | Floats, float]]:
+    """All weights of a decoder with their names, and the fraction of the weights before each."""
+    names = [(EMBEDDING, True)]
     for layer in range(described.layers):
-        start = f"model.layers.{layer}."
-        for part in MATRICES.values():
-            yield f"{start}{part}.weight", True
-            yield f"{start}{part}.bias", False
-        for norm in NORMS:
-            yield f"{start}{norm}.weight", False
-    yield FINAL_NORM, False
-    if not described.tied:
-        yield OUTPUT, True
+        prefix = f"model.layers.{layer}."
+        names += [(f"{prefix}{part}.weight", True) for part in MATRICES.values()]
+        names += [(f"{prefix}{part}.bias", False) for part in MATRICES.values()]
+        names += [(f"{prefix}{norm}.weight", False) for norm in NORMS]
+    names += [(FINAL_NORM, False)] + ([] if described.tied else [(OUTPUT, True)])
+    for number, (name, is_matrix) in enumerate(names):
+        if is_matrix:
+            yield name, _matrix(source, described, name), number / len(names)
+        elif source.has(name):  # each family has some of the biases and norms
+            offset = np.float32(described.norm_offset if name.endswith("norm.weight") else 0)
+            yield name, source.vector(name) + offset, number / len(names)
 
 
 def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> MatrixArrays:
-    """A matrix, or its rows of the fused one where the family has those."""
+    """A matrix, or its rows of a fused one."""
     if source.has(name):
         return source.matrix(name)
     part = name.split(".")[-2]
     shape = described.shape
-    queries, keys = shape["heads"] * shape["head_size"], shape["key_heads"] * shape["head_size"]
+    queries, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
     lengths = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-    lengths |= dict.fromkeys(("gate_proj", "up_proj"), shape["intermediate"])
+    lengths |= dict.fromkeys(("gate_proj", "up_proj"), shape.intermediate)
     for fused, parts in FUSED.items():
         if part in parts and source.has(name.replace(part, fused)):
             first = sum(lengths[other] for other in parts[: parts.index(part)])
             return source.matrix(name.replace(part, fused)).rows(slice(first, first + lengths[part]))
-    return source.matrix(name)  # which says that it is missing
-
-
-def _vector(source: WeightSource, described: DecoderDescription, name: str) -> Any:
-    values = source.vector(name)
-    return values + np.float32(described.norm_offset) if name.endswith("norm.weight") else values
+    return source.matrix(name)  # raises that it is missing
 
 
 def _samples(source: WeightSource, config: PreTrainedConfig) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
-    """What `fingerprint` looks at in transformers' network of this model."""
+    """Arguments for `fingerprint_of`, as `fingerprint` computes them from transformers' network."""
     from transformers import AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM

@@ -1,4 +1,4 @@
-"""A packed model on disk: all matrices in one file that is mapped into memory, and an index of where they lie."""
+"""A packed model on disk: one file of weights that is mapped into memory, and an index of their offsets."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.packed_matrix import Format, PackedMatrix, pack, packed_bytes
-from specchat.engine.models.matrix_arrays import MatrixArrays
+from specchat.engine.kernels.packed_matrix import Format, MatrixArrays, PackedMatrix, pack, packed_bytes
 
 INDEX, WEIGHTS = "packed.json", "weights.packed"
 VERSION = 1
-"""Of the index and of the packed layout (`engine.kernels`) together: another one is built anew."""
+"""Version of the index and of the packed layout; models of other versions are packed again."""
 _ALIGNMENT = 64
 
 
 class PackedFileError(EngineError):
-    """A packed model that cannot be used: it is to be built again."""
+    """A packed model that is missing, damaged or of another version: it must be packed again."""
 
 
 class PackedWriter:
-    """Writes matrices and vectors one after the other; `finish` writes the index, which makes the model complete.
+    """Writes matrices and vectors; `finish` writes the index, which completes the model.
 
     Args:
         folder: an empty folder.
@@ -40,11 +39,14 @@ class PackedWriter:
 
     def matrix(self, name: str, arrays: MatrixArrays) -> None:
         """Add a matrix."""
-        packed = pack(arrays.format, arrays.codes, arrays.scale, arrays.minimum, arrays.sub_scale, arrays.sub_minimum)
         rows, columns = arrays.shape
-        place = {"format": arrays.format.name, "rows": rows, "columns": columns, "offset": self._align()}
-        self._matrices[name] = place
-        self._file.write(packed.data.data)
+        self._matrices[name] = {
+            "format": arrays.format.name,
+            "rows": rows,
+            "columns": columns,
+            "offset": self._align(),
+        }
+        self._file.write(pack(arrays).data.data)
 
     def vector(self, name: str, values: NDArray[np.float32]) -> None:
         """Add a norm's weights or a bias."""
@@ -52,7 +54,7 @@ class PackedWriter:
         self._file.write(np.ascontiguousarray(values, "<f4").data)
 
     def finish(self, about: dict[str, Any]) -> None:
-        """Close the file and write the index with what else there is to say about the model."""
+        """Close the file and write the index, with further facts about the model."""
         size = self._align()
         self._file.close()
         index = {"version": VERSION, "bytes": size, "matrices": self._matrices, "vectors": self._vectors, **about}
@@ -69,10 +71,9 @@ class PackedWriter:
 
 @dataclass(frozen=True, slots=True)
 class PackedWeights:
-    """Matrices and vectors of a packed model, mapped into memory: pages are read when they are first used."""
+    """Matrices and vectors of a packed model, mapped into memory."""
 
-    about: dict[str, Any]
-    """The index."""
+    index: dict[str, Any]
     _bytes: NDArray[np.uint8]
 
     @classmethod
@@ -80,20 +81,20 @@ class PackedWeights:
         """Map the weights of a folder.
 
         Raises:
-            PackedFileError: the index or the file is missing, of another version, cut short or damaged.
+            PackedFileError: the index or the weights are missing, of another version, cut short or damaged.
         """
-        about = read_index(folder)
+        index = read_index(folder)
         file = folder / WEIGHTS
         try:
             with file.open("rb") as opened:
                 mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise PackedFileError(f"{file} cannot be read ({error}): it has to be made again") from error
-        if len(mapped) != about["bytes"]:
+        if len(mapped) != index["bytes"]:
             raise PackedFileError(
-                f"{file} is cut short or damaged: it has {len(mapped)} bytes and not {about['bytes']}"
+                f"{file} is cut short or damaged: it has {len(mapped)} bytes and not {index['bytes']}"
             )
-        weights = cls(about, np.frombuffer(mapped, np.uint8))
+        weights = cls(index, np.frombuffer(mapped, np.uint8))
         weights._check(file)
         return weights
 
@@ -103,33 +104,33 @@ class PackedWeights:
         return self._bytes.nbytes
 
     def matrix(self, name: str) -> PackedMatrix:
-        """A matrix, where it lies."""
-        place = self.about["matrices"][name]
+        """View of a matrix."""
+        place = self.index["matrices"][name]
         form, rows, columns, start = Format[place["format"]], place["rows"], place["columns"], place["offset"]
         return PackedMatrix(form, rows, columns, self._bytes[start : start + packed_bytes(form, rows, columns)])
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A vector, float32."""
-        place = self.about["vectors"][name]
+        """View of a vector, float32."""
+        place = self.index["vectors"][name]
         return self._bytes[place["offset"] : place["offset"] + 4 * place["length"]].view("<f4")
 
     def has(self, name: str) -> bool:
         """Whether there is a matrix or vector of that name."""
-        return name in self.about["matrices"] or name in self.about["vectors"]
+        return name in self.index["matrices"] or name in self.index["vectors"]
 
     def _check(self, file: Path) -> None:
         try:
-            for place in self.about["matrices"].values():
+            for place in self.index["matrices"].values():
                 size = packed_bytes(Format[place["format"]], place["rows"], place["columns"])
                 self._check_place(place["offset"], size)
-            for place in self.about["vectors"].values():
+            for place in self.index["vectors"].values():
                 self._check_place(place["offset"], 4 * place["length"])
         except (KeyError, TypeError, ValueError, EngineError) as error:
             raise PackedFileError(f"{file.parent / INDEX} is damaged ({error}): it has to be made again") from error
 
     def _check_place(self, start: int, size: int) -> None:
         if start % _ALIGNMENT or start < 0 or start + size > self.bytes:
-            raise ValueError(f"{size} bytes at {start} do not lie in the file")
+            raise ValueError(f"{size} bytes at {start} are not in the file")
 
 
 def read_index(folder: Path) -> dict[str, Any]:
@@ -140,13 +141,13 @@ def read_index(folder: Path) -> dict[str, Any]:
     """
     path = folder / INDEX
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(about, dict):
+        index = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(index, dict):
             raise ValueError("no JSON object")
     except (OSError, ValueError) as error:
         raise PackedFileError(f"{path} cannot be read ({error}): it has to be made again") from error
-    if about.get("version") != VERSION:
-        raise PackedFileError(f"{path} is of version {about.get('version')} and not {VERSION}: it has to be made again")
-    if not all(isinstance(about.get(part), dict) for part in ("matrices", "vectors")) or "bytes" not in about:
+    if index.get("version") != VERSION:
+        raise PackedFileError(f"{path} is of version {index.get('version')} and not {VERSION}: it has to be made again")
+    if not all(isinstance(index.get(part), dict) for part in ("matrices", "vectors")) or "bytes" not in index:
         raise PackedFileError(f"{path} is damaged: it has to be made again")
-    return about
+    return index

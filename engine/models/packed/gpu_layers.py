@@ -1,8 +1,8 @@
-"""Linear layers and embeddings of a GPU whose weights stay 4-bit and 8-bit codes, on torch's own int4 kernel.
+"""Quantised linear layers and embeddings for GPUs, on torch's int4 kernel.
 
 `torch._weight_int4pack_mm` computes x Wᵀ in bfloat16 with W = (q - 8) · scale + zero, q 4 bits, scale and zero
-bfloat16 per group of 32 columns of a row. An 8-bit code c = 16 · high + low is two such matrices, added. What scales
-are per 16 columns (Q6_K, Q3_K) is first rounded to 8-bit codes with one scale per 32.
+bfloat16 per group of 32 columns of a row. An 8-bit code c = 16 · high + low is the sum of two such matrices. Formats
+with scales per 16 columns (Q6_K, Q3_K) are first rounded to 8-bit codes with one scale per 32.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.kernels.packed_matrix import Format
-from specchat.engine.models.matrix_arrays import GROUP, MatrixArrays
+from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
 from specchat.engine.models.packed.quantize import quantize
 
 _ROWS = 8
-"""Rows must come in multiples of this for the kernel."""
+"""The kernel needs a multiple of this number of rows."""
 _INNER_TILES = (8, 4, 2)
-"""Tiles of 16 columns that lie together in the kernel's layout: the largest that divides the columns is the fastest."""
+"""Options for the number of adjacent tiles of 16 columns in the kernel's layout; the largest divisor is the fastest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +37,10 @@ class _Codes:
 
 
 class GpuQuantizedLinear(nn.Module):
-    """`nn.Linear` for inference on a GPU, in bfloat16, whose weight stays codes.
+    """Quantised `nn.Linear` for inference on a GPU, in bfloat16.
 
     Args:
-        arrays: the weight [out, in] as it is stored; `fits` it.
+        arrays: the weight [out, in], for which `fits` is true.
         bias: [out], or None.
         device: the GPU.
     """
@@ -62,7 +61,7 @@ class GpuQuantizedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """A plain copy [out, in], computed anew each time."""
+        """Dequantised copy [out, in], computed at each access."""
         return self._product(torch.eye(self.in_features, dtype=torch.bfloat16, device=self._device)).T
 
     @property
@@ -88,7 +87,7 @@ class GpuQuantizedLinear(nn.Module):
 
 
 class GpuQuantizedEmbedding(nn.Module):
-    """`nn.Embedding` for inference on a GPU, in bfloat16, whose table stays 8-bit codes; 4-bit ones take 8 bits here.
+    """Quantised `nn.Embedding` for inference on a GPU, in bfloat16; every code takes 8 bits.
 
     Args:
         arrays: the table [vocabulary, d].
@@ -123,10 +122,10 @@ class GpuQuantizedEmbedding(nn.Module):
 
 
 def check_kernel(device: torch.device) -> None:
-    """Multiply a small matrix with torch's kernel and compare: not every GPU and build of torch has it.
+    """Check torch's kernel on a small matrix: not every GPU and build of torch has it.
 
     Raises:
-        EngineError: it fails, or gives other numbers.
+        EngineError: it fails, or the result is wrong.
     """
     weight, x = (torch.randn(16, 64, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     arrays = quantize(weight, "q8")
@@ -139,13 +138,13 @@ def check_kernel(device: torch.device) -> None:
 
 
 def fits(arrays: MatrixArrays) -> bool:
-    """Whether torch's kernel takes a weight."""
+    """Whether torch's kernel supports a weight."""
     rows, columns = arrays.shape
     return arrays.format < Format.BF16 and rows % _ROWS == 0 and columns % GROUP == 0
 
 
 def _four_bit_matrices(arrays: MatrixArrays) -> Iterator[_Codes]:
-    """One 4-bit matrix, or the two whose sum has 8-bit codes."""
+    """The 4-bit matrix, or the two whose sum is the 8-bit matrix."""
     codes, scale, minimum = _grouped(arrays)
     low = 0.0 if minimum is None else minimum
     if codes.dtype is torch.uint8:

@@ -1,55 +1,55 @@
-"""A packed model ready for the quantised kernels: its weights mapped, its tokenizer read, nothing of transformers."""
+"""Loading of a packed model, without transformers: weights are mapped into memory."""
 
 from __future__ import annotations
 
-import threading
-import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights, LayerWeights
-from specchat.engine.kernels.packed_matrix import PackedMatrix
-from specchat.engine.models.decoder_description import DecoderDescription
-from specchat.engine.models.load import display_name
+from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
+from specchat.engine.models.load import LoadedModel, display_name, load_model, shared
+from specchat.engine.models.packed.decoder_description import (
+    EMBEDDING,
+    FINAL_NORM,
+    FUSED,
+    MATRICES,
+    OUTPUT,
+    DecoderDescription,
+)
 from specchat.engine.models.packed.file import PackedWeights
-from specchat.engine.models.packed.names import EMBEDDING, FINAL_NORM, MATRICES, OUTPUT
 from specchat.engine.models.tokenizer import PlainTokenizer
 from specchat.engine.progress import Progress
-
-_models: weakref.WeakValueDictionary[Path, PackedModel] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class PackedModel:
-    """What `engine.models.load.LoadedModel` is, on packed weights; they run on the CPU."""
+    """Counterpart of `engine.models.load.LoadedModel` with packed weights, for the CPU."""
 
     weights: PackedWeights
     described: DecoderDescription
     tokenizer: PlainTokenizer
     name: str
-    """For display."""
+    """Display name."""
     eos_ids: frozenset[int]
     context: int
     vocab_size: int
     weight_bytes: int
-    """Of the mapped file."""
+    """Size of the mapped file."""
     has_chat_template: bool
     format: str
-    """What the weights are stored as, for people."""
+    """Display name of the format of the weights."""
     fingerprint: str
-    """That of the network they come from (`engine.models.fingerprint`)."""
+    """Fingerprint of the network that was packed (`engine.models.load.fingerprint`)."""
 
     @property
     def start(self) -> None:
-        """It is decoder-only."""
+        """None: the model is decoder-only."""
 
     @property
     def device(self) -> torch.device:
@@ -58,7 +58,7 @@ class PackedModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of logits and hidden states."""
+        """Dtype of logits and hidden states."""
         return torch.float32
 
     @property
@@ -68,21 +68,21 @@ class PackedModel:
 
     @property
     def output(self) -> PackedMatrix:
-        """[vocabulary, hidden], the embedding where they are tied."""
+        """[vocabulary, hidden]; the embedding if they are tied."""
         return self.weights.matrix(EMBEDDING if self.described.tied else OUTPUT)
 
     @property
     def shape(self) -> DecoderShape:
         """Sizes and constants."""
-        return DecoderShape(**self.described.shape)
+        return self.described.shape
 
     @property
     def layers(self) -> int:
-        """How many."""
+        """Number of layers."""
         return self.described.layers
 
     def short_context(self, context: int) -> int | None:
-        """Context of the short set of rotary factors, where a decoder for texts of `context` tokens has the long."""
+        """Context of the short rotary factors, if a decoder for texts of `context` tokens uses the long ones."""
         originals = [each.original_context for each in self.described.rotaries if each.long_frequencies]
         return max((original for original in originals if context > original), default=None)
 
@@ -99,74 +99,101 @@ class PackedModel:
         return Decoder(weights)
 
     def _layer(self, number: int) -> LayerWeights:
-        start = f"model.layers.{number}."
-        described = self.described
+        described, prefix = self.described, f"model.layers.{number}."
 
-        def vector(name: str) -> NDArray[np.float32] | None:
-            return self.weights.vector(start + name) if self.weights.has(start + name) else None
+        def norm(name: str, exists: bool = True) -> Any:
+            return self.weights.vector(f"{prefix}{name}.weight") if exists else None
 
-        def needed(name: str) -> NDArray[np.float32]:
-            return self.weights.vector(start + name)
+        def bias(part: str) -> Any:
+            name = f"{prefix}{MATRICES[part]}.bias"
+            return self.weights.vector(name) if self.weights.has(name) else None
 
         matrices: dict[str, Any] = {
-            ours: self.weights.matrix(f"{start}{theirs}.weight") for ours, theirs in MATRICES.items()
+            part: self.weights.matrix(f"{prefix}{name}.weight") for part, name in MATRICES.items()
         }
-        biases: dict[str, Any] = {
-            f"{part}_bias": vector(f"{MATRICES[part]}.bias") for part in ("query", "key", "value", "output")
-        }
-        after, before_mlp = "post_attention_layernorm.weight", "pre_feedforward_layernorm.weight"
+        before_mlp = "pre_feedforward_layernorm" if described.out_norms else "post_attention_layernorm"
         return LayerWeights(
             **matrices,
-            **biases,
-            attention_norm=needed("input_layernorm.weight"),
-            mlp_norm=needed(before_mlp if described.out_norms else after),
-            attention_out_norm=needed(after) if described.out_norms else None,
-            mlp_out_norm=needed("post_feedforward_layernorm.weight") if described.out_norms else None,
-            query_norm=needed("self_attn.q_norm.weight") if described.head_norms else None,
-            key_norm=needed("self_attn.k_norm.weight") if described.head_norms else None,
+            **{f"{part}_bias": bias(part) for part in ("query", "key", "value", "output")},
+            attention_norm=norm("input_layernorm"),
+            mlp_norm=norm(before_mlp),
+            attention_out_norm=norm("post_attention_layernorm", described.out_norms),
+            mlp_out_norm=norm("post_feedforward_layernorm", described.out_norms),
+            query_norm=norm("self_attn.q_norm", described.head_norms),
+            key_norm=norm("self_attn.k_norm", described.head_norms),
             window=described.windows[number],
             rope=described.ropes[number],
         )
 
 
 def load_packed(folder: Path, progress: Progress, stage: str = "target") -> PackedModel:
-    """Load a packed model, or give the same object again while somebody still uses it.
+    """Load a packed model, or return the loaded one while it is in use.
 
     Args:
-        folder: as `engine.models.packed.find.packed_folder` gives it.
-        stage: what `progress` is told this is, target or draft.
+        folder: result of `engine.models.packed.find.packed_folder`.
+        stage: for `progress`: target or draft.
 
     Raises:
         EngineError: the folder is damaged.
     """
     name = display_name(folder.with_suffix(""))
-    with _lock:
-        model = _models.get(folder)
-        if model is None:
-            progress(stage, f"Loading {name}", 0.0)
-            model = _models[folder] = _load(folder, name)
-        progress(stage, f"Loaded {model.name}", 1.0)
+
+    def load() -> PackedModel:
+        progress(stage, f"Loading {name}", 0.0)
+        return _load(folder, name)
+
+    model = shared(folder, load)
+    progress(stage, f"Loaded {model.name}", 1.0)
     return model
 
 
 def _load(folder: Path, name: str) -> PackedModel:
     weights = PackedWeights.open(folder)
-    about = weights.about
+    index = weights.index
     try:
-        described = DecoderDescription.from_json(about["decoder"])
-        tokenizer = PlainTokenizer.open(folder, about["tokenizer"])
+        described = DecoderDescription.from_json(index["decoder"])
+        tokenizer = PlainTokenizer.open(folder, index["tokenizer"])
         return PackedModel(
             weights=weights,
             described=described,
             tokenizer=tokenizer,
             name=name,
-            eos_ids=frozenset(about["eos_ids"]),
-            context=about["context"],
-            vocab_size=described.shape["vocabulary"],
+            eos_ids=frozenset(index["eos_ids"]),
+            context=index["context"],
+            vocab_size=described.shape.vocabulary,
             weight_bytes=weights.bytes,
             has_chat_template=bool(tokenizer.chat_template),
-            format=about["format"],
-            fingerprint=about["fingerprint"],
+            format=index["format"],
+            fingerprint=index["fingerprint"],
         )
     except (KeyError, TypeError) as error:
         raise EngineError(f"{folder} is damaged ({error!r}): delete it and start again") from error
+
+
+def load_dequantized(packed: PackedModel, folder: Path, progress: Progress) -> LoadedModel:
+    """Load the float32 network of transformers with a packed model's weights, as a reference for the kernels.
+
+    Args:
+        folder: of the model that was packed, for its configuration.
+
+    Raises:
+        EngineError: it does not fit into memory, or the folder is damaged.
+    """
+    loaded = load_model(folder, torch.device("cpu"), torch.float32, progress)
+    state = {name: _state_entry(packed, name) for name in loaded.model.state_dict()}
+    loaded.model.load_state_dict(state, assign=True)
+    loaded.model.tie_weights()
+    loaded.model.requires_grad_(requires_grad=False)
+    return loaded
+
+
+def _state_entry(packed: PackedModel, name: str) -> Tensor:
+    if name == OUTPUT and packed.described.tied:
+        name = EMBEDDING
+    part = name.split(".")[-2]
+    if part in FUSED:
+        return torch.cat([_state_entry(packed, name.replace(part, each)) for each in FUSED[part]])
+    if name in packed.weights.index["matrices"]:
+        return torch.from_numpy(unpack(packed.weights.matrix(name)))
+    values = torch.from_numpy(packed.weights.vector(name).copy())
+    return values - packed.described.norm_offset if name.endswith("norm.weight") else values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,46 +11,53 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.errors import EngineError
+from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays
 from specchat.engine.models.checkpoint import weight_files
-from specchat.engine.models.decoder_description import OtherFamilyError
-from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows, read_matrix, read_vector, readable_type
+from specchat.engine.models.gguf.blocks import (
+    dequantized_rows,
+    most_common_type,
+    read_matrix,
+    read_vector,
+    readable_type,
+)
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
-from specchat.engine.models.gguf.names import ARCHITECTURES, half_order, transformers_name
-from specchat.engine.models.matrix_arrays import GROUP, MatrixArrays
+from specchat.engine.models.packed.decoder_description import EMBEDDING, OUTPUT, OtherFamilyError
 from specchat.engine.models.packed.quantize import PLAIN, quantize
 
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3")
+"""llama.cpp's names of the supported families."""
 Floats = NDArray[np.float32]
 
 
 class WeightSource(Protocol):
-    """Weights by the names they have in transformers' state dicts."""
+    """Weights by their names in transformers' state dicts."""
 
     @property
     def format(self) -> str:
-        """What most weights are stored as, for people: Q4_1, Q8."""
+        """Display name of the format of most weights: Q4_1, Q8."""
 
     def has(self, name: str) -> bool:
         """Whether there is such a weight."""
 
     def matrix(self, name: str) -> MatrixArrays:
-        """A weight of two dimensions, its rows in transformers' order."""
+        """A two-dimensional weight, its rows in transformers' order."""
 
     def vector(self, name: str) -> Floats:
-        """A weight of one dimension."""
+        """A one-dimensional weight."""
 
     def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:
-        """Some weights, by flat index, before any quantisation of ours."""
+        """Entries of a weight, by flat index, before quantisation by specchat."""
 
 
 class GgufSource:
-    """The weights of a GGUF file, with the codes that they have there.
+    """Weights of a GGUF file, with their codes.
 
     Args:
         header: of the file.
-        heads: query heads and key heads.
+        heads: number of query heads and of key heads.
 
     Raises:
-        EngineError: its tensors are not known, or one has a type that cannot be kept.
+        EngineError: the architecture, or the type of a tensor, is not supported.
     """
 
     def __init__(self, header: GgufHeader, heads: tuple[int, int]) -> None:
@@ -59,63 +65,68 @@ class GgufSource:
             raise OtherFamilyError(
                 f"{header.path} is of architecture {header.architecture}, which does not run on the quantised kernels"
             )
-        self._header = header
-        self._tensors: dict[str, GgufTensor] = {}
         for tensor in header.tensors.values():
-            name = transformers_name(header.architecture, tensor.name)
-            if name is not None:
-                readable_type(header, tensor)
-                self._tensors[name] = tensor
+            readable_type(header, tensor)
+        self._header, self._names = header, header.names()
         paired = header.architecture == "llama"
         self._paired = {"self_attn.q_proj": heads[0], "self_attn.k_proj": heads[1]} if paired else {}
         self._norm_offset = np.float32(1 if header.architecture.startswith("gemma") else 0)
 
     @property
     def format(self) -> str:
-        """The type that most weights have."""
-        counts: Counter[int] = Counter()
-        for tensor in self._tensors.values():
-            counts[tensor.type] += tensor.elements
-        embedding = self._tensors.get("model.embed_tokens.weight")
-        if embedding is not None and len(counts) > 1:
-            counts[embedding.type] -= embedding.elements
-        return GgmlType(counts.most_common(1)[0][0]).name
+        """The type of most weights."""
+        return most_common_type(self._header)
 
     def has(self, name: str) -> bool:
         """Whether there is such a weight."""
-        return name in self._tensors
+        return self._find(name) is not None
 
     def matrix(self, name: str) -> MatrixArrays:
-        """A weight of two dimensions."""
+        """A two-dimensional weight."""
         return read_matrix(self._header, self._tensor(name), self._order(name))
 
     def vector(self, name: str) -> Floats:
-        """A weight of one dimension. llama.cpp stores Gemma's norms as 1 + w."""
+        """A one-dimensional weight. llama.cpp stores Gemma's norms as 1 + w."""
         values = read_vector(self._header, self._tensor(name))[self._order(name)]
         return values - self._norm_offset if name.endswith("norm.weight") else values
 
     def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:
-        """Some weights, by flat index."""
-        if len(self._tensor(name).shape) == 1:
+        """Entries of a weight, by flat index."""
+        tensor, order = self._tensor(name), self._order(name)
+        if len(tensor.shape) == 1:
             return torch.from_numpy(self.vector(name)[places])
-        rows, columns = np.divmod(places, self._tensor(name).shape[0])
-        order = self._order(name)
-        values = dequantized_rows(self._header, self._tensor(name), rows if isinstance(order, slice) else order[rows])
+        rows, columns = np.divmod(places, tensor.shape[0])
+        values = dequantized_rows(self._header, tensor, rows if isinstance(order, slice) else order[rows])
         return torch.from_numpy(values[np.arange(len(rows)), columns])
 
+    def _find(self, name: str) -> GgufTensor | None:
+        # gguf maps both up_proj and the fused gate_up_proj to ffn_up; only Phi-3 has the latter.
+        if "up_proj" in name and ("gate_up_proj" in name) != (self._header.architecture == "phi3"):
+            return None
+        return self._header.tensors.get(self._names.get_name(name, try_suffixes=(".weight", ".bias")) or "")
+
     def _tensor(self, name: str) -> GgufTensor:
-        if name not in self._tensors:
+        tensor = self._find(name)
+        if tensor is None:
             raise EngineError(f"{self._header.path} lacks weights ({name}): fetch the file again")
-        return self._tensors[name]
+        return tensor
 
     def _order(self, name: str) -> NDArray[np.int64] | slice:
-        """The rows of the file's tensor as transformers has them."""
+        """Indices that bring the file's rows into transformers' order.
+
+        In query and key projections of Llama models, llama.cpp stores rows that are rotated together next to each
+        other; transformers rotates row d with row d + size / 2 of a head.
+        """
         heads = next((count for part, count in self._paired.items() if part in name), None)
-        return half_order(self._tensor(name).shape[-1], heads) if heads else slice(None)
+        if not heads:
+            return slice(None)
+        rows = self._tensor(name).shape[-1]
+        order: NDArray[np.int64] = np.arange(rows).reshape(heads, rows // heads // 2, 2).swapaxes(1, 2).ravel()
+        return order
 
 
 class CheckpointSource:
-    """The safetensors of a model folder, quantised to 8 or 4 bits here; embedding and output layer always to 8.
+    """The safetensors of a model folder, quantised to 8 or 4 bits; embedding and output layer always to 8.
 
     Args:
         folder: of the model.
@@ -141,21 +152,20 @@ class CheckpointSource:
         return name in self._files
 
     def matrix(self, name: str) -> MatrixArrays:
-        """A weight of two dimensions, quantised where groups divide its rows."""
+        """A two-dimensional weight, quantised if its columns are a multiple of the group size."""
         weight = self._weight(name)
         if weight.shape[1] % GROUP:
             bits = weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight
             return MatrixArrays(PLAIN[weight.dtype], bits.numpy())
-        method = "q8" if name in ("model.embed_tokens.weight", "lm_head.weight") else self._method
-        return quantize(weight, method)
+        return quantize(weight, "q8" if name in (EMBEDDING, OUTPUT) else self._method)
 
     def vector(self, name: str) -> Floats:
-        """A weight of one dimension."""
+        """A one-dimensional weight."""
         values: Floats = self._weight(name).float().numpy()
         return values
 
     def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:
-        """Some weights, by flat index, as they are stored."""
+        """Entries of a weight, by flat index, as they are stored."""
         return self._weight(name).flatten()[torch.from_numpy(places)]
 
     def _weight(self, name: str) -> Tensor:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from specchat.engine.config import EngineConfig
+from specchat.engine.device.device import pick_device
 from specchat.engine.drafters.draft_model import ModelDrafter
 from specchat.engine.drafters.head.folder import is_head
 from specchat.engine.drafters.none import NoDrafter
@@ -16,13 +17,12 @@ from specchat.engine.drafters.published.find import find_published
 from specchat.engine.errors import EngineError
 from specchat.engine.events import FinishReason
 from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.load import pick_device
 from specchat.engine.models.store import ModelStore
-from specchat.engine.models.vocabulary import check_vocabularies
+from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress, ignore_progress
 from specchat.engine.request import MAX_GAMMA, Request
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.fit import check_length, fit
+from specchat.engine.sequence.prompt import check_length, fit
 from specchat.engine.sequence.thinking import find_markers, switch_of
 from specchat.engine.tools.beams.branch_cache import BranchCache
 from specchat.engine.tools.beams.check import check_request, drafter_of

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from specchat.engine.models.matrix_arrays import GROUP
+from specchat.engine.kernels.packed_matrix import GROUP
 from specchat.engine.models.packed.quantize import can_quantize
 
 _LARGEST = 15

@@ -37,7 +37,7 @@ class Standing:
         Args:
             folder: the work folder.
             target: display name of the target.
-            fingerprint: of the target (`engine.models.fingerprint`).
+            fingerprint: of the target (`engine.models.load.fingerprint`).
             kind: of the draft.
 
         Raises:

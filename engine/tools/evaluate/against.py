@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.vocabulary import check_token_ids
+from specchat.engine.models.tokenizer import check_token_ids
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.evaluate.divergence import measure
 from specchat.engine.tools.evaluate.options import EvaluateOptions

@@ -18,8 +18,7 @@ from specchat.engine.events import Event, Ready
 from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import load_model
-from specchat.engine.models.packed.dequantize import load_dequantized
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import PackedModel, load_dequantized
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress, ignore_progress

@@ -216,7 +216,7 @@ def test_a_chunk_carries_its_round(served: Served, client: openai.OpenAI, model:
         (chat(tools=[{"type": "function"}]), 400, "tools is not served here: leave it out"),
         (chat(response_format={"type": "json_object"}), 400, "response_format is not served here"),
         (chat(temprature=1), 400, "'temprature' is not a parameter: leave it out"),
-        (chat(drafter="oracle"), 400, "drafter 'oracle' is not there"),
+        (chat(drafter="oracle"), 400, "drafter 'oracle' is not available"),
         (chat(gamma=17), 400, "gamma is 17: it must be from 0"),
         (chat(model="gpt-4"), 404, "the model 'gpt-4' is not served here"),
         (chat("fox " * 400), 400, "and the context holds 256: shorten it"),

@@ -23,9 +23,8 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.errors import EngineError
-from specchat.engine.models.architecture import model_config
-from specchat.engine.models.checkpoint import Checkpoint
-from specchat.engine.models.quiet import silence_transformers
+from specchat.engine.models.checkpoint import Checkpoint, model_config
+from specchat.engine.progress import silence_transformers
 
 KINDS = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 VOCABULARY = 128

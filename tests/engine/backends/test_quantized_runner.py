@@ -13,9 +13,8 @@ from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
-from specchat.engine.models.packed.dequantize import load_dequantized
 from specchat.engine.models.packed.find import packed_folder
-from specchat.engine.models.packed.load import PackedModel, load_packed
+from specchat.engine.models.packed.load import PackedModel, load_dequantized, load_packed
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import FAMILIES, write_family

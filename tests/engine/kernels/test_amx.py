@@ -49,7 +49,9 @@ def linear(
     kernels: Library, matrix: PackedMatrix, x: np.ndarray, bias: np.ndarray | None = None, threads: int = 1
 ) -> np.ndarray:
     y = np.empty((len(x), matrix.rows), np.float32)
-    kernels.linear(matrix.c, None if bias is None else bias.ctypes.data, x.ctypes.data, len(x), y.ctypes.data, threads)
+    kernels.c.sk_linear(
+        matrix.c, None if bias is None else bias.ctypes.data, x.ctypes.data, len(x), y.ctypes.data, threads
+    )
     return y.view(np.int32)
 
 

@@ -15,8 +15,8 @@ from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.library import KernelError, Library, Variant
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.token_layout import TokenLayout
+from specchat.engine.models.packed.decoder_description import OtherFamilyError, describe_decoder
 from tests.engine.kernels.conftest import variants
-from tests.engine.kernels.described import Description
 from tests.engine.kernels.tiny_decoders import (
     FAMILIES,
     HalfCache,
@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_refused() -> None:
             TokenLayout.chains([0, 1, 0], [0, 0, 1], [1, 1, 1]),
             "the tokens of slot 0 are not next to each other",
         ),
-        ([5, 6], chain, "chains do not fit a pass over 2 tokens"),
+        ([5, 6], chain, "the layout does not fit a pass over 2 tokens"),
         ([5, 6, 7], tree_at(4, [[0], [0, 1], [2, 2]]), "an ancestor of token 2 does not come before it"),
     ):
         with pytest.raises(KernelError, match=sentence):
@@ -180,8 +180,9 @@ def test_what_does_not_fit_is_refused() -> None:
         {"model_type": "llama", "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
     ],
 )
-def test_what_the_decoder_cannot_run_has_no_description(settings: dict) -> None:
-    assert Description.of(AutoConfig.for_model(**settings)) is None
+def test_what_the_decoder_does_not_support_is_refused(settings: dict) -> None:
+    with pytest.raises((OtherFamilyError, KernelError), match="quantised kernels"):
+        describe_decoder(AutoConfig.for_model(**settings))
 
 
 def path_to(token: int) -> list[int]:

@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from specchat.engine.kernels.library import KernelError, Library, Variant
-from specchat.engine.kernels.packed_matrix import Format, PackedMatrix, aligned, pack, packed_bytes, unpack
+from specchat.engine.kernels.packed_matrix import (
+    Format,
+    MatrixArrays,
+    PackedMatrix,
+    aligned,
+    pack,
+    packed_bytes,
+    unpack,
+)
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from tests.engine.kernels.conftest import variants
 from tests.engine.kernels.matrices import QUANTISED, quantised_activations, random_matrix
@@ -102,18 +110,6 @@ def test_a_layer_keeps_the_type_and_shape_of_what_it_is_given() -> None:
     assert layer.bytes == packed_bytes(Format.Q8, 24, 64)
 
 
-def test_panels_can_be_packed_apart() -> None:
-    rng = np.random.default_rng(0)
-    codes = rng.integers(0, 16, (48, 64), dtype=np.uint8)
-    scale, minimum = (rng.normal(0, 1, (48, 2)).astype(np.float16) for _ in range(2))
-    whole = pack(Format.Q4, codes, scale, minimum)
-    out = aligned(packed_bytes(Format.Q4, 48, 64))
-    half = packed_bytes(Format.Q4, 16, 64)
-    pack(Format.Q4, codes[:16], scale[:16], minimum[:16], out=out[:half])
-    pack(Format.Q4, codes[16:], scale[16:], minimum[16:], out=out[half:])
-    assert np.array_equal(out, whole.data)
-
-
 @pytest.mark.parametrize("kind", Format)
 def test_rows_are_picked_as_they_are(kind: Format) -> None:
     matrix, _ = random_matrix(kind, 70, 512)
@@ -136,14 +132,14 @@ def test_rows_that_groups_do_not_divide_are_refused(kind: Format, columns: int, 
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
-    codes = np.zeros((16, 64), dtype=np.uint8)
-    with pytest.raises(KernelError, match="scale is missing"):
-        pack(Format.Q4, codes)
-    with pytest.raises(KernelError, match=r"scale has the shape \[16, 1\] and not \[16, 2\]"):
-        pack(Format.Q8, codes, np.zeros((16, 1), dtype=np.float16))
-    with pytest.raises(KernelError, match="minimum has no place"):
-        pack(Format.Q8, codes, np.zeros((16, 2), np.float16), np.zeros((16, 2), np.float16))
-    with pytest.raises(KernelError, match="scale is float32"):
-        pack(Format.Q8, codes, np.zeros((16, 2), dtype=np.float32))
+    codes, scale = np.zeros((16, 64), dtype=np.uint8), np.zeros((16, 2), np.float16)
+    for arrays, sentence in (
+        (MatrixArrays(Format.Q4, codes), "scale is missing in this format"),
+        (MatrixArrays(Format.Q8, codes, scale[:, :1]), r"scale has the shape \[16, 1\] and not \[16, 2\]"),
+        (MatrixArrays(Format.Q8, codes, scale, scale), "minimum is not part of this format"),
+        (MatrixArrays(Format.Q8, codes, scale.astype(np.float32)), "scale is float32"),
+    ):
+        with pytest.raises(KernelError, match=sentence):
+            pack(arrays)
     with pytest.raises(KernelError, match=r"takes \d+ bytes"):
         PackedMatrix(Format.Q8, 16, 64, aligned(64))

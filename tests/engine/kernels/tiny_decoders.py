@@ -10,8 +10,11 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specchat.engine.kernels.decoder import Decoder
-from specchat.engine.kernels.packed_matrix import Format, PackedMatrix, pack, unpack
-from tests.engine.kernels.described import Description, Source
+from specchat.engine.kernels.packed_matrix import Format, MatrixArrays, pack
+from specchat.engine.models.packed.build import decoder_weights
+from specchat.engine.models.packed.decoder_description import describe_decoder
+from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.quantize import quantize
 from tests.engine.kernels.matrices import quantised_activations
 
 _SIZES: dict[str, Any] = {
@@ -81,40 +84,58 @@ def tiny_network(family: str) -> Any:
     return model.requires_grad_(False)
 
 
-def packed(weight: np.ndarray, kind: Format) -> PackedMatrix:
-    """A weight in one of three formats, rounded to the nearest."""
+class RoundedWeights:
+    """Weights of a network in one format, as a source for packing and as packed weights.
+
+    The network gets the rounded values.
+    """
+
+    format = ""
+
+    def __init__(self, network: Any, kind: Format) -> None:
+        self._state, self._kind = network.state_dict(), kind
+        self._rounded: dict[str, MatrixArrays] = {}
+        self.packed: dict[str, Any] = {}
+
+    def has(self, name: str) -> bool:
+        return name in (self.packed or self._state)
+
+    def matrix(self, name: str) -> Any:
+        if self.packed:
+            return self.packed[name]
+        if name not in self._rounded:
+            weight = self._state[name]
+            arrays = rounded(weight.numpy(), self._kind)
+            weight.copy_(torch.from_numpy(arrays.values()))
+            self._rounded[name] = arrays
+        return self._rounded[name]
+
+    def vector(self, name: str) -> Any:
+        return self.packed[name] if self.packed else self._state[name].numpy()
+
+    def sample(self, name: str, places: Any) -> Any:
+        raise NotImplementedError
+
+
+def rounded(weight: np.ndarray, kind: Format) -> MatrixArrays:
+    """A weight in one of three formats, rounded to the nearest code."""
     if kind is Format.F32:
-        return pack(kind, weight)
-    groups = weight.reshape(len(weight), -1, 32)
-    if kind is Format.Q8:
-        scale = (np.maximum(np.abs(groups).max(-1), 1e-3) / 127).astype(np.float16)
-        codes = np.clip(np.rint(groups / scale[..., None].astype(np.float32)), -128, 127)
-        return pack(kind, codes.astype(np.int8).reshape(weight.shape), scale)
-    low, high = groups.min(-1), groups.max(-1)
-    scale, minimum = (np.maximum(high - low, 1e-3) / 15).astype(np.float16), low.astype(np.float16)
-    codes = np.clip(np.rint((groups - minimum[..., None]) / scale[..., None].astype(np.float32)), 0, 15)
-    return pack(Format.Q4, codes.astype(np.uint8).reshape(weight.shape), scale, minimum)
+        return MatrixArrays(kind, weight)
+    return quantize(torch.from_numpy(weight), "q8" if kind is Format.Q8 else "q4")
 
 
 def tiny_decoder(network: Any, kind: Format, slots: int = 3) -> Decoder:
     """The same model on the kernels, with a cache; the network takes the rounded weights."""
-    weights = network.state_dict()
-    described = Description.of(network.config)
-    assert described is not None
-
-    def matrix(source: Source) -> PackedMatrix:
-        whole = weights[source.tensor]
-        part = whole[source.first : None if source.rows is None else source.first + source.rows]
-        done = packed(part.numpy(), kind)
-        part.copy_(torch.from_numpy(unpack(done)))
-        return done
-
-    def vector(source: Source) -> np.ndarray | None:
-        return weights[source.tensor].numpy() if source.tensor in weights else None
-
-    decoder = described.build(network.config, matrix, vector, CONTEXT)
+    described, weights = describe_decoder(network.config), RoundedWeights(network, kind)
+    weights.packed = {
+        name: pack(weight) if isinstance(weight, MatrixArrays) else weight
+        for name, weight, _ in list(decoder_weights(weights, described))
+    }
+    unused: Any = None
+    model = PackedModel(weights, described, *[unused] * 9)  # type: ignore[arg-type]
+    decoder = model.decoder(CONTEXT, CONTEXT)
     shape = decoder.shape
-    # Rubbish in unused columns must not be seen.
+    # NaN in unused columns must not be read.
     blocks = [torch.full((slots, shape.key_heads, CONTEXT, shape.head_size), torch.nan).half() for _ in range(8)]
     decoder.attach(blocks[:4], blocks[4:])
     return decoder

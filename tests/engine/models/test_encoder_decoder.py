@@ -11,8 +11,7 @@ import torch
 
 from specchat.engine import EngineConfig, EngineError
 from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderBackend
-from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
-from specchat.engine.models.shared import shared_model
+from specchat.engine.models.load import LoadedModel, load_model, pick_dtype, shared_model
 from specchat.engine.progress import ignore_progress
 from specchat.engine.worker.assembly import assemble
 from tests.engine.tiny_t5 import CONTEXT, PAD, tiny_t5_network, write_tiny_t5

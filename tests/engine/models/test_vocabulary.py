@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specchat.engine import Engine, EngineConfig, EngineError
-from specchat.engine.models.vocabulary import check_vocabularies
+from specchat.engine.models.tokenizer import check_vocabularies
 from tests.engine.tiny import ids_of, said_while_loading, tiny_engine, tiny_model
 
 

@@ -134,7 +134,6 @@ def test_both_ways_to_filter_give_the_same(vocabulary: int, monkeypatch: pytest.
                     "_filtered_by_head",
                     lambda scaled, filters, _: filtering._filtered_whole(scaled, filters),
                 )
-                patch.setattr(filtering, "_edge_by_numpy", filtering._edge_by_torch)
                 whole = standardise(logits[: len(settings)], rows)
             torch.testing.assert_close(by_head, whole, rtol=1e-5, atol=1e-9)
 

@@ -81,7 +81,7 @@ def test_what_has_been_read_is_lent_to_all_that_one_pass_reads() -> None:
     def borrow(row: SequenceState) -> None:
         row.cached = len(shared)
 
-    assert Scheduler[None](9).read_together(rows[1:], 64, 100, borrow, ragged=False) == rows[1:]
+    assert Scheduler[None](9).prefill_batch(rows[1:], 64, 100, borrow, ragged=False) == rows[1:]
 
 
 def test_a_prompt_that_is_the_same_as_one_that_has_been_read_waits_for_nothing() -> None:
@@ -90,7 +90,7 @@ def test_a_prompt_that_is_the_same_as_one_that_has_been_read_waits_for_nothing()
     def borrow(row: SequenceState) -> None:
         row.cached = len(row.tokens) - 1
 
-    assert Scheduler[None](70).read_together(rows, 64, 100, borrow, ragged=True) == rows
+    assert Scheduler[None](70).prefill_batch(rows, 64, 100, borrow, ragged=True) == rows
 
 
 def test_a_ragged_pass_counts_tokens_and_a_padded_one_its_padding() -> None:
@@ -104,7 +104,7 @@ def read_together(*prompts: list[int], ragged: bool = True) -> list[int]:
     """Which of these prompts one pass of 64 tokens reads."""
     rows = [make_row(slot, prompt, 0) for slot, prompt in enumerate(prompts)]
     scheduler: Scheduler[None] = Scheduler(len(rows))
-    together = scheduler.read_together(rows, 64, 100, lambda row: None, ragged=ragged)  # noqa: ARG005
+    together = scheduler.prefill_batch(rows, 64, 100, lambda row: None, ragged=ragged)  # noqa: ARG005
     return sorted(row.slot for row in together)
 
 
@@ -112,10 +112,10 @@ def test_a_borrowed_slot_is_nobody_s_and_holds_nothing() -> None:
     scheduler: Scheduler[None] = Scheduler(2)
     hold(scheduler, 0, [1, 2, 3])
     hold(scheduler, 1, [4, 5, 6])
-    assert scheduler.borrow() == 0  # used least recently
+    assert scheduler.reserve() == 0  # used least recently
     assert scheduler.place([1, 2, 3, 7]) == Placement(1, 0, 0)
     scheduler.admit(make_row(1, [1, 2, 3, 7], 0))
     assert not scheduler.has_room
-    assert scheduler.borrow() is None
-    scheduler.give_back(0)
+    assert scheduler.reserve() is None
+    scheduler.release(0)
     assert scheduler.place([8, 9]).slot == 0

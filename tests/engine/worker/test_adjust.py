@@ -77,7 +77,7 @@ def test_what_cannot_be_is_refused_in_a_sentence() -> None:
     with tiny_engine() as engine:
         with pytest.raises(EngineError, match="gamma is 99: it must be from 0"):
             engine.adjust("r", "ngram", 99)
-        with pytest.raises(EngineError, match="drafter 'model' is not there"):
+        with pytest.raises(EngineError, match="drafter 'model' is not available"):
             engine.adjust("r", "model", 4)
         engine.adjust("nobody", "ngram", 4)
         assert list(engine.stream(ask("a", max_tokens=3)))[-1].reason is FinishReason.LENGTH  # type: ignore[union-attr]

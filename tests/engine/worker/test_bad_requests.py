@@ -30,7 +30,7 @@ def engine() -> Iterator[Engine]:
     ("request_", "words"),
     [
         (Request("r", prompt_ids=(97,) * 256), "256 tokens"),
-        (ask("hi", drafter="oracle"), "drafter 'oracle' is not there"),
+        (ask("hi", drafter="oracle"), "drafter 'oracle' is not available"),
         (Request("r", prompt=""), "the prompt is empty"),
     ],
     ids=["too long", "drafter", "empty"],

@@ -155,7 +155,7 @@ def test_what_it_cannot_have_is_refused_by_name(engine: Engine) -> None:
         (Request("r", (Message("user", "hello"),)), "tiny-t5 reads one text and holds no conversation"),
         (Request("r", prompt="q" * CONTEXT), f"the prompt has {CONTEXT + 1} tokens and the encoder reads {CONTEXT} at"),
         (Request("r", prompt="x", reply_ids=(9,) * CONTEXT), f"and the context holds {CONTEXT}"),
-        (Request("r", prompt="x", drafter="head"), "drafter 'head' is not there"),
+        (Request("r", prompt="x", drafter="head"), "drafter 'head' is not available"),
     )
     for request, sentence in refused:
         (end,) = engine.stream(request)

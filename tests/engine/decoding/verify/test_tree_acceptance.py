@@ -16,9 +16,8 @@ from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.sampling import DrawRequest, SampledRow, draw, judge
 from specchat.engine.request import Sampling
 from specchat.engine.sampling.sampler import draw as draw_token
-from specchat.engine.sampling.sampler import one_hot, standardise
+from specchat.engine.sampling.sampler import draw_different, one_hot, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
-from specchat.engine.sampling.without_replacement import draw_different
 from tests.engine.chi_square import z_score
 
 CPU = torch.device("cpu")

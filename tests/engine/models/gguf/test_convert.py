@@ -16,9 +16,8 @@ import torch
 from specchat.engine.device import device
 from specchat.engine.errors import EngineError
 from specchat.engine.models.gguf import convert
-from specchat.engine.models.gguf.convert import convert_gguf
+from specchat.engine.models.gguf.convert import convert_gguf, llama3_factors
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.gguf.rope import llama3_factors
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.progress import ignore_progress
 from tests.tiny_model import write_tiny_gguf

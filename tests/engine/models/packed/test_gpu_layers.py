@@ -11,9 +11,8 @@ import torch
 
 from specchat.engine import EngineConfig
 from specchat.engine.kernels.library import missing
-from specchat.engine.kernels.packed_matrix import Format
+from specchat.engine.kernels.packed_matrix import Format, MatrixArrays
 from specchat.engine.models.load import LoadedModel, load_model
-from specchat.engine.models.matrix_arrays import MatrixArrays
 from specchat.engine.models.packed import network
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, fits
 from specchat.engine.progress import ignore_progress

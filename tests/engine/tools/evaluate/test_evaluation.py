@@ -109,7 +109,7 @@ def test_texts_are_cut_and_counted_as_asked(pair: Pair) -> None:
 
 
 def test_bad_input_is_one_sentence(pair: Pair, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="drafter 'magic' is not there: choose one of model, model-tree, "):
+    with pytest.raises(EngineError, match="drafter 'magic' is not available: choose one of model, model-tree, "):
         pair.evaluate(drafters=("magic",))
     with pytest.raises(EngineError, match="gamma is 0: it must be at least 1"):
         pair.evaluate(gammas=(0,))

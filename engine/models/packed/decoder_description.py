@@ -1,7 +1,7 @@
-"""A decoder of the common kind as data: sizes, constants, windows and rotary frequencies, made from its configuration.
+"""Description of a decoder without its weights: sizes, constants, windows, rotary frequencies, and names of weights.
 
-Made once, when a model is packed, with transformers' own configuration and rotary embedding, so that defaults and
-every kind of rotary scaling are those of the modelling code; loading it needs neither.
+It is computed once, when a model is packed, from transformers' configuration and rotary embedding, so that defaults and
+rotary scaling are those of the modelling code. Loading a packed model does not import transformers.
 """
 
 from __future__ import annotations
@@ -14,17 +14,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.decoder_weights import check_sizes
+from specchat.engine.kernels.decoder_weights import DecoderShape, check_sizes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3")
-"""Model types of transformers whose layers the kernels' decoder computes."""
+"""Model types of transformers that the kernels' decoder supports."""
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _PER_HEAD_NORMS = ("qwen3", "gemma3_text")
 _GEMMA = ("gemma2", "gemma3_text")
 Floats = NDArray[np.float32]
+
+EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+"""Names of weights in a packed model: those of transformers' state dicts, with fused matrices split."""
+MATRICES = {
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "output": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+"""Matrices of a layer: field of `engine.kernels.decoder_weights.LayerWeights` to name."""
+NORMS = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+    "self_attn.q_norm",
+    "self_attn.k_norm",
+)
+"""Norms of a layer; each family has some of them."""
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+"""Fused matrices of some families, and the matrices that their rows consist of, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +57,16 @@ class Rotary:
 
     frequencies: tuple[float, ...]
     scaling: float
-    """Factor on cosines and sines."""
+    """Factor for cosines and sines."""
     long_frequencies: tuple[float, ...] = ()
-    """Of longrope: those of contexts beyond `original_context`."""
+    """longrope: frequencies for contexts beyond `original_context`."""
     original_context: int = 0
 
     def table(self, context: int, positions: int) -> tuple[Floats, Floats]:
         """Cosines and sines [positions, pairs], float32, for texts of up to `context` tokens.
 
-        longrope has two sets of frequencies, and the modelling code takes the one for the longest text of a batch; here
-        a context has one, so that cached keys stay valid: the long set where it is longer than the original context.
+        longrope has two sets of frequencies. The modelling code chooses by the longest text of a batch; here the
+        context decides, so that cached keys stay valid.
         """
         import torch
 
@@ -53,38 +77,37 @@ class Rotary:
 
 @dataclass(frozen=True, slots=True)
 class DecoderDescription:
-    """Everything but the weights."""
+    """A decoder without its weights."""
 
-    shape: dict[str, Any]
-    """Arguments of `engine.kernels.decoder_weights.DecoderShape`."""
+    shape: DecoderShape
     windows: tuple[int, ...]
-    """Per layer, how many positions a token sees, itself included; 0 for all."""
+    """Per layer, number of positions that a token sees, itself included; 0 for all."""
     ropes: tuple[int, ...]
-    """Per layer, which of `rotaries`."""
+    """Per layer, index into `rotaries`."""
     rotaries: tuple[Rotary, ...]
     tied: bool
-    """Whether the output layer is the embedding."""
+    """Whether the output layer shares the embedding's weights."""
     norm_offset: float = 0.0
-    """What is added to a norm's stored weights: 1 where the modelling code multiplies by 1 + w."""
+    """Added to the weights of norms: 1 if the modelling code multiplies by 1 + w."""
     out_norms: bool = False
-    """Whether what attention and MLP put out is normed before it is added."""
+    """Whether the outputs of attention and MLP are normalised before the residual addition."""
     head_norms: bool = False
-    """Whether queries and keys are normed per head."""
+    """Whether queries and keys are normalised per head."""
 
     @property
     def layers(self) -> int:
-        """How many."""
+        """Number of layers."""
         return len(self.windows)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Plain values for JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> DecoderDescription:
-        """From what `to_json` gave."""
-        rotaries = tuple(Rotary(**_with_tuples(each)) for each in values["rotaries"])
-        return cls(**_with_tuples(values) | {"rotaries": rotaries})
+        """Inverse of `to_json`."""
+        rotaries = tuple(Rotary(**_with_tuples(rotary)) for rotary in values["rotaries"])
+        return cls(**_with_tuples(values) | {"shape": DecoderShape(**values["shape"]), "rotaries": rotaries})
 
 
 def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
@@ -92,21 +115,21 @@ def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class OtherFamilyError(EngineError):
-    """A model that the decoder does not compute."""
+    """The kernels' decoder does not support this model."""
 
 
 def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
-    """The description of a model.
+    """Describe a model.
 
     Raises:
-        OtherFamilyError: it is of another family, or has a part that the decoder does not compute.
+        OtherFamilyError: the decoder does not support its family, or a setting of it.
     """
     kind = config.model_type
     if kind not in FAMILIES:
         raise OtherFamilyError(f"models of type {kind} do not run on the quantised kernels: {', '.join(FAMILIES)} do")
     activation = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", "silu")
     if activation not in _ACTIVATIONS:
-        raise OtherFamilyError(f"the quantised kernels do not compute {activation}, which this {kind} model asks for")
+        raise OtherFamilyError(f"the quantised kernels do not compute {activation}, which this {kind} model uses")
     if getattr(config, "mlp_bias", False) or getattr(config, "use_bidirectional_attention", False):
         raise OtherFamilyError(f"the quantised kernels do not compute what is special about this {kind} model")
     types, rotaries = _rotaries(config)
@@ -117,20 +140,20 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     check_sizes(config.hidden_size, size, config.intermediate_size)
     gemma = kind in _GEMMA
     return DecoderDescription(
-        shape={
-            "hidden": config.hidden_size,
-            "heads": config.num_attention_heads,
-            "key_heads": config.num_key_value_heads or config.num_attention_heads,
-            "head_size": size,
-            "intermediate": config.intermediate_size,
-            "vocabulary": config.vocab_size,
-            "epsilon": config.rms_norm_eps,
-            "activation": _ACTIVATIONS[activation],
-            "attention_scale": (config.query_pre_attn_scalar if gemma else size) ** -0.5,
-            "attention_cap": getattr(config, "attn_logit_softcapping", None) or 0.0,
-            "logit_cap": getattr(config, "final_logit_softcapping", None) or 0.0,
-            "embedding_scale": config.hidden_size**0.5 if gemma else 1.0,
-        },
+        shape=DecoderShape(
+            hidden=config.hidden_size,
+            heads=config.num_attention_heads,
+            key_heads=config.num_key_value_heads or config.num_attention_heads,
+            head_size=size,
+            intermediate=config.intermediate_size,
+            vocabulary=config.vocab_size,
+            epsilon=config.rms_norm_eps,
+            activation=_ACTIVATIONS[activation],
+            attention_scale=(config.query_pre_attn_scalar if gemma else size) ** -0.5,
+            attention_cap=getattr(config, "attn_logit_softcapping", None) or 0.0,
+            logit_cap=getattr(config, "final_logit_softcapping", None) or 0.0,
+            embedding_scale=config.hidden_size**0.5 if gemma else 1.0,
+        ),
         windows=tuple(window if not layer_types or layer_types[i] == "sliding_attention" else 0 for i in range(count)),
         ropes=tuple(types.index(layer_types[i]) if len(types) > 1 else 0 for i in range(count)),
         rotaries=rotaries,
@@ -142,7 +165,7 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
 
 
 def _rotaries(config: PreTrainedConfig) -> tuple[Sequence[str], tuple[Rotary, ...]]:
-    """The rotary embeddings of the modelling code, with the layer types they are for (one: for all layers)."""
+    """The rotary embeddings of the modelling code, and the layer type of each; a single one is for all layers."""
     import torch
     from transformers import AutoModelForCausalLM
 
