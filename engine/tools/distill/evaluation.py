@@ -11,9 +11,8 @@ from specchat.engine.progress import Progress
 from specchat.engine.request import DEFAULT_GAMMA, Sampling
 from specchat.engine.round import Round
 from specchat.engine.stats.metrics import Metrics
-from specchat.engine.tools.bench.plan import Variant
-from specchat.engine.tools.bench.prompts import Prompt
-from specchat.engine.tools.bench.runner import run_pass
+from specchat.engine.tools.prompts import Prompt
+from specchat.engine.tools.runner import Variant, run_pass
 from specchat.engine.worker.assembly import Assembly
 
 GAMMA = DEFAULT_GAMMA

@@ -13,13 +13,13 @@ from specchat.engine.errors import EngineError
 from specchat.engine.models.disk import require_space
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import Progress
-from specchat.engine.tools.bench.prompts import Prompt
 from specchat.engine.tools.distill.corpus import Conversation, Corpus
 from specchat.engine.tools.distill.options import DistillOptions
 from specchat.engine.tools.distill.prompts import read_prompts
 from specchat.engine.tools.distill.rollout import Rollout
 from specchat.engine.tools.distill.standing import Standing
 from specchat.engine.tools.distill.turns import Turns
+from specchat.engine.tools.prompts import Prompt
 from specchat.engine.worker.obtain import Model, make_runner
 
 _TEXT_SHARE = 0.4

@@ -17,7 +17,6 @@ from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.resolve import is_gguf, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
-from specchat.engine.tools.bench.prompts import load_prompts
 from specchat.engine.tools.distill.beginning import Beginning, find_beginning, keep, kept
 from specchat.engine.tools.distill.corpus import Corpus
 from specchat.engine.tools.distill.distilled import Distilled
@@ -27,6 +26,7 @@ from specchat.engine.tools.distill.recipe import Recipe, Trainee
 from specchat.engine.tools.distill.standing import WORK, Standing
 from specchat.engine.tools.distill.text import draft_vocabulary, unseen, write_text
 from specchat.engine.tools.distill.trainer import AGAIN, Trainer
+from specchat.engine.tools.prompts import load_prompts
 from specchat.engine.worker.obtain import Model, obtain_model
 
 CHECKPOINT = "training.pt"

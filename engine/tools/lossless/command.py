@@ -25,9 +25,7 @@ from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress, ignore_progress
 from specchat.engine.request import Request, Sampling, parse_gamma
 from specchat.engine.sequence.prompt import encode
-from specchat.engine.tools.bench.plan import NONE, Plan, Variant
-from specchat.engine.tools.bench.prompts import SETS, Prompt, load_prompts
-from specchat.engine.tools.bench.runner import reply, request, run_pass, run_requests
+from specchat.engine.tools.bench.suite import Plan
 from specchat.engine.tools.lossless.greedy import BY_CODES, EXACT, TOLERANCES, GreedyCheck, check_greedy
 from specchat.engine.tools.lossless.quantization import Fidelity, QuantizedReference, measure_fidelity
 from specchat.engine.tools.lossless.reference import Reference, Scorer
@@ -40,6 +38,10 @@ from specchat.engine.tools.lossless.sampled import (
     check_sampled,
     choose_context,
 )
+from specchat.engine.tools.prompts import SETS, Prompt, load_prompts
+from specchat.engine.tools.runner import NONE, Variant, choose_variants, run_pass, run_requests
+from specchat.engine.tools.runner import make_request as request
+from specchat.engine.tools.runner import reply_tokens as reply
 from specchat.engine.worker.assembly import Assembly, assemble
 from specchat.engine.worker.obtain import obtain_model
 
@@ -174,7 +176,7 @@ def _gather(options: LosslessOptions, config: EngineConfig, say: Say) -> _Eviden
         ready = engine.wait_ready()
         require_decoder_only(made[0].model, "specchat verify checks")
         tokenizer = made[0].model.tokenizer
-        variants = plan.variants(options.drafters, ready)
+        variants = choose_variants(options.drafters, plan.gammas, ready)
         if variants == [NONE]:
             raise EngineError("nothing drafts here, so there is nothing to verify: name a drafter and a gamma above 0")
         prompts = [
