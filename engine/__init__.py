@@ -5,8 +5,8 @@
 Importing this package loads neither torch nor transformers; the engine's thread does.
 """
 
-from specchat.engine.backends.preload import preload_torch
 from specchat.engine.config import DEVICES, DTYPES, EngineConfig, models_folder
+from specchat.engine.device.preload import preload_torch
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError, unknown_drafter

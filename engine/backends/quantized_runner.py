@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.device import require_memory
-from specchat.engine.backends.kv_cache import KVCache
-from specchat.engine.backends.tree import Tree, chain
-from specchat.engine.backends.tree_mask import TreeMask
-from specchat.engine.backends.tree_part import TreePlace
+from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.decoding.tree import Tree, chain
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.device.device import require_memory
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.decoder_weights import DecoderShape

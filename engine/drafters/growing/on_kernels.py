@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.tree import BRANCHES, tree_from
 from specchat.engine.decoding.proposal import Draft, Support
+from specchat.engine.decoding.tree import BRANCHES, tree_from
 from specchat.engine.drafters.growing.grow import Asked
 from specchat.engine.drafters.growing.growth import EDGES, GRADES, HOPE, LEAST
 from specchat.engine.kernels.tree_growth import GrownTree, GrowthRules, TreeRequest

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.backends.tree import BRANCHES, Tree
+from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.drafters.growing.scores import Place, Scores
 from specchat.engine.drafters.head.layer import WINDOW
 from specchat.engine.drafters.head.network import DraftHead

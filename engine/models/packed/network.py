@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from specchat.engine.backends.memory import trim_heap
+from specchat.engine.device.memory import trim_heap
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import PackedMatrix, pack
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.kv_cache import KVCache
-from specchat.engine.backends.tree import Tree, chain, tree_of
+from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.proposal import Proposal, Support
+from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.decoding.verify.chains import VerifiedChains
 from specchat.engine.decoding.verify.on_host import judge_sampled
 from specchat.engine.decoding.verify.outcome import Outcome, to_host

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.tree import BRANCHES, Tree, chain, tree_of
-from specchat.engine.backends.tree_mask import TreeMask
 from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.tree import BRANCHES, Tree, chain, tree_of
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.verify.chain_acceptance import accept
 from specchat.engine.decoding.verify.tree_acceptance import TreeVerdict, accept_tree, accept_tree_greedy
 from specchat.engine.kernels.library import missing

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from specchat.engine import Engine, EngineConfig, Request, Round, Sampling
-from specchat.engine.backends.tree import Tree
-from specchat.engine.backends.tree_mask import TreeMask
 from specchat.engine.decoding.gamma.budget import Budget, repeatable
 from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.tree import Tree
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.verify.tree_acceptance import accept_tree
 from specchat.engine.drafters.growing.drawer import Drawer
 from specchat.engine.drafters.growing.growth import Growth, Node, nominal_rate

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from specchat.engine.backends.tree import chain, tree_of
+from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.drafters.growing.scores import Place, Scores
 from specchat.engine.drafters.head.layer import HeadLayer
 from specchat.engine.drafters.head.memory import HeadMemory
