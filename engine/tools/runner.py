@@ -83,8 +83,15 @@ def choose_variants(drafters: Sequence[str], gammas: Sequence[int | None], ready
 
 
 @contextmanager
-def running(config: EngineConfig, assemble: Assemble | None = None) -> Iterator[tuple[Engine, Ready]]:
+def running(
+    config: EngineConfig, assemble: Assemble | None = None, *, close_s: float | None = 5.0
+) -> Iterator[tuple[Engine, Ready]]:
     """An engine that has loaded its models; closed at the end.
+
+    Args:
+        config: models, device and capacity.
+        assemble: loads the models; None for the engine's own.
+        close_s: seconds to wait for the engine's thread at the end; None for as long as it takes.
 
     Raises:
         EngineError: a model cannot be fetched or loaded.
@@ -94,7 +101,7 @@ def running(config: EngineConfig, assemble: Assemble | None = None) -> Iterator[
     try:
         yield engine, engine.wait_ready()
     finally:
-        engine.close()
+        engine.close(close_s)
 
 
 def run_requests(engine: Submits, requests: Sequence[Request], batch: int) -> list[list[Event]]:
