@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.interface.running import PROGRAM, load_of_machine
 from specchat.engine import Engine, EngineConfig, Message, Request, Round
-from specchat.engine.tools.bench.prompts import load_prompts
+from specchat.engine.tools.prompts import load_prompts
 
 SETS = ("code", "copy", "structured")
 """Prompt sets that share no kind with the conversations that `distill` trains on."""

@@ -1,0 +1,1 @@
+"""Tools that drive the engine: benchmark, comparison, lossless checks, evaluation on text, distillation of drafts."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specchat.engine.tools.evaluate import Alignment
 from specchat.engine.tools.evaluate.figures import Figures
-from specchat.engine.tools.evaluate.place import Place
+from specchat.engine.tools.evaluate.rounds import Place
 
 FILE = Path(__file__).parent / "alignment.json"
 

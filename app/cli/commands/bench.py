@@ -62,7 +62,7 @@ def bench(
     limit: Limit = None,
     max_tokens: MaxTokens = None,
     passes: Annotated[
-        int | None, typer.Option("--passes", metavar="N", help="Times are medians over so many passes.")
+        int | None, typer.Option("--passes", metavar="N", help="Times are medians over this number of passes.")
     ] = None,
     peer: Annotated[
         list[str] | None, typer.Option("--peer", metavar="loop|transformers|llama.cpp", help="May be repeated.")
@@ -72,8 +72,8 @@ def bench(
         typer.Option(
             "--llama-cpp",
             metavar="FOLDER",
-            help="Where llama.cpp's libraries are (or SPECCHAT_LLAMA_CPP): `npm install --prefix FOLDER "
-            "@node-llama-cpp/linux-x64` puts them there.",
+            help="For --peer llama.cpp: where `pip install --target FOLDER xllamacpp` put it (or SPECCHAT_LLAMA_CPP); "
+            "this environment by default.",
         ),
     ] = None,
     threads: Annotated[

@@ -14,7 +14,7 @@ from specchat.engine.request import AUTO, Request, gamma_text, parse_gamma
 from specchat.engine.tools.beams.beams import BeamModels
 from specchat.engine.tools.beams.check import check_request, drafter_of
 from specchat.engine.tools.beams.found import FoundBeams
-from specchat.engine.tools.bench.prompts import SETS, Prompt, PromptSet, load_prompts
+from specchat.engine.tools.prompts import SETS, Prompt, PromptSet, load_prompts
 
 
 @dataclass(frozen=True, slots=True)

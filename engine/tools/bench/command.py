@@ -13,7 +13,6 @@ import torch
 from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import pick_device
 from specchat.engine.device.memory import held_memory
-from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Notice, Ready
 from specchat.engine.kernels.library import library
@@ -22,27 +21,22 @@ from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.progress import Progress
 from specchat.engine.request import AUTO, parse_gamma
-from specchat.engine.tools.bench.crossover import Crossover, find_crossover
-from specchat.engine.tools.bench.pace import Peer
-from specchat.engine.tools.bench.peers import PEERS, PeerMaker, Peers
-from specchat.engine.tools.bench.plan import BASELINE, NONE, Plan, Variant
-from specchat.engine.tools.bench.prompts import SETS, PromptSet, encoded, load_prompts
-from specchat.engine.tools.bench.reading import ReadingCell, measure_reading
+from specchat.engine.tools.bench.peers import PEERS, Peer, PeerMaker, Peers
 from specchat.engine.tools.bench.report import BenchReport, Setting
 from specchat.engine.tools.bench.roofline import Traffic, copy_bandwidth
-from specchat.engine.tools.bench.suite import Results, Say, Suite
+from specchat.engine.tools.bench.suite import Plan, ReadingCell, Results, Suite, find_crossover, measure_reading
 from specchat.engine.tools.bench.synthetic import synthetic, synthetic_prompts
+from specchat.engine.tools.prompts import SETS, PromptSet, load_prompts
+from specchat.engine.tools.runner import BASELINE, NONE, Say, Variant, choose_variants, running
 from specchat.engine.worker.assembly import Assemble, Assembly, assemble
 
+ALL = "all"
+"""Every drafter."""
 DEFAULT_SHAPES = "llama-3.2-3b/llama-3.2-1b"
 LARGEST_BATCH = 32
 """Largest batch size that `--crossover` tries, unless a larger one is given."""
 _PROMPT_ROOM = 1024
 """Context in tokens besides the reply; longer than every shipped prompt."""
-
-
-ALL = "all"
-"""Stands for every drafter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +54,7 @@ class BenchOptions:
     target: str | None = None
     draft: str | None = None
     drafters: tuple[str, ...] = (AUTO,)
-    """Names of drafters; auto is the one that a chat uses, all is each of them."""
+    """Names of drafters; auto is the default of a chat, all is each of them."""
     gammas: tuple[str, ...] = (AUTO,)
     batches: tuple[int, ...] = (1,)
     temperatures: tuple[float, ...] = (0.0,)
@@ -74,30 +68,31 @@ class BenchOptions:
     device: str = "auto"
     peers: tuple[str, ...] = ()
     llama_cpp: Path | None = None
-    """Folder of llama.cpp's libraries, for the peer of that name."""
+    """Folder that xllamacpp was installed into, for the peer llama.cpp; None for this environment."""
     threads: int | None = None
     """CPU threads of the engine and of its peers; None for torch's own number."""
     prompt_tokens: int | None = None
-    """Length of a prompt whose reading is measured too; None for none."""
+    """Length of a prompt whose reading speed is measured too; None to skip it."""
     crossover: bool = False
     synthetic: float | None = None
     """α of a synthetic pair; None for real models."""
     shape: str | None = None
     slots: int | None = None
-    """Requests that the KV cache has room for; None for the largest batch."""
+    """Slots of the KV cache; None for the largest batch."""
     context: int | None = None
-    """Tokens of a slot; None for as many as prompts and replies need."""
+    """Tokens per slot; None for as many as prompts and replies need."""
 
     def __post_init__(self) -> None:
         for peer in self.peers:
             if peer not in PEERS:
                 raise EngineError(f"peer {peer!r} is not known: choose from {', '.join(PEERS)}")
-        if self.limit < 1:
-            raise EngineError(f"limit is {self.limit}: it must be at least 1")
-        if self.threads is not None and self.threads < 1:
-            raise EngineError(f"threads is {self.threads}: it must be at least 1")
-        if self.prompt_tokens is not None and self.prompt_tokens < 2:
-            raise EngineError(f"prompt-tokens is {self.prompt_tokens}: it must be at least 2")
+        for name, value, least in (
+            ("limit", self.limit, 1),
+            ("threads", self.threads, 1),
+            ("prompt-tokens", self.prompt_tokens, 2),
+        ):
+            if value is not None and value < least:
+                raise EngineError(f"{name} is {value}: it must be at least {least}")
         if self.slots is not None and self.slots < max(self.batches):
             raise EngineError(f"slots is {self.slots}: a batch of {max(self.batches)} needs as many")
         if self.synthetic is None and self.shape:
@@ -122,7 +117,7 @@ class BenchOptions:
         sets = load_prompts(self.prompts) if self.synthetic is None else [synthetic_prompts(self._shapes)]
         return [each.first(self.limit) for each in sets]
 
-    def how_to_assemble(self) -> Assemble:
+    def assembler(self) -> Assemble:
         """The function that loads the engine's models: real or synthetic."""
         return assemble if self.synthetic is None else synthetic(self.synthetic, self._shapes)
 
@@ -171,67 +166,63 @@ def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say)
         slots=options.slots or largest,
         context=options.context or max(_PROMPT_ROOM, options.prompt_tokens or 0) + plan.max_tokens,
     )
-    made: list[Assembly] = []
-    how = options.how_to_assemble()
-    before: list[int | None] = []
-
-    def keep(config: EngineConfig, progress: Progress) -> Assembly:
-        from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401 so that imports do not count as held
-
-        before.append(held_memory(pick_device(config.device)))
-        made.append(how(config, progress))
-        return made[0]
-
-    engine = Engine(config, keep)
+    loader = _Loader(options.assembler())
     say("loading")
-    engine.start()
-    try:
-        ready = engine.wait_ready()
-        variants = plan.variants(() if ALL in options.drafters else options.drafters, ready)
+    with running(config, loader) as (engine, ready):
+        variants = choose_variants(() if ALL in options.drafters else options.drafters, plan.gammas, ready)
         if not ready.conversations:
-            sets = [each.as_texts(made[0].model.tokenizer) for each in sets]
-        beside = _peers(options, config, made[0], variants)
+            sets = [each.as_texts(loader.made.model.tokenizer) for each in sets]
+        peers = _peers(options, config, loader.made, variants)
         say("measuring the copy bandwidth")
-        bandwidth = copy_bandwidth(made[0].target.device)
-        suite = Suite(engine, plan, Traffic.of(made[0]), bandwidth, say)
-        results, crossovers = _measure(options, suite, variants, sets, beside.peers, largest)
-        readings = _readings(options, suite, variants, sets, beside.peers, made[0])
-        after = held_memory(made[0].target.device)
+        bandwidth = copy_bandwidth(loader.made.target.device)
+        suite = Suite(engine, plan, Traffic.of(loader.made), bandwidth, say)
+        results, crossovers = Results((), ()), []
+        if not options.crossover:
+            results = suite.run(variants, sets, peers.peers)
+        elif variants == [NONE]:
+            raise EngineError("--crossover compares a drafter with none: name one with --drafter")
+        else:
+            crossovers = find_crossover(suite, variants, sets, largest)
+        readings = _readings(options, suite, variants, sets, peers.peers, loader.made)
+        held = None if peers.peers else loader.held_bytes()
         notices = [notice.text for notice in engine.outbox.drain() if isinstance(notice, Notice)]
-    finally:
-        engine.close()
     return BenchReport(
         command=options.command,
-        versions=_versions() | beside.versions,
-        setting=_setting(
-            options,
-            ready,
-            bandwidth,
-            None if beside.peers else _between(before[0], after),
-            _instruction_sets(made[0]) | beside.instruction_sets,
-        ),
+        versions=_versions() | peers.versions,
+        setting=_setting(options, ready, bandwidth, held, _instruction_sets(loader.made) | peers.instruction_sets),
         plan=plan,
         cells=results.cells,
         peers=results.peers,
         readings=readings,
         crossovers=tuple(crossovers),
-        notes=tuple(dict.fromkeys([*beside.notes, *notices])),
+        notes=tuple(dict.fromkeys([*peers.notes, *notices])),
     )
 
 
-def _measure(
-    options: BenchOptions,
-    suite: Suite,
-    variants: Sequence[Variant],
-    sets: Sequence[PromptSet],
-    peers: Sequence[Peer],
-    largest: int,
-) -> tuple[Results, list[Crossover]]:
-    if not options.crossover:
-        return suite.run(variants, sets, peers), []
-    if variants == [NONE]:
-        raise EngineError("--crossover compares a drafter with none: name one with --drafter")
-    return Results((), ()), find_crossover(suite, variants, sets, largest)
+class _Loader:
+    """Loads the models for the engine, and keeps them and the memory held before.
+
+    Args:
+        assemble: loads the models.
+    """
+
+    made: Assembly
+
+    def __init__(self, assemble: Assemble) -> None:
+        self._assemble = assemble
+        self._before: int | None = None
+
+    def __call__(self, config: EngineConfig, progress: Progress) -> Assembly:
+        from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401 so that imports do not count as held
+
+        self._before = held_memory(pick_device(config.device))
+        self.made = self._assemble(config, progress)
+        return self.made
+
+    def held_bytes(self) -> int | None:
+        """Bytes of the device's memory held since loading began; None if unknown."""
+        after = held_memory(self.made.target.device)
+        return None if self._before is None or after is None else after - self._before
 
 
 def _readings(
@@ -244,10 +235,8 @@ def _readings(
 ) -> tuple[ReadingCell, ...]:
     if options.prompt_tokens is None:
         return ()
-    known = [token for each in sets for prompt in each.prompts for token in encoded(prompt, made.model.tokenizer)]
-    return measure_reading(
-        suite.engine, suite.plan, variants, peers, options.prompt_tokens, sorted(set(known)), suite.say
-    )
+    known = {token for each in sets for prompt in each.prompts for token in prompt.encode(made.model.tokenizer)}
+    return measure_reading(suite, variants, peers, options.prompt_tokens, sorted(known))
 
 
 def _peers(options: BenchOptions, config: EngineConfig, made: Assembly, variants: Sequence[Variant]) -> Peers:
@@ -265,12 +254,8 @@ def _peers(options: BenchOptions, config: EngineConfig, made: Assembly, variants
     return PeerMaker(config, made, gammas, options.batches, options.llama_cpp).load(options.peers)
 
 
-def _between(before: int | None, after: int | None) -> int | None:
-    return None if before is None or after is None else after - before
-
-
 def _instruction_sets(made: Assembly) -> dict[str, str]:
-    """What the target's matrix products are computed with on the CPU."""
+    """Instruction sets of the target's matrix products on the CPU."""
     if made.model.device.type != "cpu":
         return {}
     packed = isinstance(made.model, PackedModel)

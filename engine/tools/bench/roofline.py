@@ -16,7 +16,6 @@ from specchat.engine.device.memory import available_memory
 from specchat.engine.device.stopwatch import Stopwatch
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.network import held
-from specchat.engine.tools.bench.tally import Tally
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.obtain import Model
 
@@ -30,7 +29,7 @@ class Traffic:
     """Bytes that passes have to read; computed, not measured."""
 
     weights: int
-    """Bytes of weights read by one target pass; 0 where that says too little."""
+    """Bytes of weights read by one target pass; 0 if unknown (encoder-decoder models)."""
     cache: int
     """Bytes of the target's KV cache per token."""
     draft_weights: int
@@ -49,16 +48,6 @@ class Traffic:
             draft_weights=_draft_weights(assembly),
             draft_cache=(assembly.cache_bytes - cache.bytes - others) // room,
         )
-
-    def per_token(self, counted: Tally, drafter: str) -> float | None:
-        """Bytes read per token emitted; None if none was, where steps do not tell what draft models read, or of an
-        encoder-decoder, whose sources nobody counts here."""
-        if not counted.tokens or drafter in ("hierarchical", "merged") or not self.weights:
-            return None
-        read = counted.rounds * self.weights + counted.positions * self.cache
-        if drafter in ("model", "model-tree", "head", "combined"):
-            read += counted.steps * self.draft_weights + counted.draft_positions * self.draft_cache
-        return read / counted.tokens
 
 
 def _draft_weights(assembly: Assembly) -> int:

@@ -1,24 +1,65 @@
-"""Runs the cells of a benchmark: variants alternate within each pass, so that a slow minute affects them all."""
+"""Measurements of a benchmark: decoding speed, the crossover batch size, and how fast a prompt is read.
+
+Variants and peers alternate within each pass, so that a slow minute of the machine affects all of them.
+"""
 
 from __future__ import annotations
 
+import random
+import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from specchat.engine.engine import Engine
-from specchat.engine.request import Sampling
-from specchat.engine.tools.bench.cell import Cell, Place, make_cell
-from specchat.engine.tools.bench.pace import Pace, Peer, PeerCell, make_peer_cell
-from specchat.engine.tools.bench.plan import NONE, Plan, Variant
-from specchat.engine.tools.bench.prompts import Prompt, PromptSet
+from specchat.engine.errors import EngineError
+from specchat.engine.events import Admitted, Event, Prefilled
+from specchat.engine.request import Sampling, check_gamma
+from specchat.engine.tools.bench.figures import (
+    Cell,
+    Pace,
+    PeerCell,
+    Place,
+    Tally,
+    make_cell,
+    make_peer_cell,
+    tally,
+)
+from specchat.engine.tools.bench.peers import Peer
 from specchat.engine.tools.bench.roofline import Traffic
-from specchat.engine.tools.bench.runner import measure
-from specchat.engine.tools.bench.tally import Tally
+from specchat.engine.tools.prompts import Prompt, PromptSet
+from specchat.engine.tools.runner import BASELINE, NONE, Say, Variant, rotated, run_pass
 
-Say = Callable[[str], None]
-"""Called with one-line progress messages."""
 _WARM_UP_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cells to measure, and the length of each measurement.
+
+    Raises:
+        EngineError: a value is out of range.
+    """
+
+    gammas: tuple[int | None, ...] = (4,)
+    batches: tuple[int, ...] = (1,)
+    temperatures: tuple[float, ...] = (0.0,)
+    max_tokens: int = 96
+    """Most tokens per reply."""
+    passes: int = 3
+    """Times each variant runs all prompts; times are medians over the passes."""
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for gamma in self.gammas:
+            check_gamma(gamma)
+        for name, values in (("batch", self.batches), ("passes", (self.passes,))):
+            if min(values) < 1:
+                raise EngineError(f"{name} is {min(values)}: it must be at least 1")
+        for temperature in self.temperatures:
+            Sampling(temperature=temperature)  # raises EngineError if out of range
+        if self.max_tokens < 2:
+            raise EngineError(f"max-tokens is {self.max_tokens}: a timed reply needs at least 2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,42 +98,38 @@ class Suite:
                     place = Place(prompt_set.name, batch, temperature)
                     able = [peer for peer in peers if peer.refusal(batch) is None]
                     ours, theirs = self._passes(place, prompt_set.waves(batch), variants, able)
-                    cells += [self._cell(place, variant, ours) for variant in variants]
-                    made = [make_peer_cell(place, peer, theirs[peer], ours) for peer in able]
+                    cells += [
+                        make_cell(place, variant, ours[variant], ours[NONE], self.traffic, self.bandwidth)
+                        for variant in variants
+                    ]
+                    made = (make_peer_cell(place, peer.name, peer.gamma, theirs[peer], ours) for peer in able)
                     peer_cells += [cell for cell in made if cell is not None]
         return Results(tuple(cells), tuple(peer_cells))
-
-    def _cell(self, place: Place, variant: Variant, ours: dict[Variant, list[Tally]]) -> Cell:
-        return make_cell(place, variant, ours[variant], ours[NONE], self.traffic, self.bandwidth)
 
     def _passes(
         self, place: Place, prompts: Sequence[Prompt], variants: Sequence[Variant], peers: Sequence[Peer]
     ) -> tuple[dict[Variant, list[Tally]], dict[Peer, list[Pace]]]:
-        batch, temperature = place.batch, place.temperature
         ours: dict[Variant, list[Tally]] = defaultdict(list)
         theirs: dict[Peer, list[Pace]] = defaultdict(list)
-        self.say(f"{place.prompts}, batch {batch}, temperature {temperature:g}: warming up")
-        first, brief = self._warm_up(prompts, batch)
+        self.say(f"{place}: warming up")
+        first, brief = self._warm_up(prompts, place.batch)
         for variant in variants:
-            measure(self.engine, variant, first, batch, self._sampling(variant, temperature), brief)
+            self._measure(variant, first, place, brief)
         for peer in peers:
-            peer.run(first, batch, temperature, brief)
+            peer.run(first, place.batch, place.temperature, brief)
         for number in range(self.plan.passes):
-            self.say(f"{place.prompts}, batch {batch}, temperature {temperature:g}: {number + 1}/{self.plan.passes}")
-            start = number % len(variants)
-            for variant in (*variants[start:], *variants[:start]):
-                sampling = self._sampling(variant, temperature)
-                ours[variant].append(
-                    measure(self.engine, variant, prompts, batch, sampling, self.plan.max_tokens),
-                )
+            self.say(f"{place}: {number + 1}/{self.plan.passes}")
+            for variant in rotated(variants, number):
+                ours[variant].append(self._measure(variant, prompts, place, self.plan.max_tokens))
             for peer in peers:
-                theirs[peer].append(peer.run(prompts, batch, temperature, self.plan.max_tokens))
+                theirs[peer].append(peer.run(prompts, place.batch, place.temperature, self.plan.max_tokens))
         return ours, theirs
 
-    def _sampling(self, variant: Variant, temperature: float) -> Sampling:
-        """Seeded, so that a run repeats; where γ is to adapt as in a chat, not: with a seed it is fixed."""
+    def _measure(self, variant: Variant, prompts: Sequence[Prompt], place: Place, max_tokens: int) -> Tally:
+        """One pass. It is seeded, so that a run repeats, but not where γ adapts: a seed would fix it."""
         adapts = variant.gamma is None and variant != NONE
-        return Sampling(temperature=temperature, seed=None if adapts else self.plan.seed)
+        sampling = Sampling(temperature=place.temperature, seed=None if adapts else self.plan.seed)
+        return measure(self.engine, variant, prompts, place.batch, sampling, max_tokens)
 
     def _warm_up(self, prompts: Sequence[Prompt], batch: int) -> tuple[Sequence[Prompt], int]:
         """Prompts and reply length of the warm-up, which is not timed."""
@@ -101,3 +138,142 @@ class Suite:
             # Each text length has its own CUDA graph: capture them all before anything is timed.
             return prompts, self.plan.max_tokens
         return prompts[:batch], min(_WARM_UP_TOKENS, self.plan.max_tokens)
+
+
+def measure(
+    engine: Engine, variant: Variant, prompts: Sequence[Prompt], batch: int, sampling: Sampling, max_tokens: int
+) -> Tally:
+    """Run `run_pass` and return its `Tally`."""
+    passed = run_pass(engine, variant, prompts, batch, sampling, max_tokens)
+    return tally((event for events in passed for event in events), batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Speeds of one variant on one prompt set, per batch size.
+
+    With one row the arithmetic units are idle while the weights are read, so verifying a draft is nearly free. With
+    many rows they are busy with the rows' own tokens, and from some batch size on a draft costs more than it saves.
+    """
+
+    drafter: str
+    gamma: str
+    prompts: str
+    temperature: float
+    cells: tuple[Cell, ...]
+    """Cells of the variant, at batch sizes that double."""
+    plain_tokens_per_second: tuple[float, ...]
+    """Of plain decoding, at the same batch sizes."""
+    batch: int | None
+    """Smallest batch size at which plain decoding was at least as fast; None if there was no such size."""
+
+
+def find_crossover(suite: Suite, variants: Sequence[Variant], sets: Sequence[PromptSet], limit: int) -> list[Crossover]:
+    """Double the batch size until speculation is no longer faster, for every variant, prompt set and temperature.
+
+    Args:
+        limit: largest batch size to try.
+    """
+    return [
+        _grow(suite, variant, prompt_set, temperature, limit)
+        for prompt_set in sets
+        for temperature in suite.plan.temperatures
+        for variant in variants
+        if variant != NONE
+    ]
+
+
+def _grow(suite: Suite, variant: Variant, prompt_set: PromptSet, temperature: float, limit: int) -> Crossover:
+    cells: list[Cell] = []
+    plain: list[float] = []
+    batch = 1
+    while batch <= limit:
+        plan = replace(suite.plan, batches=(batch,), temperatures=(temperature,))
+        baseline, cell = replace(suite, plan=plan).run([NONE, variant], [prompt_set]).cells
+        cells.append(cell)
+        plain.append(baseline.tokens_per_second)
+        if cell.measured_speedup <= 1:
+            break
+        batch *= 2
+    return Crossover(
+        drafter=variant.drafter,
+        gamma=variant.gamma_text,
+        prompts=prompt_set.name,
+        temperature=temperature,
+        cells=tuple(cells),
+        plain_tokens_per_second=tuple(plain),
+        batch=cells[-1].batch if cells[-1].measured_speedup <= 1 else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingCell:
+    """Speed of reading a prompt; medians over the passes."""
+
+    name: str
+    """Drafter, which reads the prompt too, or peer."""
+    prompt_tokens: int
+    tokens_per_second: float
+    measured_speedup: float
+    """Time of the engine without drafter / time, pass by pass."""
+
+
+def measure_reading(
+    suite: Suite, variants: Sequence[Variant], peers: Sequence[Peer], length: int, known: Sequence[int]
+) -> tuple[ReadingCell, ...]:
+    """Read a prompt of random tokens with every drafter and peer in turn, a new prompt each time.
+
+    The last token of a prompt does not count: the first pass of the reply reads it.
+
+    Args:
+        length: tokens of the prompt.
+        known: token ids to draw from.
+
+    Raises:
+        EngineError: a request failed.
+    """
+    drafters = list(dict.fromkeys(variant.drafter for variant in variants))
+    draws = random.Random(suite.plan.seed)
+    paces: dict[str, list[Pace]] = defaultdict(list)
+    for number in range(-1, suite.plan.passes):  # the first pass is a warm-up
+        progress = "warming up" if number < 0 else f"{number + 1}/{suite.plan.passes}"
+        suite.say(f"prompt of {length} tokens: {progress}")
+        taken: dict[str, Pace] = {}
+        for name in rotated(drafters, number):
+            variant = NONE if name == BASELINE else Variant(name, 1)
+            prompt = Prompt(ids=tuple(draws.choices(known, k=length)))
+            (events,) = run_pass(suite.engine, variant, [prompt], 1, Sampling(temperature=0), 1)
+            taken[name] = reading_pace(events)
+        for peer in peers:
+            seconds = None if peer.gamma else peer.read(draws.choices(known, k=length))
+            if seconds is not None:
+                taken[peer.name] = Pace(length - 1, seconds)
+        if number >= 0:
+            for name, pace in taken.items():
+                paces[name].append(pace)
+    return tuple(
+        ReadingCell(
+            name,
+            length,
+            statistics.median(1 / pace.token_s for pace in taken),
+            statistics.median(plain.token_s / pace.token_s for pace, plain in zip(taken, paces[BASELINE], strict=True)),
+        )
+        for name, taken in paces.items()
+    )
+
+
+def reading_pace(events: Iterable[Event]) -> Pace:
+    """Tokens of the prompt that were read and not reused, and the seconds that took.
+
+    Raises:
+        EngineError: nothing was read.
+    """
+    reused, done, seconds = 0, 0, 0.0
+    for event in events:
+        if isinstance(event, Admitted):
+            reused = event.reused_tokens
+        elif isinstance(event, Prefilled):
+            done, seconds = event.done, seconds + event.seconds
+    if done <= reused:
+        raise EngineError("a prompt of this length is not read in a pass of its own: give a longer one")
+    return Pace(done - reused, seconds)

@@ -22,8 +22,7 @@ from specchat.engine.device.device import computes_bfloat16, pick_device, requir
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import LoadedModel, pick_dtype
 from specchat.engine.progress import Progress
-from specchat.engine.tools.bench.prompts import Prompt, PromptSet
-from specchat.engine.tools.bench.shapes import SHAPES, parse_shapes
+from specchat.engine.tools.prompts import Prompt, PromptSet
 from specchat.engine.worker.assembly import Assemble, Assembly, put_together
 
 _CERTAIN = 1000.0
@@ -32,6 +31,63 @@ _BITS = 31
 _MASK = (1 << _BITS) - 1
 _PROMPTS = 16
 _PROMPT_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a Llama-like decoder."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    vocabulary: int
+    context: int
+    rope_theta: float
+
+    def config(self) -> Any:
+        """transformers config of this shape, with tied embeddings, as in all of these models."""
+        from transformers import LlamaConfig
+
+        return LlamaConfig(
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.key_value_heads,
+            head_dim=self.head_size,
+            vocab_size=self.vocabulary,
+            max_position_embeddings=self.context,
+            rope_parameters={"rope_type": "default", "rope_theta": self.rope_theta},
+            tie_word_embeddings=True,
+        )
+
+
+SHAPES = {
+    "llama-3.2-3b": Shape(3072, 8192, 28, 24, 8, 128, 128_256, 131_072, 500_000.0),
+    "llama-3.2-1b": Shape(2048, 8192, 16, 32, 8, 64, 128_256, 131_072, 500_000.0),
+    "smollm2-1.7b": Shape(2048, 8192, 24, 32, 32, 64, 49_152, 8_192, 130_000.0),
+    "smollm2-135m": Shape(576, 1536, 30, 9, 3, 64, 49_152, 8_192, 100_000.0),
+    "tiny": Shape(32, 64, 2, 4, 2, 8, 512, 4_096, 10_000.0),
+}
+"""Sizes from the models' own config.json, in the order of `Shape`."""
+
+
+def parse_shapes(text: str) -> tuple[str, str | None]:
+    """Parse `TARGET/DRAFT` into target and draft; `TARGET` alone has no draft.
+
+    Raises:
+        EngineError: a name is unknown, or the two do not share a vocabulary.
+    """
+    target, _, draft = text.partition("/")
+    for name in (target, *([draft] if draft else [])):
+        if name not in SHAPES:
+            raise EngineError(f"shape {name!r} is not known: choose from {', '.join(SHAPES)}, as TARGET/DRAFT")
+    if draft and SHAPES[target].vocabulary != SHAPES[draft].vocabulary:
+        raise EngineError(f"the shapes {target} and {draft} have different vocabularies: choose two of one family")
+    return target, draft or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +108,8 @@ class Language:
         return (self.next(tokens, positions) + wrong) % self.vocabulary
 
 
-class Speaker:
-    """Makes a network follow a language by hooks; its forward pass is unchanged.
+class LanguageHooks:
+    """Hooks that make a network follow a language; its forward pass is unchanged.
 
     Args:
         network: a causal language model of transformers.
@@ -62,20 +118,20 @@ class Speaker:
     """
 
     def __init__(self, network: torch.nn.Module, language: Language, *, drafting: bool) -> None:
-        self._say = language.guess if drafting else language.next
+        self._predict = language.guess if drafting else language.next
         self._tokens = self._positions = torch.empty(0)
         base: Any = network.base_model
         head: Any = network.get_output_embeddings()  # type: ignore[operator]
-        base.register_forward_pre_hook(self._listen, with_kwargs=True)
-        head.register_forward_hook(self._bend)
+        base.register_forward_pre_hook(self._keep_input, with_kwargs=True)
+        head.register_forward_hook(self._raise_logit)
 
-    def _listen(self, _base: torch.nn.Module, _args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
+    def _keep_input(self, _base: torch.nn.Module, _args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
         self._tokens, self._positions = kwargs["input_ids"], kwargs["position_ids"]
 
-    def _bend(self, _head: torch.nn.Module, _args: tuple[object, ...], logits: Tensor) -> Tensor:
-        heard = self._tokens.shape[1] - logits.shape[1]  # a head may be asked for the last positions only
-        said = self._say(self._tokens[:, heard:], self._positions[:, heard:])
-        return logits.scatter_(-1, said[..., None], _CERTAIN)
+    def _raise_logit(self, _head: torch.nn.Module, _args: tuple[object, ...], logits: Tensor) -> Tensor:
+        skipped = self._tokens.shape[1] - logits.shape[1]  # logits may be computed at the last positions only
+        following = self._predict(self._tokens[:, skipped:], self._positions[:, skipped:])
+        return logits.scatter_(-1, following[..., None], _CERTAIN)
 
 
 def synthetic(agreement: float, shapes: str) -> Assemble:
@@ -83,7 +139,7 @@ def synthetic(agreement: float, shapes: str) -> Assemble:
 
     Args:
         agreement: α, 0 to 1.
-        shapes: TARGET/DRAFT, names of `engine.tools.bench.shapes.SHAPES`; without a draft, TARGET.
+        shapes: TARGET/DRAFT, names of `SHAPES`; without a draft, TARGET.
 
     Raises:
         EngineError: a value is out of range or a name unknown; when called, too little memory.
@@ -128,7 +184,7 @@ def _make(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
         torch.manual_seed(0)
         network = auto.from_config(config, dtype=dtype).eval().requires_grad_(False)
-    Speaker(network, language, drafting=drafting)
+    LanguageHooks(network, language, drafting=drafting)
     return LoadedModel(
         model=network,
         tokenizer=tokenizer,
@@ -137,12 +193,12 @@ def _make(
         context=SHAPES[name].context,
         vocab_size=language.vocabulary,
         weight_bytes=size * dtype.itemsize,
-        has_chat_template=True,  # nobody chats with it
+        has_chat_template=True,  # it is never rendered
     )
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":  # there is no stored precision to follow
+    if name == "auto":  # no weights are stored, so no dtype
         name = "bfloat16" if computes_bfloat16(device) else "float32"
     return pick_dtype(name, device, Path())
 

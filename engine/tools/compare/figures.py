@@ -21,7 +21,7 @@ SAMPLED = (
     "The texts are sampled with the same seed: with and without drafts the distributions are equal, not the tokens."
 )
 WITHOUT_MODEL = ("none", "ngram", "suffix", "copy", "bigram", "unigram", "random")
-"""Drafters whose arithmetic is negligible beside the target's."""
+"""Drafters whose arithmetic is negligible compared with the target's."""
 
 
 class LaneTally:
@@ -103,7 +103,7 @@ class LaneTally:
     @property
     def drafts(self) -> bool:
         """Whether anything was drafted."""
-        return any(self.lengths[n] for n in self.lengths if n)
+        return any(self.lengths)
 
     @property
     def pass_s(self) -> float | None:
@@ -189,7 +189,7 @@ class Comparison:
 
     @cached_property
     def difference(self) -> int | None:
-        """Number of equal tokens before the first difference (a different end counts); None if there is none."""
+        """Number of equal tokens before the first difference (a different end counts); None if they are equal."""
         return first_difference(self.left.tokens, self.right.tokens)
 
     @property
@@ -199,7 +199,7 @@ class Comparison:
 
 
 def first_difference(a: Sequence[int] | str, b: Sequence[int] | str) -> int | None:
-    """Index at which two replies, tokens or texts, first differ (a different end counts); None if they do not."""
+    """Index at which two replies, tokens or texts, first differ (a different end counts); None if they are equal."""
     return next((i for i, (x, y) in enumerate(zip_longest(a, b)) if x != y), None)
 
 

@@ -1,17 +1,17 @@
-"""Report of a comparison, as JSON and as plain text."""
+"""Report of a comparison, as JSON and as tables."""
 
 from __future__ import annotations
 
-import json
 import statistics
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from specchat.engine.lanes.clock import CLOCKS, Order
-from specchat.engine.tools.compare.figures import SAMPLED, Comparison, LaneTally
+from specchat.engine.tools.compare.figures import SAMPLED, LaneTally
 from specchat.engine.tools.compare.runner import Trial
+from specchat.engine.tools.report import Table, json_report, paragraphs
 
 VERSION = 1
 """Version of the JSON object; raised when the meaning of a field changes."""
@@ -39,13 +39,13 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """Spread of the values that are not None; None if there are none."""
+        """Spread of the known values; None if all are None."""
         known = [value for value in values if value is not None]
         return cls(statistics.median(known), min(known), max(known)) if known else None
 
 
 def spread_line(trials: Sequence[Trial]) -> str:
-    """The last of several trials beside the spread of all."""
+    """The last of several trials, and the spread of all."""
     measured = [trial.comparison.measured for trial in trials]
     spread, latest = Spread.of(measured), measured[-1]
     if spread is None or latest is None:
@@ -120,16 +120,19 @@ class ComparisonReport:
 
     def json(self) -> str:
         """The whole report as one JSON object."""
-        whole: dict[str, Any] = {"specchat_compare": VERSION, **asdict(self)}
-        return json.dumps(whole, indent=1, ensure_ascii=False)
+        return json_report("compare", VERSION, self)
 
     def text(self) -> str:
         """The report as text, with definitions of the columns."""
-        head = f"{self.target} in {self.dtype} on {self.device}"
-        table = "\n".join(_table([_HEADER, *(line for row in self.rows + self.overall for line in _lines(row))]))
-        clocks = textwrap.fill(CLOCKS, 112)
-        parts = [head, table, "\n".join(self._sentences()), _DEFINITIONS.rstrip(), clocks, *self.notes]
-        return "\n\n".join(part for part in parts if part)
+        lines = [line for row in self.rows + self.overall for line in _lines(row)]
+        return paragraphs(
+            f"{self.target} in {self.dtype} on {self.device}",
+            Table(_HEADER, lines, names=2).text(),
+            "\n".join(self._sentences()),
+            _DEFINITIONS,
+            textwrap.fill(CLOCKS, 112),
+            *self.notes,
+        )
 
     def _sentences(self) -> Iterable[str]:
         if not self.same_target:
@@ -195,10 +198,10 @@ def _row(trials: Sequence[Trial], prompt: str | None, order: Order, set_ups: Seq
         order=order,
         left=_lane([each.left for each in both], set_ups[0]),
         right=_lane([each.right for each in both], set_ups[1]),
-        measured=_spread(both, lambda each: each.measured),
-        measured_in_all=_spread(both, lambda each: each.measured_in_all),
-        predicted=_spread(both, lambda each: each.predicted),
-        cost_ratio=_spread(both, lambda each: each.cost_ratio),
+        measured=Spread.of(each.measured for each in both),
+        measured_in_all=Spread.of(each.measured_in_all for each in both),
+        predicted=Spread.of(each.predicted for each in both),
+        cost_ratio=Spread.of(each.cost_ratio for each in both),
         identical=sum(each.identical for each in both),
         trials=len(trials),
         difference=different.comparison.difference if different else None,
@@ -223,10 +226,6 @@ def _lane(lanes: Sequence[LaneTally], set_up: str) -> LaneRow:
         work=Spread.of(lane.work for lane in lanes),
         predicted_work=Spread.of(lane.predicted_work for lane in lanes),
     )
-
-
-def _spread(both: Sequence[Comparison], figure: Callable[[Comparison], float | None]) -> Spread | None:
-    return Spread.of(figure(each) for each in both)
 
 
 def _disagreement(overall: Sequence[ComparisonRow]) -> float | None:
@@ -277,11 +276,3 @@ def _median(spread: Spread | None, form: str) -> str:
 
 def _range(spread: Spread | None, form: str) -> str:
     return "-" if spread is None else f"{form.format(spread.least)} ... {form.format(spread.most)}"
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Align rows in columns: names left, numbers right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join([*map(str.ljust, row[:2], widths[:2]), *map(str.rjust, row[2:], widths[2:])]).rstrip() for row in rows
-    ]

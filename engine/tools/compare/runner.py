@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol
 
-from specchat.engine.errors import EngineError
-from specchat.engine.events import Event, Finished, FinishReason
+from specchat.engine.events import Event
 from specchat.engine.lanes.clock import Order
 from specchat.engine.lanes.engine import LaneReady
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 from specchat.engine.tools.compare.figures import Comparison, LaneTally, top2_gap
+from specchat.engine.tools.runner import Say, collect
 
 Ask = Callable[[int, str, str], Request]
 """Makes a lane's request from lane index, request id and prompt."""
@@ -42,7 +42,7 @@ class Lanes(Protocol):
 
     @property
     def lanes(self) -> Sequence[LaneReady]:
-        """What is known of each."""
+        """Loaded models of each lane."""
 
     @property
     def same_target(self) -> bool:
@@ -58,14 +58,14 @@ def run_trials(
     prompts: Sequence[str],
     orders: Sequence[Order],
     repeat: int | None,
-    say: Callable[[str], None],
+    say: Say,
     tell: Callable[[Sequence[Trial]], None] = lambda _trials: None,
 ) -> list[Trial]:
-    """Run every prompt in every order, `repeat` times; orders alternate. ctrl+c ends it with the trials there are.
+    """Run every prompt in every order, `repeat` times; orders alternate. ctrl+c ends it with the trials so far.
 
     Args:
         ask: makes the requests.
-        repeat: None for no end.
+        repeat: None to repeat without end.
         say: called with one-line progress messages.
         tell: called with all trials so far after each.
 
@@ -99,19 +99,14 @@ def _trial(engine: Lanes, ask: Ask, prompt: int, text: str) -> Trial:
     comparison = Comparison(tallies[0], tallies[1], same_target=engine.same_target)
     gap = None
     if comparison.same_target and not comparison.identical and all(request.sampling.greedy for request in requests):
-        gap = gap_at_difference(engine, requests[0], comparison)
+        outbox = Outbox()
+        probe = submit_probe(engine, requests[0], comparison, outbox)
+        gap = top2_gap(_collect(outbox, [probe])[0])
     return Trial(prompt, engine.order, comparison, gap)
 
 
-def gap_at_difference(engine: Lanes, request: Request, comparison: Comparison) -> float | None:
-    """Difference of the left target's two largest logits where the replies differ, from a further request."""
-    outbox = Outbox()
-    submit_probe(engine, request, comparison, outbox)
-    return top2_gap(_collect(outbox, 1)[0])
-
-
 def submit_probe(engine: Lanes, request: Request, comparison: Comparison, outbox: Outbox) -> str:
-    """Request one token behind the common part of both replies, with top-2 detail; returns the request's id."""
+    """Request one token after the common part of both replies, with top-2 detail; returns the request's id."""
     shared = comparison.left.tokens[: comparison.difference]
     name = f"probe-{next(_numbers)}"
     probe = Request(
@@ -137,22 +132,18 @@ def run_lanes(engine: Lanes, requests: Sequence[Request]) -> list[list[Event]]:
     outbox = Outbox()
     for lane, request in enumerate(requests):
         engine.submit(request, outbox, lane)
-    return _collect(outbox, len(requests), [request.request_id for request in requests])
+    return _collect(outbox, [request.request_id for request in requests])
 
 
-def _collect(outbox: Outbox, ends: int, names: Sequence[str] = ()) -> list[list[Event]]:
-    found: dict[str, list[Event]] = {name: [] for name in names}
-    while ends:
+def _collect(outbox: Outbox, names: Sequence[str]) -> list[list[Event]]:
+    """Events of these requests, once all have ended."""
+    events: dict[str, list[Event]] = {name: [] for name in names}
+    left = len(names)
+    while left:
         event = outbox.get(_WAIT_S)
-        request_id = getattr(event, "request_id", None)
-        if event is None or request_id is None:
-            continue
-        found.setdefault(request_id, []).append(event)
-        if isinstance(event, Finished):
-            ends -= 1
-            if event.reason is FinishReason.ERROR:
-                raise EngineError(event.message)
-    return list(found.values())
+        if event is not None:
+            left -= collect([event], events)
+    return list(events.values())
 
 
 def _warm_up(engine: Lanes, ask: Ask) -> None:

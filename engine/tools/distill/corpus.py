@@ -30,11 +30,11 @@ class Conversation:
 
 
 class Corpus:
-    """Shards of one folder, numbered in the order of writing, and those of others.
+    """Shards of one folder, numbered in the order of writing, and shards of other folders.
 
     Args:
-        folder: written to; created when the first shard is written.
-        others: folders whose shards are read too.
+        folder: folder for new shards; created with the first.
+        others: folders whose shards are only read.
     """
 
     def __init__(self, folder: Path, others: Sequence[Path] = ()) -> None:
@@ -55,7 +55,7 @@ class Corpus:
                 total += int(opened.get_tensor("lengths").sum())
         return total
 
-    def talks(self) -> Iterator[Conversation]:
+    def conversations(self) -> Iterator[Conversation]:
         """Yield all conversations, oldest first, with one shard in memory at a time."""
         for shard in self.shards:
             yield from self.read(shard)

@@ -52,10 +52,10 @@ def head_shape(target: Any, name: str) -> HeadShape:
 
 
 def last_state(target: Any, name: str) -> tuple[tuple[int], int]:
-    """The depth, as the only tap, and the size d of the hidden state that a target's output embeddings score.
+    """Depth (as the only tap) and size d of the hidden state that a target's output embeddings score.
 
     Raises:
-        EngineError: it does more to it than that.
+        EngineError: the target changes the scores otherwise.
     """
     config = target.config.get_text_config()
     layers, hidden = int(config.num_hidden_layers), int(config.hidden_size)
@@ -93,7 +93,7 @@ def initial_head(target: Any, shape: HeadShape, conversations: Iterable[Conversa
 
 
 def _copy_layer(head: DraftHead, target: Any, depth: int) -> None:
-    """Copy the weights of the target's layer that reads the hidden state of that depth, where shapes match."""
+    """Copy the weights of the target's layer that reads the hidden state of that depth, if shapes match."""
     base = target.base_model
     layer = base.layers[depth] if hasattr(base, "layers") else None
     attention, mlp = getattr(layer, "self_attn", None), getattr(layer, "mlp", None)
@@ -115,7 +115,7 @@ def _copy_layer(head: DraftHead, target: Any, depth: int) -> None:
 
 
 def _fit(head: DraftHead, embedding: Tensor, conversations: Iterable[Conversation]) -> None:
-    """Fit `fuse` together with `token`, and `again` with the inputs it has, by least squares."""
+    """Fit `fuse` together with `token`, and `again`, by least squares."""
     d, taps = head.shape.hidden, len(head.shape.taps)
     width = d * (taps + 1)
     sizes: list[Tensor] = []
@@ -128,7 +128,7 @@ def _fit(head: DraftHead, embedding: Tensor, conversations: Iterable[Conversatio
         wanted = tapped[1:, -2]
         sizes.append(tapped[:, -1].pow(2).mean().sqrt())
         size = wanted.norm(dim=-1, keepdim=True)
-        # The target has read nothing behind the token that ends a conversation: its state there is 0.
+        # The target has not read the last token of a conversation: its state there is 0.
         kept = ((size > 0) & (size < _OUTLIER * size.median()))[:, 0]
         scale = size.median() / size[kept]
         known, wanted = known[kept] * scale, wanted[kept] * scale

@@ -2,12 +2,12 @@
 
 `cross_entropy` is that of the usual distillation. `acceptance_loss` is the negative logarithm of the chance
 α = Σ min(p, q) that a drafted token is accepted (LK losses, likelihood form: Samarin et al. 2026, arXiv 2602.23881):
-where p is all on one token the two are the same, elsewhere a head that cannot follow p is not made to cover all of it.
+they are equal if one token has all of p; elsewhere a head that cannot follow p is not made to cover all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,9 @@ from torch.autograd.function import once_differentiable
 _CHUNK = 256
 """Positions per chunk: their scores fit into a processor's cache."""
 _LEAST_OVERLAP = 1e-4
-"""Below it the gradient of the logarithm is held, so that no position outweighs all others."""
+"""Lower bound of α in the gradient of its logarithm, so that no position outweighs all others."""
+_FADE = 0.8
+"""Weight of each draft position's loss relative to the one before (Cai et al. 2024, section 2.2.1; EAGLE-3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,39 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """Training text of one update: B sequences of T tokens each."""
+
+    tokens: Tensor
+    """[B, T], int64."""
+    counted: Tensor
+    """[B, T], bool: tokens that count in the loss."""
+    tapped: Tensor
+    """[B, T, taps x d]; the last d of them are the target's last hidden state."""
+    log_total: Tensor
+    """[B, T], float32: log-sum-exp of the target's logits over V."""
+
+    def first_rows(self, count: int) -> Batch:
+        """The first `count` sequences."""
+        return Batch(self.tokens[:count], self.counted[:count], self.tapped[:count], self.log_total[:count])
+
+    def truth(self, positions: Tensor, hidden: int) -> Truth:
+        """Target distributions after the tokens at these positions, which judge the tokens after them.
+
+        Args:
+            positions: [N], int64, of every sequence.
+            hidden: d.
+        """
+        return Truth(
+            self.tapped[:, positions, -hidden:].flatten(0, 1),
+            self.log_total[:, positions].flatten(),
+            self.counted[:, positions + 1].flatten(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Agreement:
-    """Agreement of a head and its target, summed over the positions that count."""
+    """Agreement of a draft and its target, summed over the counted positions."""
 
     overlap: Tensor
     """Sum of Σ min(p, q), whose mean is the expected acceptance rate (Leviathan et al. 2023, Corollary 3.6)."""
@@ -61,6 +94,12 @@ def acceptance_loss(drafted: Tensor, vocabulary: Tensor, truth: Truth) -> tuple[
     return _loss(drafted, vocabulary, truth, _acceptance_loss)
 
 
+def faded(losses: Sequence[Tensor]) -> Tensor:
+    """Weighted mean of the losses of draft positions, in order."""
+    weights = [_FADE**position for position in range(len(losses))]
+    return torch.stack([weight * loss for weight, loss in zip(weights, losses, strict=True)]).sum() / sum(weights)
+
+
 _Losses = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """From p and log q, [N, V'] each, the loss [N] of each position, and its gradient [N, V'] by the scores."""
 
@@ -82,7 +121,7 @@ def _loss(drafted: Tensor, vocabulary: Tensor, truth: Truth, losses: _Losses) ->
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Mean loss whose gradient is computed in the forward pass, while a chunk's scores are there."""
+    """Mean loss whose gradient is computed in the forward pass, while a chunk's scores are in memory."""
 
     @staticmethod
     def forward(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from specchat.engine.decoding.backend import Backend
+from specchat.engine.backends.runner import Runner
+from specchat.engine.errors import EngineError
 from specchat.engine.tools.distill.corpus import Conversation
-from specchat.engine.tools.distill.turns import Turns
 
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 """Temperatures of replies, drawn with equal probability, to cover greedy and sampled chats."""
@@ -22,23 +23,67 @@ QUESTIONS = 0.8
 """Temperature of user turns; at 1 small models write nonsense."""
 
 
+_MARKS = ("<<first>>", "<<second>>", "<<third>>")
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Token ids that a chat template puts around the turns of a conversation."""
+
+    opening: tuple[int, ...]
+    """Up to the first user turn."""
+    answer: tuple[int, ...]
+    """From the end of a user turn to the beginning of the reply."""
+    question: tuple[int, ...]
+    """From the end of a reply to the beginning of the next user turn."""
+
+    @classmethod
+    def of(cls, tokenizer: Any, name: str) -> Turns:
+        """Derive the fixed parts from the tokenizer's chat template.
+
+        Args:
+            tokenizer: a fast tokenizer of transformers.
+            name: display name of the target, for the error.
+
+        Raises:
+            EngineError: there is no chat template, or it changes the text of turns.
+        """
+        if not tokenizer.chat_template:
+            raise EngineError(
+                f"{name} has no chat template, so no conversations can be made with it: give prompts with --prompts, "
+                "or choose a target made for chat"
+            )
+        first, second, third = _MARKS
+        turns = [("user", first), ("assistant", second), ("user", third)]
+        messages = [{"role": role, "content": text} for role, text in turns]
+        try:
+            text = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+            opening, rest = text.split(first)
+            answer, rest = rest.split(second)
+            question, _ = rest.split(third)
+        except Exception as error:  # a template is a program of the model: it may raise anything
+            raise EngineError(f"the chat template of {name} cannot be used for distilling ({error})") from None
+        parts = (tuple(tokenizer.encode(part, add_special_tokens=False)) for part in (opening, answer, question))
+        return cls(*parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a conversation is asked."""
+    """Given parts of a conversation, as token ids."""
 
     prompt: tuple[int, ...]
-    """Ready for a reply."""
+    """Prompt up to the first reply."""
     follow_ups: tuple[tuple[int, ...], ...] = ()
-    """What comes between a reply and the next: the end of the reply, a user turn, the beginning of a reply."""
+    """Between two replies: the end of the first, a user turn, the beginning of the next."""
 
 
 @dataclass(slots=True)
 class _Writing:
-    """One conversation while it is being written."""
+    """A conversation that is being written."""
 
     temperature: float
     follow_ups: list[tuple[int, ...]]
-    """Still to be given, the next one last."""
+    """Remaining ones, the next one last."""
     replying: bool
     """Whether a reply is being sampled; otherwise a user turn."""
     tokens: list[int] = field(default_factory=list)
@@ -50,16 +95,16 @@ class Rollout:
 
     Args:
         target: with taps, and one slot per conversation written at once.
-        turns: what the chat template puts between the turns, where the target writes the user turns; else None.
+        turns: parts of the chat template, if the target writes the user turns; else None.
         ends: token ids that end a turn.
-        scripts: what to ask; nothing where the target writes the user turns.
-        dtype: that hidden states are kept in.
-        seed: of the temperatures and the draws.
+        scripts: given parts; empty if the target writes the user turns.
+        dtype: dtype of the stored hidden states.
+        seed: seed of the temperatures and the draws.
     """
 
     def __init__(
         self,
-        target: Backend,
+        target: Runner,
         turns: Turns | None,
         ends: frozenset[int],
         scripts: Sequence[Script],
@@ -92,13 +137,13 @@ class Rollout:
         self._log_total[slots, at] = (best + (scores - best).exp_().sum(-1, keepdim=True).log_())[:, 0].cpu()
         complete = []
         for slot, chosen in enumerate(self._choose(scores).tolist()):
-            if not self._goes_on(slot, chosen):
+            if not self._continues(slot, chosen):
                 complete.append(self._conversation(slot, len(self._rows[slot].tokens)))
                 self._rows[slot] = self._begin(slot)
         return complete
 
     def unfinished(self) -> list[Conversation]:
-        """The conversations still being written, as far as the target has read what it wrote of them."""
+        """Conversations that are not complete, up to the last token that the target has read."""
         begun = [slot for slot, row in enumerate(self._rows) if any(row.sampled[:-1])]
         return [self._conversation(slot, len(self._rows[slot].tokens) - 1) for slot in begun]
 
@@ -115,8 +160,8 @@ class Rollout:
             self._waiting = torch.randperm(len(self._scripts), generator=self._random).tolist()
         return self._scripts[self._waiting.pop()]
 
-    def _goes_on(self, slot: int, chosen: int) -> bool:
-        """Append the chosen token, and what is given where it ends a turn; whether the conversation continues."""
+    def _continues(self, slot: int, chosen: int) -> bool:
+        """Append the chosen token, and the given tokens after the end of a turn; whether the conversation continues."""
         row = self._rows[slot]
         if len(row.tokens) == self._length:
             return False
@@ -128,14 +173,14 @@ class Rollout:
         if given[:1] == (chosen,):
             given = given[1:]
         if not given or len(row.tokens) + len(given) > self._length:
-            # Nothing is read behind the last token.
+            # The target does not read the last token.
             self._features[slot, len(row.tokens) - 1] = self._log_total[slot, len(row.tokens) - 1] = 0
             return False
         self._give(slot, row, given)
         return True
 
     def _following(self, row: _Writing) -> tuple[int, ...]:
-        """What is given behind the turn that has ended; nothing where the conversation has."""
+        """Given tokens after a turn; empty at the end of the conversation."""
         if self._turns is None:
             return row.follow_ups.pop() if row.follow_ups else ()
         row.replying = not row.replying
@@ -154,13 +199,14 @@ class Rollout:
 
     def _choose(self, scores: Tensor) -> Tensor:
         """Sample one token per row, [B], from logits [B, V], at each row's temperature."""
-        warmth = torch.tensor([row.temperature if row.replying else QUESTIONS for row in self._rows])
+        per_row = [row.temperature if row.replying else QUESTIONS for row in self._rows]
+        temperatures = torch.tensor(per_row, device=scores.device)
         chosen = scores.argmax(-1)
-        warm = warmth.nonzero()[:, 0]
-        if len(warm):
-            shares = (scores[warm.to(scores.device)] / warmth[warm, None].to(scores.device)).softmax(-1).cumsum(-1)
-            u = torch.rand(len(warm), 1, generator=self._random).to(scores.device) * shares[:, -1:]
-            chosen[warm.to(scores.device)] = torch.searchsorted(shares, u)[:, 0].clamp(max=scores.shape[-1] - 1)
+        sampled = temperatures.nonzero()[:, 0]
+        if len(sampled):
+            shares = (scores[sampled] / temperatures[sampled, None]).softmax(-1).cumsum(-1)
+            u = torch.rand(len(sampled), 1, generator=self._random).to(scores.device) * shares[:, -1:]
+            chosen[sampled] = torch.searchsorted(shares, u)[:, 0].clamp(max=scores.shape[-1] - 1)
         return chosen
 
     def _conversation(self, slot: int, length: int) -> Conversation:

@@ -1,11 +1,15 @@
-"""Training for a given time, with a checkpoint every few minutes."""
+"""Training for a given time, with a checkpoint every few minutes.
+
+Heads that run with quantised targets are trained for 4-bit weights by straight-through estimation (Bengio et al. 2013,
+arXiv 1308.3432, section 2.3): the loss is that of the rounded weights, its gradient is applied to the full ones.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +20,10 @@ from torch import Tensor, nn
 from specchat.engine.drafters.ngram import MAX_ORDER
 from specchat.engine.files import replacing
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.tools.distill.batch import Batch
+from specchat.engine.models.matrix_arrays import GROUP
+from specchat.engine.models.packed.quantize import can_quantize
 from specchat.engine.tools.distill.corpus import Conversation, Corpus
-from specchat.engine.tools.distill.objective import Agreement
-from specchat.engine.tools.distill.rounding import rounded
+from specchat.engine.tools.distill.objective import Agreement, Batch
 
 ROWS = 8
 LENGTH = 256
@@ -27,8 +31,8 @@ LENGTH = 256
 RATE = 1.5e-3
 """Peak learning rate of heads."""
 AGAIN = 0.5
-"""Peak learning rate of what has been trained before, relative to that of what has not: it needs no large steps, and
-the optimiser does not know its gradients yet."""
+"""Peak learning rate of a draft that was trained before, relative to a new one: it needs no large steps, and the
+optimiser does not know its gradients yet."""
 _LEAST = 0.02
 """Fraction of the peak learning rate that is left at the end (cosine decay)."""
 _WARM_UP = 20
@@ -39,8 +43,35 @@ _POOL = 4
 """Shards that a batch is drawn from: few enough to fit into memory."""
 CHECKPOINT_S = 120.0
 
+_LARGEST = 15
+"""Largest 4-bit code."""
+
 Loss = Callable[[Batch], tuple[Tensor, list[Agreement]]]
 """Gives the loss on a batch, and the agreement with the target at each drafted position."""
+
+
+@contextmanager
+def rounded(network: nn.Module) -> Iterator[None]:
+    """Round the weights of linear layers to 4-bit codes inside the context."""
+    layers = [each for each in network.modules() if type(each) is nn.Linear and can_quantize(each.weight)]
+    full = [layer.weight.data for layer in layers]
+    try:
+        for layer in layers:
+            layer.weight.data = round_to_four_bits(layer.weight.data)
+        yield
+    finally:
+        for layer, weight in zip(layers, full, strict=True):
+            layer.weight.data = weight
+
+
+def round_to_four_bits(weight: Tensor) -> Tensor:
+    """Weights [N, K] after `quantize(weight, "q4")` and dequantisation, on any device."""
+    groups = weight.detach().float().view(len(weight), -1, GROUP)
+    least = groups.amin(-1, keepdim=True).half().float()
+    above = groups - least
+    scale = (above.amax(-1, keepdim=True) / _LARGEST).half().float()
+    codes = (above * scale.reciprocal().nan_to_num(posinf=0.0)).clamp(0, _LARGEST).round()
+    return (least + codes * scale).flatten(1).to(weight.dtype)
 
 
 @dataclass(slots=True)
@@ -51,7 +82,7 @@ class Progress:
     seconds: float = 0.0
     loss: float = math.nan
     overlap: tuple[float, ...] = ()
-    """Mean Σ min(p, q) per draft step over the last batches, without tokens that the n-gram drafter would know."""
+    """Mean Σ min(p, q) per draft step over the last batches, without tokens that the n-gram drafter would propose."""
 
 
 class Trainer:
@@ -59,12 +90,12 @@ class Trainer:
 
     Args:
         network: in float32, on its device; changed in place.
-        loss: of the network.
-        dtype: of the target, which the loss is computed in as far as it can be.
+        loss: loss of the network.
+        dtype: dtype of the target; other than float32, the loss is computed with autocast.
         checkpoint: file to resume from, if it exists, and to write to.
         rate: peak learning rate.
-        seed: of the order of the text.
-        four_bits: whether the loss is that of linear layers rounded to 4-bit codes.
+        seed: seed of the order of the text.
+        four_bits: train for linear layers rounded to 4-bit codes.
     """
 
     def __init__(
@@ -155,10 +186,10 @@ class Trainer:
                 if len(turn) < ROWS:
                     yield self._batch(pool)
 
-    def _batch(self, talks: list[Conversation]) -> Batch:
+    def _batch(self, conversations: list[Conversation]) -> Batch:
         """A random window of each conversation; short ones are padded with positions that do not count."""
         rows = []
-        for talk in talks:
+        for talk in conversations:
             start = int(torch.randint(max(len(talk.tokens) - LENGTH, 0) + 1, (), generator=self._random))
             counted = talk.sampled & ~repeated(talk.tokens)
             rows.append([_stretch(part, start) for part in (talk.tokens, counted, talk.features, talk.log_total)])

@@ -1,4 +1,4 @@
-"""Two drafters along one reply, token by token, on an engine that runs."""
+"""Two drafters along one reply, token by token, on a running engine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.request import Request
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
-from specchat.engine.tools.evaluate.course import Course
-from specchat.engine.tools.evaluate.drafting import Drafting
 from specchat.engine.tools.evaluate.figures import Figures
-from specchat.engine.tools.evaluate.place import Place
-from specchat.engine.tools.evaluate.report import Way
+from specchat.engine.tools.evaluate.rounds import Course, Drafting, Place, Way
 from specchat.engine.tools.evaluate.text_runner import read
 from specchat.engine.tools.evaluate.texts import Text
 from specchat.engine.worker.assembly import Assembly
@@ -23,38 +20,38 @@ from specchat.engine.worker.assembly import Assembly
 OTHER_PROMPT = "it cannot be read: model, template or an earlier message are not those that this reply was made with"
 
 MOST_SAMPLED = 500
-"""Tokens of a sampled reply that are read: the target's logits are kept for each."""
+"""Most tokens of a sampled reply that are read: the target's logits are kept for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """What each of two drafters had for every token of a reply."""
+    """Predictions of two drafters for every token of a reply."""
 
     temperature: float
-    """That the reply's tokens were drawn at; 0 greedy."""
+    """Temperature that the reply was sampled at; 0 for greedy."""
     figures: tuple[Figures, Figures]
     """Of each drafter, over the reply."""
     places: tuple[Sequence[Place], Sequence[Place]]
     """Of each drafter, one for each token of the reply."""
     names: Mapping[int, str]
-    """Text of every token that was proposed."""
+    """Text of every proposed token."""
 
 
 def align(
     engine: Engine, request: Request, reply: Sequence[int], prompt_tokens: int, drafters: tuple[str, str], gamma: int
 ) -> Future[Alignment]:
-    """Read a reply with the target of a running engine, then let two drafters draft along it, beside its requests.
+    """Read a reply with the target of a running engine, then let two drafters draft along it, between its rounds.
 
     Args:
-        engine: whose models are loaded.
-        request: the reply's prompt; its sampling says how the reply's tokens were chosen.
+        engine: engine with loaded models.
+        request: prompt and sampling of the reply.
         reply: token ids.
-        prompt_tokens: how long the prompt was for the reply.
-        drafters: their names.
+        prompt_tokens: length of the prompt when the reply was made.
+        drafters: names of two drafters.
         gamma: draft length.
 
     Returns:
-        What they had; an `EngineError` where the engine has no such drafter, or the prompt is another by now.
+        The alignment; an `EngineError` if the engine lacks a drafter or the prompt has changed.
     """
 
     def work(made: Assembly, slot: int) -> Generator[None, None, Alignment]:
@@ -89,5 +86,5 @@ def align(
 
 
 def _offered(*courses: Course) -> set[int]:
-    """Every token that was proposed in these courses."""
+    """Every proposed token."""
     return {token for course in courses for place in course.places for token in place.offered}

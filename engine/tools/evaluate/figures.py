@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 from specchat.engine.stats.theory import speedup_of_rounds
-from specchat.engine.tools.evaluate.course import Course
-from specchat.engine.tools.evaluate.intervals import Interval, interval
+from specchat.engine.tools.evaluate.rounds import Course
+
+_RESAMPLES = 1000
+_OUTSIDE = 0.025
+"""Share of the resamples on each side of an interval."""
+_Of = TypeVar("_Of")
+
+
+class Interval(NamedTuple):
+    """A figure's 95 % interval: percentiles of its bootstrap (Efron and Tibshirani 1993, section 13.3)."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.low:.2f}–{self.high:.2f}"
+
+
+def interval(texts: Sequence[_Of], figure: Callable[[Sequence[_Of]], float]) -> Interval:
+    """The interval of a figure of texts; the same texts give the same one."""
+    dice = random.Random(0)
+    values = sorted(figure(dice.choices(texts, k=len(texts))) for _ in range(_RESAMPLES))
+    return Interval(values[int(_OUTSIDE * _RESAMPLES)], values[int((1 - _OUTSIDE) * _RESAMPLES) - 1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +41,15 @@ class Figures:
     drafter: str
     gamma: int
     category: str
-    """Empty for all of them."""
+    """Empty for all texts."""
     texts: int
     tested: int
     accepted: float
-    """Of sampled texts, how many are expected to be: the sum of β."""
+    """For sampled texts the expected number: the sum of β."""
     by_position: tuple[float, ...]
     """Accepted / tested at draft position 1, 2, …"""
     alpha: float
-    """Accepted / tested: of a greedy text each β is 0 or 1; at a temperature, the mean of Σ min(p, q)."""
+    """Accepted / tested; for sampled texts the mean of Σ min(p, q)."""
     alpha_interval: Interval
     tau: float
     """Tokens emitted / rounds."""
@@ -68,7 +91,7 @@ class Figures:
 
 
 def only_one(ours: Sequence[bool], theirs: Sequence[bool]) -> list[int]:
-    """Places of tokens that came out of one drafter's draft and not out of the other's."""
+    """Positions of tokens that one drafter predicted and the other did not."""
     return [place for place, (one, other) in enumerate(zip(ours, theirs, strict=True)) if one and not other]
 
 

@@ -1,4 +1,4 @@
-"""A target that has read a text to its end, and answers drafts with what the text says instead of computing."""
+"""Reading of a text by the target, and a runner that answers drafts from that reading instead of computing."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from specchat.engine.backends.runner import Runner
 from specchat.engine.cache.kv_cache import KVCache
-from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePlace
@@ -21,27 +21,28 @@ from specchat.engine.tools.evaluate.texts import Text
 
 _PASSES = 5
 """Plain passes timed for each text."""
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the target made of a text of L tokens, read in one go."""
+    """Results of the target on a text of L tokens."""
 
     text: Text
     following: list[int]
-    """[L]: the token behind each; the last one's is itself."""
+    """[L]: the next token of each; for the last one, itself."""
     states: Tensor | None
-    """[L - 1, taps x hidden]: the tapped hidden states; None where no drafter asks for them."""
+    """[L - 1, taps x hidden]: the tapped hidden states; None if no drafter uses them."""
     likeliest: list[list[int]]
-    """[tokens of the reply][`BRANCHES`]: what the target found likeliest in the place of each, in order."""
+    """[tokens of the reply][`BRANCHES`]: the target's most likely tokens at each position, in order."""
     logits: Tensor | None
-    """[tokens of the reply, V], float32, of what stands in the place of each; None for greedy texts."""
+    """[tokens of the reply, V], float32, at each position; None for greedy texts."""
     seconds: float
     """Time of the reading."""
     pass_s: float
     """Time of a plain pass at the end of the text."""
     slot: int = 0
-    """Of the target's cache, that it was read in."""
+    """Slot of the target's cache."""
 
     @property
     def agreed(self) -> int:
@@ -49,12 +50,12 @@ class Reading:
         return sum(ranks[0] == token for ranks, token in zip(self.likeliest, self.text.reply, strict=True))
 
 
-def passes(target: Backend, text: Text, chunk: int, slot: int = 0) -> Iterator[tuple[Tensor | None, Tensor | None]]:
-    """Read a text in chunks of so many tokens: first its prompt, for its keys and values, then its reply to be judged.
+def passes(target: Runner, text: Text, chunk: int, slot: int = 0) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+    """Read a text in chunks of `chunk` tokens: first its prompt, for keys and values, then its reply.
 
     Yields:
-        Logits [T, V], which the T next tokens of the reply are judged by, None in the prompt; and the tapped hidden
-        states [1, T, taps x hidden], None without taps. Both are good until the next pass.
+        Logits [T, V] of the T next tokens of the reply, None in the prompt; and the tapped hidden states
+        [1, T, taps x hidden], None without taps. Both are valid until the next pass.
     """
     tokens = [*text.prompt, *text.reply]
     place, first = 0, len(text.prompt) - 1
@@ -71,9 +72,9 @@ def passes(target: Backend, text: Text, chunk: int, slot: int = 0) -> Iterator[t
 
 @torch.inference_mode()
 def read(
-    target: Backend, text: Text, chunk: int, *, sampled: bool = False, slot: int = 0
+    target: Runner, text: Text, chunk: int, *, sampled: bool = False, slot: int = 0
 ) -> Generator[None, None, Reading]:
-    """Read a text with the target, a chunk of so many tokens a step; its logits are kept where the text was sampled."""
+    """Read a text with the target, a chunk per step of the generator. Logits are kept if the text was sampled."""
     tokens = [*text.prompt, *text.reply]
     started = time.perf_counter()
     states: list[Tensor] = []
@@ -101,8 +102,18 @@ def read(
     )
 
 
-def _plain_pass(target: Backend, tokens: Sequence[int], slot: int) -> float:
-    """Median seconds of a pass over the text's last token, its choice on the host included."""
+def finish(steps: Generator[None, None, _Result]) -> _Result:
+    """Run a generator to its end; returns its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
+
+
+def _plain_pass(target: Runner, tokens: Sequence[int], slot: int) -> float:
+    """Median seconds of a pass over the text's last token, with the copy of its argmax to the host."""
     fed = to_device([[tokens[-1]]], target.device)
     times = []
     for _ in range(_PASSES):
@@ -113,10 +124,10 @@ def _plain_pass(target: Backend, tokens: Sequence[int], slot: int) -> float:
 
 
 class _NoCache:
-    """A cache of which nothing is kept: what follows in the text does not depend on it.
+    """A cache that keeps nothing: the next token of the text does not depend on it.
 
     Args:
-        cache: whose size it has.
+        cache: gives the size.
     """
 
     def __init__(self, cache: KVCache) -> None:
@@ -127,33 +138,34 @@ class _NoCache:
 
 
 class TextRunner:
-    """A `Backend` that says of a sampled text what the target said, and of all texts how large the target is.
+    """A `Runner` with the target's sizes that returns the logits of a sampled text's reading.
 
-    What it says of drafts that leave the text means nothing: nobody asks for it.
+    Logits after a draft that differs from the text are undefined.
 
     Args:
-        target: for its sizes, and for what rides in its passes.
+        target: gives the sizes, and computes look-ahead positions.
     """
 
     branches = True
+    judges_all = False
     graph_runner = None
     hindrances: list[str] = []  # noqa: RUF012 never written to
 
-    def __init__(self, target: Backend) -> None:
+    def __init__(self, target: Runner) -> None:
         self.target = target
         self.cache: Any = _NoCache(target.cache)
         self.context, self.device, self.vocabulary = target.context, target.device, target.vocabulary
         self.taps, self.short_context = target.taps, target.short_context
         self.embedding_rows, self.output_rows = target.embedding_rows, target.output_rows
         self.reading: Reading | None = None
-        """Of the text that is being drafted along."""
+        """Reading of the text that is being drafted for."""
 
     def width(self, length: int) -> int:
-        """Nothing is padded."""
+        """Width without padding."""
         return length
 
     def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Logits [1, T, V], float32, of the places that tokens stand in."""
+        """Logits [1, T, V], float32, at the positions of tokens."""
         return self.forward_tapped(tokens, slots, starts)[0]
 
     forward_as_it_comes = forward
@@ -168,12 +180,12 @@ class TextRunner:
         lengths: Sequence[int] | None = None,
         entered: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits as `forward`, and the states that were read at the same places; what rides is read by the target."""
+        """Logits as `forward`, and the hidden states of the reading; the target computes look-ahead positions."""
         assert self.reading is not None
         if entered is not None:
-            said, states = self.forward_tapped(tokens, slots, starts)
-            ridden = self.target.forward_tapped(tokens, slots, starts, tree_mask, lengths, entered)[0]
-            return torch.cat([said, ridden[:, tokens.shape[1] :].float()], dim=1), states
+            known, states = self.forward_tapped(tokens, slots, starts)
+            computed = self.target.forward_tapped(tokens, slots, starts, tree_mask, lengths, entered)[0]
+            return torch.cat([known, computed[:, tokens.shape[1] :].float()], dim=1), states
         assert self.reading.logits is not None
         depths = torch.arange(tokens.shape[1], device=self.device)[None] if tree_mask is None else tree_mask.depths
         places = to_device(starts, self.device)[:, None] + depths
@@ -182,14 +194,18 @@ class TextRunner:
         return logits[(places - first).clamp(0, len(logits) - 1)], tapped
 
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
-        """Not asked for: drafters know the target itself."""
+        """Unsupported: drafters use the target itself."""
+        raise NotImplementedError
+
+    def first_layers(self, count: int) -> Runner:
+        """Unsupported: drafters use the target itself."""
         raise NotImplementedError
 
     def capture(self) -> None:
-        """There is nothing to capture."""
+        """Do nothing."""
 
     def prefill(
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int] | None = None
     ) -> Tensor | None:
-        """Not asked for: the text has been read."""
+        """Unsupported: the text has been read."""
         raise NotImplementedError

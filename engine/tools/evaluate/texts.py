@@ -1,33 +1,76 @@
 """Texts to evaluate drafters on: prompts with the replies that were given, from files of several kinds.
 
-A file is JSON or one JSON object per line. What it holds is told from its keys:
+A file is JSON or one JSON object per line. Its keys tell its kind:
 
-- a trace of `specchat ask --trace`: the very tokens of its replies;
+- a trace of `specchat ask --trace`: the exact tokens of its replies;
 - a chat that `specchat export` wrote as JSON;
 - `messages` with `role` and `content`, as in OpenAI's API; `conversations` with `from` and `value`, as in ShareGPT;
 - `turns` and `choices`, as in MT-bench and Spec-Bench: questions and answers, in one object or in two with one
   `question_id`.
 
-Each reply of a conversation is one text; what stands before it is its prompt.
+Each reply of a conversation is one text; the messages before it are its prompt.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from specchat.engine.errors import EngineError
-from specchat.engine.request import Message, Request
+from specchat.engine.request import Message, Request, Sampling
 from specchat.engine.round import Round
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.trace import from_json
 
-_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "model": "assistant"} | {
-    "system": "system"
+_ROLES = {
+    "system": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "model": "assistant",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateOptions:
+    """Options of the command line.
+
+    Raises:
+        EngineError: a value is out of range.
+    """
+
+    models: Path
+    target: str
+    files: tuple[Path, ...]
+    """Texts, as `TextFiles` reads them."""
+    draft: str | None = None
+    drafters: tuple[str, ...] = ()
+    """Names of those to evaluate; empty for all."""
+    gammas: tuple[int, ...] = (4,)
+    temperature: float = 0.0
+    """Temperature that the texts were sampled at; 0 for greedy."""
+    limit: int = 100
+    """Largest number of texts."""
+    max_tokens: int = 500
+    """Most tokens of a reply that are used."""
+    device: str = "auto"
+    dtype: str = "auto"
+    quantize: str = "auto"
+    context: int = 4096
+    """Most tokens of a text, its prompt included."""
+
+    def __post_init__(self) -> None:
+        counts = [("limit", self.limit), ("max-tokens", self.max_tokens), *(("gamma", g) for g in self.gammas)]
+        for name, value in counts:
+            if value < 1:
+                raise EngineError(f"{name} is {value}: it must be at least 1")
+        Sampling(temperature=self.temperature)  # raises EngineError if out of range
+        if not self.files:
+            raise EngineError("there is no text: name files of chats, traces or data sets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +85,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """A conversation as it stands in a file."""
+    """A conversation of a file."""
 
     name: str
     category: str
@@ -50,7 +93,7 @@ class Talk:
 
 
 class TextFiles:
-    """Reads texts; what cannot be used is named in `problems`, and the rest goes on.
+    """Reads texts. Entries that cannot be used are named in `problems` and skipped.
 
     Args:
         tokenizer: a fast tokenizer of transformers, the target's.
@@ -88,7 +131,7 @@ class TextFiles:
         return texts
 
     def _objects(self, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each JSON object of a file, with where it stands."""
+        """Each JSON object of a file, with its location."""
         try:
             content = file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
@@ -197,3 +240,28 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(value)
     return value
+
+
+def select(options: EvaluateOptions, tokenizer: Any, context: int) -> tuple[tuple[Text, ...], tuple[str, ...]]:
+    """Texts of the files, up to `limit`, each cut to `max_tokens` and to the context.
+
+    Args:
+        options: of the command.
+        tokenizer: a fast tokenizer of transformers, the target's.
+        context: tokens of a text, its prompt included.
+
+    Returns:
+        The texts, and a sentence for each entry that could not be used.
+
+    Raises:
+        EngineError: a file cannot be read, or no text can be used.
+    """
+    files = TextFiles(tokenizer)
+    texts = []
+    for text in files.read(options.files):
+        room = max(context - len(text.prompt) - 1, 0)
+        texts.append(replace(text, reply=text.reply[: min(options.max_tokens, room)]))
+    texts = [text for text in texts if text.reply][: options.limit]
+    if not texts:
+        raise EngineError("; ".join(["there is no text to evaluate on", *files.problems[:3]]))
+    return tuple(texts), tuple(files.problems)

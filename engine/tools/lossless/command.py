@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,32 +23,40 @@ from specchat.engine.models.packed.load import PackedModel, load_dequantized
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress, ignore_progress
-from specchat.engine.request import Request, Sampling, parse_gamma
-from specchat.engine.sequence.prompt import encode
-from specchat.engine.tools.bench.plan import NONE, Plan, Variant
-from specchat.engine.tools.bench.prompts import SETS, Prompt, load_prompts
-from specchat.engine.tools.bench.runner import reply, request, run_pass, run_requests
-from specchat.engine.tools.lossless.greedy import BY_CODES, EXACT, TOLERANCES, GreedyCheck, check_greedy
-from specchat.engine.tools.lossless.quantization import Fidelity, QuantizedReference, measure_fidelity
-from specchat.engine.tools.lossless.reference import Reference, Scorer
-from specchat.engine.tools.lossless.report import VerificationReport
-from specchat.engine.tools.lossless.sampled import (
+from specchat.engine.request import Sampling, check_gamma, parse_gamma
+from specchat.engine.tools.lossless.checks import (
+    BY_CODES,
+    EXACT,
     FALSE_ALARM,
     TOKENS,
+    TOLERANCES,
     Context,
-    SampledCheck,
+    check_greedy,
     check_sampled,
     choose_context,
+)
+from specchat.engine.tools.lossless.reference import Fidelity, QuantizedReference, Reference, Scorer, measure_fidelity
+from specchat.engine.tools.lossless.report import VerificationReport
+from specchat.engine.tools.prompts import SETS, Prompt, load_prompts
+from specchat.engine.tools.runner import (
+    NONE,
+    Say,
+    Variant,
+    choose_variants,
+    make_request,
+    reply_tokens,
+    run_pass,
+    run_requests,
+    running,
 )
 from specchat.engine.worker.assembly import Assembly, assemble
 from specchat.engine.worker.obtain import obtain_model
 
-Say = Callable[[str], None]
 SLOTS = 8
 """Requests run at once."""
 CONTEXTS = 2
 _PROMPT_ROOM = 1024
-_SCOUTED_TOKENS = 24
+_SEARCHED_TOKENS = 24
 """Tokens of each reply that is searched for contexts to sample at."""
 
 
@@ -112,26 +121,38 @@ class Verification:
         return self.report.text(lambda token: str(self.tokenizer.decode([token])))
 
 
-Prompts = list[tuple[str, list[int]]]
-"""Label and token ids of each prompt."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Evidence:
     """Replies of the engine, collected before its models are released."""
 
     ready: Ready
     tokenizer: Any
-    prompts: Prompts
-    greedy: dict[Variant, list[list[int]]]
-    sampled: list[tuple[Variant, Context, list[list[Event]]]]
-    notes: list[str]
-    stopped: bool
-    """Whether ctrl+c ended it before everything was collected."""
+    prompts: list[tuple[str, list[int]]]
+    """Label and token ids of each prompt."""
+    greedy: dict[Variant, list[list[int]]] = field(default_factory=dict)
+    sampled: list[tuple[Variant, Context, list[list[Event]]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    stopped: bool = False
+    """Whether ctrl+c ended it before everything was collected or checked."""
+
+    @property
+    def ids(self) -> list[Prompt]:
+        """The prompts as token ids."""
+        return [Prompt(ids=tuple(tokens)) for _, tokens in self.prompts]
+
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Let ctrl+c end the work inside. Before the replies without drafts are complete it ends the program."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if NONE not in self.greedy:
+                raise
+            self.stopped = True
 
 
 def run(options: LosslessOptions, say: Say) -> Verification:
-    """Run the checks. Once the replies without drafts are there, ctrl+c ends it with what is finished.
+    """Run the checks. Once the replies without drafts are complete, ctrl+c ends it with what is finished.
 
     Args:
         say: called with one-line progress messages.
@@ -158,75 +179,55 @@ def run(options: LosslessOptions, say: Say) -> Verification:
 
 
 def _gather(options: LosslessOptions, config: EngineConfig, say: Say) -> _Evidence:
+    """Let the engine reply, greedy and sampled."""
     made: list[Assembly] = []
 
     def keep(config: EngineConfig, progress: Progress) -> Assembly:
         made.append(assemble(config, progress))
         return made[0]
 
-    plan = Plan(gammas=(parse_gamma(options.gamma),), max_tokens=max(2, options.max_tokens))
+    gamma = parse_gamma(options.gamma)
+    check_gamma(gamma)
     sets = load_prompts(options.prompts)
-    engine = Engine(config, keep)
     say("loading")
-    engine.start()
-    try:
-        ready = engine.wait_ready()
+    with running(config, keep) as (engine, ready):
         require_decoder_only(made[0].model, "specchat verify checks")
-        tokenizer = made[0].model.tokenizer
-        variants = plan.variants(options.drafters, ready)
+        variants = choose_variants(options.drafters, [gamma], ready)
         if variants == [NONE]:
             raise EngineError("nothing drafts here, so there is nothing to verify: name a drafter and a gamma above 0")
+        tokenizer = made[0].model.tokenizer
         prompts = [
-            (f"{each.name} {number}", encode(Request("verify", messages=prompt.messages), tokenizer))
+            (f"{each.name} {number}", prompt.encode(tokenizer))
             for each in sets
             for number, prompt in enumerate(each.first(options.limit).prompts, start=1)
         ]
-        evidence = _Evidence(ready, tokenizer, prompts, greedy={}, sampled=[], notes=[], stopped=False)
-        try:
-            _collect(options, engine, variants, plan, evidence, say)
-        except KeyboardInterrupt:
-            if NONE not in evidence.greedy:
-                raise
-            evidence = replace(evidence, stopped=True)
-        return evidence
-    finally:
-        engine.close()
+        evidence = _Evidence(ready, tokenizer, prompts)
+        with evidence.stoppable():
+            for variant in variants:
+                say(f"greedy, {variant.drafter}")
+                passed = run_pass(engine, variant, evidence.ids, 1, Sampling(), max(2, options.max_tokens))
+                evidence.greedy[variant] = [reply_tokens(events) for events in passed]
+            for variant in variants[1:]:
+                _sample(options, engine, variant, evidence, say)
+    return evidence
 
 
-def _collect(
-    options: LosslessOptions, engine: Engine, variants: Sequence[Variant], plan: Plan, evidence: _Evidence, say: Say
-) -> None:
-    """Add the replies of each variant to the evidence as they are finished."""
-    for variant in variants:
-        say(f"greedy, {variant.drafter}")
-        passed = run_pass(engine, variant, _as_prompts(evidence.prompts), 1, Sampling(), plan.max_tokens)
-        evidence.greedy[variant] = [reply(events) for events in passed]
-    for variant in variants:
-        if variant != NONE:
-            say(f"looking for places to sample at, {variant.drafter}")
-            found = _contexts(options, engine, variant, evidence.prompts)
-            if not found:
-                evidence.notes.append(f"{variant.drafter} drafted nothing in these prompts, so it was not sampled.")
-            for context in found:
-                say(f"sampling, {variant.drafter}, {context.label}")
-                evidence.sampled.append((variant, context, _sample(options, engine, variant, context)))
-
-
-def _contexts(options: LosslessOptions, engine: Engine, variant: Variant, prompts: Prompts) -> list[Context]:
-    """Contexts at which this drafter is accepted about half of the time."""
+def _sample(options: LosslessOptions, engine: Engine, variant: Variant, evidence: _Evidence, say: Say) -> None:
+    """Sample at contexts at which this drafter is accepted about half of the time."""
+    say(f"looking for places to sample at, {variant.drafter}")
     sampling = Sampling(temperature=options.temperature, seed=options.seed)
-    passed = run_pass(engine, variant, _as_prompts(prompts), options.slots, sampling, _SCOUTED_TOKENS)
-    found = [choose_context(label, tokens, events) for (label, tokens), events in zip(prompts, passed, strict=True)]
-    live = [context for context in found if context is not None]
-    return sorted(live, key=lambda context: abs(context.beta - 0.5))[: options.places]
-
-
-def _sample(options: LosslessOptions, engine: Engine, variant: Variant, context: Context) -> list[list[Event]]:
-    requests = [
-        request(variant, Prompt(ids=context.tokens), Sampling(temperature=options.temperature, seed=seed), TOKENS)
-        for seed in range(options.seed, options.seed + options.samples)
-    ]
-    return run_requests(engine, requests, options.slots)
+    passed = run_pass(engine, variant, evidence.ids, options.slots, sampling, _SEARCHED_TOKENS)
+    found = [choose_context(*prompt, events) for prompt, events in zip(evidence.prompts, passed, strict=True)]
+    contexts = sorted((each for each in found if each is not None), key=lambda context: abs(context.beta - 0.5))
+    if not contexts:
+        evidence.notes.append(f"{variant.drafter} drafted nothing in these prompts, so it was not sampled.")
+    for context in contexts[: options.places]:
+        say(f"sampling, {variant.drafter}, {context.label}")
+        requests = [
+            make_request(variant, Prompt(ids=context.tokens), Sampling(options.temperature, seed=seed), TOKENS)
+            for seed in range(options.seed, options.seed + options.samples)
+        ]
+        evidence.sampled.append((variant, context, run_requests(engine, requests, options.slots)))
 
 
 def _judge(
@@ -237,24 +238,20 @@ def _judge(
     fidelity: Fidelity | None,
     say: Say,
 ) -> Verification:
+    """Check the replies against the reference."""
     of_codes = EXACT if isinstance(reference, QuantizedReference) else BY_CODES
     tolerance = TOLERANCES.get(evidence.ready.dtype, of_codes)
     threshold = FALSE_ALARM / max(1, len(evidence.sampled))
     plain = evidence.greedy[NONE]
-    greedy: list[GreedyCheck] = []
-    sampled: list[SampledCheck] = []
-    stopped = evidence.stopped
-    try:
+    greedy, sampled = [], []
+    with evidence.stoppable():
         for variant, replies in evidence.greedy.items():
             say(f"checking the greedy replies, {variant.drafter}")
             greedy.append(check_greedy(variant.drafter, evidence.prompts, plain, replies, reference, tolerance))
-        for variant, context, found in evidence.sampled:
+        for variant, context, samples in evidence.sampled:
             say(f"checking the samples, {variant.drafter}, {context.label}")
-            sampled.append(
-                check_sampled(variant.drafter, context, found, reference, eos, options.temperature, threshold)
-            )
-    except KeyboardInterrupt:
-        stopped = True
+            temperature = options.temperature
+            sampled.append(check_sampled(variant.drafter, context, samples, reference, eos, temperature, threshold))
     report = VerificationReport(
         command=options.command,
         target=evidence.ready.target,
@@ -267,17 +264,13 @@ def _judge(
         sampled=tuple(sampled),
         notes=tuple(evidence.notes),
         fidelity=fidelity,
-        stopped=stopped,
+        stopped=evidence.stopped,
     )
     return Verification(report, evidence.tokenizer)
 
 
-def _as_prompts(prompts: Prompts) -> Sequence[Prompt]:
-    return [Prompt(ids=tuple(tokens)) for _, tokens in prompts]
-
-
 def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int], Scorer, Fidelity | None]:
-    """The target's end tokens, what the engine is judged by, and how far quantised weights are from float32."""
+    """EOS token ids of the target, the reference of the checks, and how far quantised weights are from float32."""
     device, store = pick_device(config.device), ModelStore(config.models)
     if evidence.ready.dtype in TOLERANCES:
         dtype = getattr(torch, evidence.ready.dtype)
@@ -287,7 +280,7 @@ def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int],
     if not isinstance(packed, PackedModel):  # quantised layers in modelling code of transformers
         return packed.eos_ids, Reference(packed), None
     reference = QuantizedReference(packed, config.context)
-    if evidence.stopped:  # how far the weights are from float32 takes another model to load
+    if evidence.stopped:  # measuring the fidelity would load another model
         return packed.eos_ids, reference, None
     dequantized = load_dequantized(packed, resolve(config.target, store, ignore_progress), ignore_progress)
     texts = [(tokens, reply) for (_, tokens), reply in zip(evidence.prompts, evidence.greedy[NONE], strict=True)]

@@ -17,7 +17,7 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.lanes.clock import Order
 from specchat.engine.lanes.engine import LaneEngine
 from specchat.engine.progress import ignore_progress
-from specchat.engine.tools.bench.prompts import SETS, load_prompts
+from specchat.engine.tools.prompts import SETS, load_prompts
 from specchat.engine.worker.assembly import assemble, put_together
 from specchat.engine.worker.model_notices import INEXACT
 from tests.engine.lanes.test_lanes import both, lane_engine, pair

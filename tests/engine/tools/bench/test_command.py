@@ -11,20 +11,17 @@ import pytest
 import torch
 
 from specchat.engine import EngineError
-from specchat.engine.events import Admitted, Prefilled
-from specchat.engine.request import Sampling
+from specchat.engine.events import Admitted, Prefilled, Ready
 from specchat.engine.tools.bench import command, roofline, suite
 from specchat.engine.tools.bench.__main__ import main
-from specchat.engine.tools.bench.cell import Cell
 from specchat.engine.tools.bench.command import BenchOptions, run
-from specchat.engine.tools.bench.crossover import Crossover, find_crossover
-from specchat.engine.tools.bench.pace import Pace
-from specchat.engine.tools.bench.plan import NONE, Plan, Variant
-from specchat.engine.tools.bench.prompts import Prompt, PromptSet
-from specchat.engine.tools.bench.reading import reading_pace
+from specchat.engine.tools.bench.figures import Cell, Pace, Tally, tally
 from specchat.engine.tools.bench.report import BenchReport, Setting
 from specchat.engine.tools.bench.roofline import Traffic
-from specchat.engine.tools.bench.suite import Results, Suite
+from specchat.engine.tools.bench.suite import Crossover, Plan, Results, Suite, find_crossover, reading_pace
+from specchat.engine.tools.prompts import Prompt, PromptSet
+from specchat.engine.tools.runner import NONE, Variant, choose_variants
+from tests.engine.records import make_round
 
 QUICK = {"models": Path(), "command": "bench", "limit": 2, "max_tokens": 8, "passes": 2}
 
@@ -227,39 +224,66 @@ def test_a_reply_that_fails_ends_the_benchmark(
         run(BenchOptions(**QUICK, target=str(tiny_model())), lambda _line: None)  # type: ignore[arg-type]
 
 
-def test_every_variant_takes_its_turn_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns: list[str] = []
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int | None]]:
+    """Variants and seeds of two passes of a suite, warm-up left out."""
+    passes: list[tuple[str, int | None]] = []
 
-    class StopError(Exception):
-        pass
+    def measure(_engine: object, variant: Variant, *given: object) -> Tally:
+        passes.append((variant.name, given[2].seed))  # type: ignore[attr-defined]
+        return tally([make_round(drafted=0)], batch=1)
 
-    def note(_engine: object, variant: Variant, *_: object) -> object:
-        turns.append(variant.drafter)
-        if len(turns) == 2 + 4:
-            raise StopError
-        return None
-
-    monkeypatch.setattr(suite, "measure", note)
-    whole = Suite(SimpleNamespace(ready=None), Plan(passes=2), Traffic(1, 1, 1, 1), 1.0, lambda _line: None)  # type: ignore[arg-type]
-    with pytest.raises(StopError):
-        whole.run([NONE, Variant("ngram", 4)], [PromptSet("s", (Prompt("x"),))])
-    assert turns[2:] == ["none", "ngram", "ngram", "none"]
+    monkeypatch.setattr(suite, "measure", measure)
+    plan = Plan(passes=2, temperatures=(1.0,))
+    whole = Suite(SimpleNamespace(ready=None), plan, Traffic(1, 1, 1, 1), 1.0, lambda _line: None)  # type: ignore[arg-type]
+    whole.run([NONE, Variant("head", 4), Variant("head", None)], [PromptSet("s", (Prompt("x"),))])
+    return passes[3:]
 
 
-def test_a_draft_length_that_adapts_has_no_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one it would keep to one length, and γ auto would not be measured."""
-    seeds: dict[str, int | None] = {}
+def test_variants_take_turns_in_being_first(measured: list[tuple[str, int | None]]) -> None:
+    assert [name for name, _ in measured] == ["none", "head 4", "head auto", "head 4", "head auto", "none"]
 
-    class StopError(Exception):
-        pass
 
-    def note(_engine: object, variant: Variant, _prompts: object, _batch: int, sampling: Sampling, _most: int) -> None:
-        seeds[variant.name] = sampling.seed
-        if len(seeds) == 3:
-            raise StopError
+def test_only_an_adaptive_draft_length_has_no_seed(measured: list[tuple[str, int | None]]) -> None:
+    """With a seed the controller keeps one length, and γ auto would not be measured."""
+    assert dict(measured) == {"none": 1, "head 4": 1, "head auto": None}
 
-    monkeypatch.setattr(suite, "measure", note)
-    whole = Suite(SimpleNamespace(ready=None), Plan(temperatures=(1.0,)), Traffic(1, 1, 1, 1), 1.0, lambda _line: None)  # type: ignore[arg-type]
-    with pytest.raises(StopError):
-        whole.run([NONE, Variant("head", 4), Variant("head", None)], [PromptSet("s", (Prompt("x"),))])
-    assert list(seeds.values()) == [1, 1, None]
+
+READY = Ready("t", "d", ("model", "ngram", "none"), "cpu", "CPU", "float32", 512, 4, 1, 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("drafters", "gammas", "expected"),
+    [
+        ((), (2, None), [("model", 2), ("model", None), ("ngram", 2), ("ngram", None)]),
+        (("auto",), (None,), [("model", None)]),
+        (("none", "ngram", "ngram"), (0, 4, 4), [("ngram", 4)]),
+        (("ngram",), (0,), []),
+    ],
+)
+def test_variants_are_plain_decoding_and_each_drafter_with_each_gamma(
+    drafters: tuple[str, ...], gammas: tuple[int | None, ...], expected: list[tuple[str, int | None]]
+) -> None:
+    assert choose_variants(drafters, gammas, READY) == [NONE, *(Variant(*each) for each in expected)]
+
+
+def test_an_unknown_drafter_is_refused() -> None:
+    with pytest.raises(EngineError, match="'magic' is not there: choose from model, ngram, none"):
+        choose_variants(["magic"], [4], READY)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"gammas": (-1,)}, "gamma is -1"),
+        ({"gammas": (17,)}, "gamma is 17"),
+        ({"batches": (1, 0)}, "batch is 0"),
+        ({"passes": 0}, "passes is 0"),
+        ({"max_tokens": 1}, "max-tokens is 1"),
+        ({"temperatures": (-0.5,)}, r"temperature is -0\.5"),
+        ({"temperatures": (float("nan"),)}, "temperature is nan"),
+    ],
+)
+def test_values_out_of_range_are_refused(values: dict[str, object], sentence: str) -> None:
+    with pytest.raises(EngineError, match=sentence):
+        Plan(**values)  # type: ignore[arg-type]

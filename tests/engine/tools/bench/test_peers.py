@@ -1,14 +1,23 @@
-"""The peers on tiny models: that they run, what they count, and why one cannot take part."""
+"""Peers: that they run, what they count, and why one cannot take part."""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
 from specchat.engine import EngineError
-from specchat.engine.tools.bench.prompts import Prompt
-from specchat.engine.tools.bench.transformers_peer import TransformersPeer, _Clock
+from specchat.engine.tools.bench import roofline
+from specchat.engine.tools.bench.command import BenchOptions, run
+from specchat.engine.tools.bench.llama_cpp import VARIABLE, LlamaCppModel, LlamaCppPeer, describe, load_library
+from specchat.engine.tools.bench.peers import BatchClock, TransformersPeer
+from specchat.engine.tools.prompts import Prompt
 from tests.engine.tiny import tiny_model
+from tests.tiny_model import write_tiny_gguf
 
 PROMPTS = (Prompt("Hello"), Prompt("A longer question than that"))
 
@@ -23,10 +32,8 @@ def test_plain_generation_in_a_batch_of_unequal_prompts(temperature: float) -> N
 
 
 def test_drafting_peers_take_one_request_at_a_time() -> None:
-    lookup, assisted = (
-        TransformersPeer(tiny_model(), 3),
-        TransformersPeer(tiny_model(), 3, tiny_model(seed=1, layers=1)),
-    )
+    lookup = TransformersPeer(tiny_model(), 3)
+    assisted = TransformersPeer(tiny_model(), 3, tiny_model(seed=1, layers=1))
     assert (lookup.name, assisted.name) == ("transformers prompt lookup", "transformers assisted")
     for peer in (lookup, assisted):
         assert "batch of 1 only" in str(peer.refusal(2))
@@ -46,9 +53,87 @@ def test_a_peer_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_clock_leaves_out_prefill_and_what_follows_the_first_end() -> None:
-    clock = _Clock({9})
+    clock = BatchClock({9})
     for value in ([[1, 2, 3]], [4, 5], [6, 7], [9, 8], [9, 8]):
         clock.put(torch.tensor(value))
     clock.end()
     assert clock.pace().tokens == 4
-    assert _Clock({9}).pace().tokens == 0
+    assert BatchClock({9}).pace().tokens == 0
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[..., Path]) -> Path:
+    folder = tiny_model(max_position_embeddings=2048, hidden_size=64)
+    return write_tiny_gguf(folder, tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+@pytest.fixture
+def library() -> ModuleType:
+    return pytest.importorskip("xllamacpp")
+
+
+def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path, library: ModuleType) -> None:
+    model = LlamaCppModel(gguf, context=64, slots=2, threads=1, on_cpu=True)
+    plain, lookup = (LlamaCppPeer(library, model, lambda _prompt: [5, 80, 33, 120, 7, 9], gamma) for gamma in (0, 3))
+    for temperature in (0.0, 1.0):
+        assert 0 < plain.run(PROMPTS, 1, temperature, 10).tokens <= 18
+    pace = plain.run(PROMPTS, 2, 0.0, 10)
+    assert (pace.tokens, pace.seconds > 0) == (18, True)
+    assert 0 < lookup.run(PROMPTS[:1], 1, 0.0, 10).tokens <= 9
+    assert (plain.read([5, 6, 7, 8]) or 0) > 0
+    assert (plain.refusal(2), plain.refusal(3)) == (None, "it has 2 slots")
+    assert "batch of 1 only" in str(lookup.refusal(2))
+    with pytest.raises(EngineError, match=r"llama\.cpp failed: .*context"):
+        plain.read([5] * 2000)
+
+
+def test_llama_cpp_beside_the_engine(
+    gguf: Path, library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(roofline._COPIED, "cpu", 1 << 16)
+    options = BenchOptions(
+        tmp_path, "bench", str(gguf), prompts=("chat",), limit=1, max_tokens=8, passes=1, threads=1, batches=(1, 2),
+        drafters=("ngram",), gammas=("4",), peers=("llama.cpp",), prompt_tokens=40,
+    )  # fmt: skip
+    report = run(options, lambda _line: None)
+    assert report.notes == ("llama.cpp prompt lookup: it drafts for a batch of 1 only",)
+    assert [(peer.batch, peer.name) for peer in report.peers] == [
+        (1, "llama.cpp"),
+        (1, "llama.cpp prompt lookup"),
+        (2, "llama.cpp"),
+    ]
+    assert report.peers[0].variants.keys() == {"none", "ngram 4"}
+    assert [reading.name for reading in report.readings] == ["none", "ngram", "llama.cpp"]
+    version, instruction_sets = describe(library)
+    assert (report.versions["llama.cpp"], report.setting.instruction_sets["llama.cpp"]) == (version, instruction_sets)
+    text = report.text()
+    for words in ("llama.cpp computes with ", "against llama.cpp: none ", "reading a prompt of 40 tokens"):
+        assert words in text
+
+
+def test_llama_cpp_refuses_what_it_cannot_run(
+    tiny_model: Callable[..., Path], library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    with pytest.raises(EngineError, match=r"it cannot load .*broken\.gguf"):
+        LlamaCppModel(broken, 64, 1, 1, on_cpu=True).serve(library, 0)
+    monkeypatch.setitem(roofline._COPIED, "cpu", 1 << 16)
+    target = str(tiny_model(max_position_embeddings=2048))
+    options = BenchOptions(
+        tmp_path, "bench", target, prompts=("chat",), limit=1, passes=1, gammas=("4",), peers=("llama.cpp",)
+    )
+    (note,) = run(options, lambda _line: None).notes
+    assert note.startswith("llama.cpp is left out: it reads GGUF files only")
+
+
+def test_without_xllamacpp_one_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(EngineError, match=r"it needs the package xllamacpp .*run `pip install xllamacpp`"):
+        load_library(None)
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(EngineError, match=f"run `pip install --target {tmp_path} xllamacpp`"):
+        load_library(None)
+    assert str(tmp_path) in sys.path

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from specchat.engine import Engine, EngineConfig, EngineError, Sampling
-from specchat.engine.tools.bench.plan import NONE, Variant
-from specchat.engine.tools.bench.runner import measure, reply, run_pass
-from specchat.engine.tools.bench.shapes import SHAPES, parse_shapes
-from specchat.engine.tools.bench.synthetic import Language, synthetic, synthetic_prompts
+from specchat.engine.tools.bench.suite import measure
+from specchat.engine.tools.bench.synthetic import SHAPES, Language, parse_shapes, synthetic, synthetic_prompts
+from specchat.engine.tools.runner import NONE, Variant, run_pass
+from specchat.engine.tools.runner import reply_tokens as reply
 
 MODEL = Variant("model", 3)
 

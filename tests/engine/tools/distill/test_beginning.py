@@ -24,12 +24,11 @@ from specchat.engine.drafters.head.folder import (
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.progress import ignore_progress
-from specchat.engine.tools.distill import Distilled, DistillOptions, distill, evaluation, text, trainer, training
+from specchat.engine.tools.distill import Distilled, DistillOptions, distill, text, trainer, training
 from specchat.engine.tools.distill.corpus import Corpus
 from specchat.engine.tools.distill.initial import head_shape
-from specchat.engine.tools.distill.look_ahead import PassRecipe
-from specchat.engine.tools.distill.medusa import MedusaRecipe
-from specchat.engine.tools.distill.standing import WORK
+from specchat.engine.tools.distill.parallel import MedusaRecipe, PassRecipe
+from specchat.engine.tools.distill.work_folder import WORK, WorkFolder
 from tests.engine.tiny import tiny_model
 from tests.tiny_model import write_tiny_model
 
@@ -60,7 +59,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 2))
     monkeypatch.setattr(text, "_LEAST_TOKENS", 300)
     monkeypatch.setattr(trainer, "LENGTH", 40)
-    monkeypatch.setattr(evaluation, "_MAX_TOKENS", 2)
+    monkeypatch.setattr(training, "_MAX_TOKENS", 2)
 
 
 def write_head(folder: Path, model: LoadedModel, seed: int) -> Path:
@@ -123,17 +122,16 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(target: Path, head:
 
 
 def test_a_training_keeps_to_what_it_has_begun_with(model: LoadedModel, head: Path, tmp_path: Path) -> None:
-    from specchat.engine.tools.distill.beginning import keep
-
     other, files = write_head(tmp_path / "second", model, 1), (WEIGHTS, CARD)
     work = tmp_path / "out" / WORK
     work.mkdir(parents=True)
+    folder = WorkFolder(work, model.name, model.fingerprint)
     with pytest.raises(EngineError, match="holds a training that has not begun with"):
-        keep(head, work, files, begun=True)
-    keep(head, work, files, begun=False)
-    keep(head, work, files, begun=True)
+        folder.keep_start(head, files, started=True)
+    folder.keep_start(head, files, started=False)
+    folder.keep_start(head, files, started=True)
     with pytest.raises(EngineError, match="holds a training that has not begun with"):
-        keep(other, work, files, begun=False)
+        folder.keep_start(other, files, started=False)
 
 
 @pytest.mark.parametrize("recipe_of", [MedusaRecipe, PassRecipe])
@@ -148,11 +146,11 @@ def test_other_kinds_begin_with_what_they_have_saved(
     made = Distilled(recipe.noun, target.name, tokens=10, steps=20, minutes=3.0)
     trainee.save(tmp_path / "made", made, target.fingerprint)
     assert all((tmp_path / "made" / name).is_file() for name in recipe.files)
-    beginning = recipe.beginning(tmp_path / "made")
-    assert (beginning.tokens, beginning.steps, beginning.minutes) == (10, 20, 3.0)
+    start = recipe.start(tmp_path / "made")
+    assert (start.tokens, start.steps, start.minutes) == (10, 20, 3.0)
     another = recipe.trainee(torch.arange(100), None)
-    another.network.load_state_dict(beginning.weights)
+    another.network.load_state_dict(start.weights)
     for one, same in zip(trainee.network.parameters(), another.network.parameters(), strict=True):
         assert torch.equal(one.bfloat16(), same.bfloat16())
     with pytest.raises(EngineError, match="with other weights than tiny has"):
-        recipe_of(tiny_model(seed=1)).beginning(tmp_path / "made")
+        recipe_of(tiny_model(seed=1)).start(tmp_path / "made")

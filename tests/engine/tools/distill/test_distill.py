@@ -22,7 +22,7 @@ from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.distill import DistillOptions, corpus, distill, text, trainer
 from specchat.engine.tools.distill.eagle import DEPTH, EagleTrainee
-from specchat.engine.tools.distill.standing import WORK
+from specchat.engine.tools.distill.work_folder import WORK, WorkFolder
 from specchat.engine.worker.assembly import assemble
 from tests.tiny_model import write_tiny_model
 
@@ -194,12 +194,10 @@ def test_a_full_disk_is_one_sentence(target: Path, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_another_kind_goes_into_another_folder(made: Path, target: Path) -> None:
-    from specchat.engine.tools.distill.standing import Standing
-
     mark = read_card(made).fingerprint
     with (
         pytest.raises(EngineError, match="holds the training of a draft of the kind eagle, not medusa"),
-        Standing.of(made / WORK, target.name, mark, "medusa"),
+        WorkFolder.open(made / WORK, target.name, mark, "medusa"),
     ):
         pass
 
@@ -218,12 +216,10 @@ def test_a_kind_that_is_not_there_is_refused_by_name(target: Path, tmp_path: Pat
 
 
 def test_a_second_one_waits_outside(tmp_path: Path) -> None:
-    from specchat.engine.tools.distill.standing import Standing
-
     work = tmp_path / "head" / WORK
     with (
-        Standing.of(work, "tiny", "mark"),
+        WorkFolder.open(work, "tiny", "mark"),
         pytest.raises(EngineError, match="another specchat is distilling"),
-        Standing.of(work, "tiny", "mark"),
+        WorkFolder.open(work, "tiny", "mark"),
     ):
         pass

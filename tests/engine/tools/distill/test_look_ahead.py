@@ -10,8 +10,8 @@ import torch
 from specchat.engine import EngineConfig
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.distill import DistillOptions, distill, text
-from specchat.engine.tools.distill.batch import Batch
-from specchat.engine.tools.distill.look_ahead import POSITIONS, PassRecipe
+from specchat.engine.tools.distill.objective import Batch
+from specchat.engine.tools.distill.parallel import POSITIONS, PassRecipe
 from specchat.engine.worker.assembly import assemble
 from tests.engine.tiny import tiny_model
 from tests.tiny_model import write_tiny_model

@@ -11,8 +11,8 @@ from specchat.engine import EngineConfig, EngineError
 from specchat.engine.drafters.head.medusa import MedusaHeads
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.distill import DistillOptions, distill, text
-from specchat.engine.tools.distill.batch import Batch
-from specchat.engine.tools.distill.medusa import HEADS, MedusaRecipe
+from specchat.engine.tools.distill.objective import Batch
+from specchat.engine.tools.distill.parallel import HEADS, MedusaRecipe
 from specchat.engine.worker.assembly import assemble
 from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
 from tests.tiny_model import write_tiny_model

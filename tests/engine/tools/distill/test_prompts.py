@@ -9,7 +9,7 @@ import pytest
 
 from specchat.engine import EngineError, Message, Request
 from specchat.engine.sequence.prompt import encode
-from specchat.engine.tools.distill.prompts import read_prompts
+from specchat.engine.tools.distill.text import read_prompts
 from tests.engine.tiny import tiny_model
 
 

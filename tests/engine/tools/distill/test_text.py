@@ -13,7 +13,7 @@ from specchat.engine import EngineError
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.distill import DistillOptions, text
 from specchat.engine.tools.distill.corpus import Conversation, Corpus
-from specchat.engine.tools.distill.standing import WORK, Standing
+from specchat.engine.tools.distill.work_folder import WORK, WorkFolder
 from tests.engine.tiny import EOS, tiny_model
 
 
@@ -58,17 +58,17 @@ def test_conversations_of_several_turns_get_twice_the_room(tmp_path: Path, monke
         file.write_text(f'{{"turns": {turns}}}\n', encoding="utf-8")
         out = tmp_path / f"out{len(longest)}"
         options = DistillOptions(Path(), "tiny", out, prompts=file, minutes=4.0)
-        with Standing.of(out, "tiny", "mark") as standing:
+        with WorkFolder.open(out, "tiny", "mark") as standing:
             corpus = Corpus(out)
             text.write_text(options, model, (0, 2), torch.float32, corpus, standing, ignore_progress)
-        longest.append(max(len(talk.tokens) for talk in corpus.talks()))
+        longest.append(max(len(talk.tokens) for talk in corpus.conversations()))
     assert longest[0] <= 48 < longest[1] <= 96
 
 
 def test_text_of_another_kind_or_of_the_same_folder_is_refused(tmp_path: Path) -> None:
-    with Standing.of(tmp_path / "medusa" / WORK, "tiny", "mark", "medusa"):
+    with WorkFolder.open(tmp_path / "medusa" / WORK, "tiny", "mark", "medusa"):
         pass
-    with Standing.of(tmp_path / "head" / WORK, "tiny", "mark") as standing:
+    with WorkFolder.open(tmp_path / "head" / WORK, "tiny", "mark") as standing:
         for name, words in (("medusa", "of the kind medusa, not eagle"), ("head", "is read anyway"), ("x", "no text")):
             with pytest.raises(EngineError, match=words):
                 standing.require_text(tmp_path / name)

@@ -8,10 +8,9 @@ from specchat.engine.decoding.tree import chain
 from specchat.engine.drafters.head.memory import HeadMemory
 from specchat.engine.drafters.head.torch_layer import TorchLayer
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.tools.distill import unroll as unrolling
-from specchat.engine.tools.distill.batch import Batch
-from specchat.engine.tools.distill.objective import Agreement, Truth
-from specchat.engine.tools.distill.unroll import unroll
+from specchat.engine.tools.distill import eagle
+from specchat.engine.tools.distill.eagle import unroll
+from specchat.engine.tools.distill.objective import Agreement, Batch, Truth
 from tests.engine.tiny import tiny_head, tiny_model
 
 
@@ -30,7 +29,7 @@ def test_every_step_scores_what_the_drafter_would(monkeypatch: object) -> None:
         zero = torch.zeros(())
         return drafted.sum() * 0, Agreement(zero, zero, truth.counted.sum())
 
-    monkeypatch.setattr(unrolling, "acceptance_loss", keep)  # type: ignore[attr-defined]
+    monkeypatch.setattr(eagle, "acceptance_loss", keep)  # type: ignore[attr-defined]
     depth = 3
     unroll(
         head, embedding, embedding, Batch(tokens, torch.ones(1, 20, dtype=torch.bool), tapped, tapped[..., 0]), depth

@@ -14,7 +14,7 @@ import torch
 
 from specchat.engine.errors import EngineError
 from specchat.engine.tools.evaluate import Against, EvaluateOptions, compare_targets
-from specchat.engine.tools.evaluate.target_comparison import TargetComparison
+from specchat.engine.tools.evaluate.targets import TargetComparison
 
 TALKS = [
     {

@@ -40,11 +40,11 @@ def test_a_drafter_has_the_tokens_that_it_had_in_generation(engine: Engine) -> N
         rounds = [event for event in events if isinstance(event, Round)]
         fates = [token.fate for each in rounds for token in each.tokens()]
         said = [fate for fate in fates if fate not in (Fate.REJECTED, Fate.DISCARDED)]
-        assert [place.had for place in places] == [fate is Fate.ACCEPTED for fate in said]
+        assert [place.predicted for place in places] == [fate is Fate.ACCEPTED for fate in said]
         assert figures.tau == len(said) / len(rounds)
         judged = [event.drafted[: event.tested] for event in rounds]
         assert [token for place in places for token in place.offered] == [token for each in judged for token in each]
-    assert any(place.had for place in alignment.places[0])
+    assert any(place.predicted for place in alignment.places[0])
 
 
 def test_it_changes_nothing_for_replies_that_run_beside_it(engine: Engine) -> None:
@@ -63,7 +63,7 @@ def test_a_sampled_reply_is_judged_by_what_is_expected(engine: Engine) -> None:
     found = alignment.result(60)
     assert found.temperature == 1.0
     assert any(0 < place.beta < 1 for place in found.places[0])
-    assert all(place.had == (place.beta >= 0.5) for place in found.places[0])
+    assert all(place.predicted == (place.beta >= 0.5) for place in found.places[0])
 
 
 def test_it_waits_for_a_slot_and_gives_it_back() -> None:

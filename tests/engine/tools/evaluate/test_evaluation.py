@@ -12,7 +12,8 @@ import pytest
 
 from specchat.engine import Engine, EngineConfig, EngineError, Message, Request, Round, TraceWriter
 from specchat.engine.tools.evaluate import EvaluateOptions, evaluate
-from specchat.engine.tools.evaluate.report import Evaluation, Way
+from specchat.engine.tools.evaluate.evaluation import Evaluation
+from specchat.engine.tools.evaluate.rounds import Way
 
 GAMMA = 3
 PROMPTS = ("the quick brown fox", "the dog barks at the fox at the dog", "0123 0123 01")
@@ -98,7 +99,7 @@ def test_the_reports_say_the_same(found: Evaluation) -> None:
     assert float(table[0]["tau"]) == first["tau"]
     only = {(p["has"]["drafter"], p["has_not"]["drafter"]): sum(map(len, p["places"])) for p in whole["only_one"]}
     assert f"model γ 3 has, suffix γ 3 has not: {only['model', 'suffix']} token" in text
-    drafted = {way.drafter: sum(map(sum, (c.drafted for c in courses))) for way, courses in found.courses.items()}
+    drafted = {way.drafter: sum(map(sum, (c.predicted for c in courses))) for way, courses in found.courses.items()}
     assert only["model", "suffix"] - only["suffix", "model"] == drafted["model"] - drafted["suffix"]
 
 

@@ -11,10 +11,9 @@ import torch
 
 from specchat.engine import Engine, EngineConfig, EngineError, Message, Request, Round, Sampling, TraceWriter
 from specchat.engine.tools.evaluate import EvaluateOptions, evaluate
-from specchat.engine.tools.evaluate.course import Course
-from specchat.engine.tools.evaluate.expectation import _rounds
+from specchat.engine.tools.evaluate.evaluation import Evaluation
 from specchat.engine.tools.evaluate.figures import Figures
-from specchat.engine.tools.evaluate.report import Evaluation, Way
+from specchat.engine.tools.evaluate.rounds import Course, Way, expected_rounds
 from tests.tiny_model import write_tiny_model
 
 GAMMA = 3
@@ -102,12 +101,12 @@ def test_certain_drafts_are_accepted_with_chance_p(found: Evaluation) -> None:
 
 
 def test_rounds_are_counted_by_their_chances() -> None:
-    assert _rounds([1.0] * 8, 3) == 2.0
-    assert _rounds([0.0] * 8, 3) == 8.0
-    assert _rounds([0.5], 3) == 1.0
+    assert expected_rounds([1.0] * 8, 3) == 2.0
+    assert expected_rounds([0.0] * 8, 3) == 8.0
+    assert expected_rounds([0.5], 3) == 1.0
     alpha, gamma = 0.7, 4
     tau = (1 - alpha ** (gamma + 1)) / (1 - alpha)
-    assert 20_000 / _rounds([alpha] * 20_000, gamma) == pytest.approx(tau, rel=1e-3)
+    assert 20_000 / expected_rounds([alpha] * 20_000, gamma) == pytest.approx(tau, rel=1e-3)
 
 
 def test_a_temperature_that_is_none_is_refused() -> None:

@@ -7,12 +7,13 @@ import torch
 
 from specchat.engine import Sampling
 from specchat.engine.events import Event
-from specchat.engine.tools.bench.plan import NONE, Variant
-from specchat.engine.tools.bench.prompts import Prompt
-from specchat.engine.tools.bench.runner import reply, request, run_pass, run_requests
-from specchat.engine.tools.lossless.greedy import check_greedy, first_difference
+from specchat.engine.tools.compare import first_difference
+from specchat.engine.tools.lossless.checks import TOKENS, Context, check_greedy, check_sampled, choose_context
 from specchat.engine.tools.lossless.reference import Reference
-from specchat.engine.tools.lossless.sampled import TOKENS, Context, check_sampled, choose_context
+from specchat.engine.tools.prompts import Prompt
+from specchat.engine.tools.runner import NONE, Variant, run_pass, run_requests
+from specchat.engine.tools.runner import make_request as request
+from specchat.engine.tools.runner import reply_tokens as reply
 from tests.engine.records import make_round
 from tests.engine.tiny import EOS, tiny_engine, tiny_model
 

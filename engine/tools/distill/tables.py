@@ -16,24 +16,23 @@ from specchat.engine.models.load import display_name, load_tokenizer
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
-from specchat.engine.tools.distill.distilled import Distilled
-from specchat.engine.tools.distill.options import DistillOptions
+from specchat.engine.tools.distill.options import Distilled, DistillOptions
 from specchat.engine.tools.evaluate.texts import TextFiles
 
 _PIECE = 1 << 20
-"""Characters of a text that are counted at once."""
+"""Characters of a text that are tokenised at once."""
 _CONVERSATIONS = (".json", ".jsonl")
 
 
 def count_tables(options: DistillOptions, progress: Progress) -> Distilled:
-    """Count the tokens of texts and what follows each; only the target's tokenizer is needed.
+    """Count the tokens and token pairs of texts; only the target's tokenizer is loaded.
 
     Args:
-        options: of the command.
+        options: options of the command.
         progress: called with the stages target and text.
 
     Raises:
-        EngineError: there is no text, a file cannot be read, the folder is in use, or the disk is full.
+        EngineError: no text was given, a file cannot be read, the folder is in use, or the disk is full.
     """
     if not options.text:
         raise EngineError("there is nothing to count: name texts with --text")
@@ -59,7 +58,7 @@ def count_tables(options: DistillOptions, progress: Progress) -> Distilled:
 
 
 def _pieces(file: Path, tokenizer: Any) -> Iterator[list[int]]:
-    """The tokens of a text, in pieces of whole lines; of conversations and traces, each reply."""
+    """Tokens of a text, in pieces of whole lines; for conversations and traces, those of each reply."""
     if file.suffix in _CONVERSATIONS:
         files = TextFiles(tokenizer)
         replies = [list(text.reply) for text in files.read([file])]

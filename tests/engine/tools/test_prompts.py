@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specchat.engine.errors import EngineError
-from specchat.engine.tools.bench.prompts import SETS, Prompt, PromptSet, load_prompts
+from specchat.engine.tools.prompts import SETS, Prompt, PromptSet, load_prompts
 
 
 @pytest.mark.parametrize("name", SETS)

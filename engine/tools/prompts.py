@@ -31,10 +31,9 @@ class Prompt:
         """Messages of the request; empty if the prompt is token ids."""
         return () if self.ids else (Message("user", self.text),)
 
-
-def encoded(prompt: Prompt, tokenizer: Any) -> list[int]:
-    """Token ids of a prompt, by the engine's tokenizer and chat template."""
-    return encode(Request("peer", messages=prompt.messages, prompt_ids=prompt.ids), tokenizer)
+    def encode(self, tokenizer: Any) -> list[int]:
+        """Token ids, by the engine's tokenizer and chat template."""
+        return encode(Request("prompt", messages=self.messages, prompt_ids=self.ids), tokenizer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class PromptSet:
         return PromptSet(self.name, self.prompts[:limit])
 
     def as_texts(self, tokenizer: Any) -> PromptSet:
-        """The set for a target that reads texts as they are, with no conversation around them."""
+        """The set for a target without conversations, which reads texts as they are."""
         prompts = (each if each.ids else Prompt(ids=tuple(tokenizer.encode(each.text))) for each in self.prompts)
         return PromptSet(self.name, tuple(prompts))
 

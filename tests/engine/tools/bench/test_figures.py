@@ -9,12 +9,9 @@ import pytest
 from specchat.engine.events import Admitted, Event
 from specchat.engine.round import Round
 from specchat.engine.stats.theory import speedup_of_rounds
-from specchat.engine.tools.bench.cell import Place, make_cell
-from specchat.engine.tools.bench.pace import Pace, make_peer_cell
-from specchat.engine.tools.bench.plan import NONE, Variant
-from specchat.engine.tools.bench.prompts import Prompt
+from specchat.engine.tools.bench.figures import Pace, Place, Tally, make_cell, make_peer_cell, tally
 from specchat.engine.tools.bench.roofline import Traffic
-from specchat.engine.tools.bench.tally import Tally, tally
+from specchat.engine.tools.runner import NONE, Variant
 from tests.engine.records import make_round
 
 PLACE = Place("chat", 1, 0.0)
@@ -99,24 +96,11 @@ def test_the_cell_of_a_drafter() -> None:
     assert cell.bytes_per_token == pytest.approx(read / 7)
 
 
-class _Peer:
-    name, gamma = "peer", 0
-
-    def refusal(self, batch: int) -> str | None:  # noqa: ARG002
-        return None
-
-    def run(self, prompts: list[Prompt], batch: int, temperature: float, max_tokens: int) -> Pace:  # noqa: ARG002
-        return Pace(5, 0.1)
-
-    def read(self, ids: list[int]) -> float | None:  # noqa: ARG002
-        return None
-
-
 def test_a_peer_is_compared_with_plain_decoding() -> None:
     none = [tally([plain(1, 1.0), plain(2, 1.01)], batch=1)]
-    cell = make_peer_cell(PLACE, _Peer(), [Pace(5, 0.1)], {NONE: none})  # type: ignore[arg-type]
+    cell = make_peer_cell(PLACE, "peer", 0, [Pace(5, 0.1)], {NONE: none})
     assert cell is not None
     assert cell.tokens_per_second == pytest.approx(50)
     assert cell.measured_speedup == pytest.approx(0.5)
     assert cell.variants == {"none": pytest.approx(2)}
-    assert make_peer_cell(PLACE, _Peer(), [Pace(0, 0.0)], {NONE: none}) is None  # type: ignore[arg-type]
+    assert make_peer_cell(PLACE, "peer", 0, [Pace(0, 0.0)], {NONE: none}) is None

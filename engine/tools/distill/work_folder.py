@@ -1,0 +1,219 @@
+"""Work folder of a distillation: its state between calls, its lock, and the draft that the training started from."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from specchat.engine.config import SHIPPED_HEADS
+from specchat.engine.errors import EngineError
+from specchat.engine.files import make_folder, replacing
+from specchat.engine.models.disk import disk_errors
+from specchat.engine.tools.distill.options import COUNTED, DEFAULT_KIND
+
+WORK = ".work"
+"""Subfolder of the draft's folder for training text and checkpoint; kept, so that training can be continued."""
+_STATE = "distill.json"
+_START = "from"
+"""Subfolder with a copy of the draft that the training started from."""
+
+
+@dataclass(slots=True)
+class WorkFolder:
+    """A work folder and its state."""
+
+    folder: Path
+    target: str
+    fingerprint: str
+    kind: str = DEFAULT_KIND
+    text_seconds: float = 0.0
+    """Seconds spent on writing text, in all calls."""
+
+    @classmethod
+    @contextmanager
+    def open(cls, folder: Path, target: str, fingerprint: str, kind: str = DEFAULT_KIND) -> Iterator[WorkFolder]:
+        """Lock the work folder, creating it if needed.
+
+        Args:
+            folder: the work folder.
+            target: display name of the target.
+            fingerprint: fingerprint of the target (`engine.models.fingerprint`).
+            kind: kind of the draft.
+
+        Raises:
+            EngineError: the folder belongs to another target or kind, another process holds it, or the disk is full.
+        """
+        from filelock import FileLock, Timeout
+
+        with disk_errors(folder, "distilling"):
+            make_folder(folder)
+            lock = FileLock(folder / "lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                raise EngineError(f"another specchat is distilling into {folder.parent}: wait for it") from None
+        try:
+            work = cls(folder, target, fingerprint, kind)
+            work.spend(work._stored_seconds() if (folder / _STATE).is_file() else 0.0)
+            yield work
+        finally:
+            lock.release()
+
+    def require_text(self, folder: Path) -> Path:
+        """Work folder of another distillation, to read its text.
+
+        Raises:
+            EngineError: it does not exist, is this one, or belongs to another target or kind.
+        """
+        other = WorkFolder(folder / WORK, self.target, self.fingerprint, self.kind)
+        if not (other.folder / _STATE).is_file():
+            raise EngineError(
+                f"{folder} holds no text that specchat distill wrote: name folders that it made, or count texts with "
+                f"--kind {COUNTED}"
+            )
+        if other.folder.resolve() == self.folder.resolve():
+            raise EngineError(f"the text of {folder} is read anyway, as the draft goes there: leave it out of --text")
+        other._stored_seconds()
+        return other.folder
+
+    def _stored_seconds(self) -> float:
+        """Time spent on text, from the state file.
+
+        Raises:
+            EngineError: the folder belongs to another target or kind, or cannot be read.
+        """
+        folder = self.folder
+        try:
+            stored = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+            fingerprint, name, seconds = stored["fingerprint"], stored["target"], float(stored["text_seconds"])
+            kind = stored.get("kind", DEFAULT_KIND)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise EngineError(f"{folder / _STATE} cannot be read ({error}): name another folder") from None
+        if fingerprint != self.fingerprint:
+            raise EngineError(
+                f"{folder.parent} holds the training of a draft head for {name}, with other weights than {self.target} "
+                "has: name another folder"
+            )
+        if kind != self.kind:
+            raise EngineError(
+                f"{folder.parent} holds the training of a draft of the kind {kind}, not {self.kind}: name another "
+                "folder"
+            )
+        return seconds
+
+    def spend(self, text_seconds: float) -> None:
+        """Save the total time spent on text.
+
+        Raises:
+            EngineError: the disk is full.
+        """
+        self.text_seconds = text_seconds
+        fields = {name: value for name, value in asdict(self).items() if name != "folder"}
+        with disk_errors(self.folder, "distilling"), replacing(self.folder / _STATE) as part:
+            part.write_text(json.dumps(fields) + "\n", encoding="utf-8")
+
+    @property
+    def start(self) -> Path | None:
+        """Folder with the copy of the draft that the training started from; None if it started without."""
+        copy = self.folder / _START
+        return copy if copy.is_dir() else None
+
+    def keep_start(self, draft: Path, files: Sequence[str], *, started: bool) -> None:
+        """Copy a draft that the training starts from, so that it can be continued without that draft.
+
+        Args:
+            draft: folder of the draft.
+            files: names of the files to copy.
+            started: whether the training has started.
+
+        Raises:
+            EngineError: the training started with something else, or the disk is full.
+        """
+        copy = self.start
+        if copy is None and not started:
+            part = self.folder / f"{_START}.part"
+            with disk_errors(self.folder, "distilling"):
+                shutil.rmtree(part, ignore_errors=True)  # left by an interrupted call
+                make_folder(part)
+                for name in files:
+                    shutil.copyfile(draft / name, part / name)
+                part.rename(self.folder / _START)
+        elif copy is None or not all(filecmp.cmp(draft / name, copy / name, shallow=False) for name in files):
+            raise EngineError(
+                f"{self.folder.parent} holds a training that has not begun with {draft}: leave --from out to go on "
+                "with it, or distil into another folder"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StartingDraft:
+    """A finished draft that is trained further."""
+
+    weights: Mapping[str, Tensor]
+    """By parameter name of the network that is trained."""
+    vocabulary: Tensor | None
+    """[V'], int64: the tokens that it drafts; None if it drafts all of V."""
+    tokens: int
+    """Tokens of text that it was made from."""
+    steps: int
+    """Updates so far."""
+    minutes: float
+    """Time spent so far."""
+
+
+def as_stated(
+    folder: Path, about: Mapping[str, Any], weights: Mapping[str, Tensor], vocabulary: Tensor | None
+) -> StartingDraft:
+    """A starting draft whose amounts are those of the folder's card, under `distilled`.
+
+    Raises:
+        EngineError: the card has none, because `distill` has not made the draft.
+    """
+    try:
+        made = about["distilled"]
+        return StartingDraft(weights, vocabulary, int(made["tokens"]), int(made["steps"]), float(made["minutes"]))
+    except (KeyError, TypeError, ValueError):
+        raise EngineError(
+            f"{folder} does not say how it was trained: --from takes what specchat distill has made"
+        ) from None
+
+
+def other_sizes(folder: Path, target: str) -> EngineError:
+    """Error for a draft whose sizes differ from those of a new draft for this target."""
+    return EngineError(f"{folder} has other sizes than distill gives a draft for {target}: begin without --from")
+
+
+def find_start(spec: str, out: Path, kind: str, files: Sequence[str]) -> Path:
+    """Folder of the draft given by `--from`.
+
+    Args:
+        spec: a folder, or the preset of a target whose head is shipped.
+        out: folder of the new draft.
+        kind: kind of the draft.
+        files: names of the files of a draft of this kind.
+
+    Raises:
+        EngineError: it does not exist, is of another kind, or the new draft would be written into it.
+    """
+    folder = Path(spec).expanduser()
+    shipped = sorted(entry.name for entry in SHIPPED_HEADS.iterdir() if entry.is_dir())
+    if not folder.is_dir() and spec in shipped:
+        folder = SHIPPED_HEADS / spec
+    if not folder.is_dir():
+        raise EngineError(f"there is no folder {spec} to begin from: give that of a draft, or {', '.join(shipped)}")
+    if not all((folder / name).is_file() for name in files):
+        raise EngineError(
+            f"{spec} holds no draft of the kind {kind} ({' and '.join(files)}): give one that specchat distill --kind "
+            f"{kind} has made"
+        )
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise EngineError(f"{out} is in {spec}, which stays as it is: name another folder with --out")
+    return folder

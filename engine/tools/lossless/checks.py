@@ -1,0 +1,211 @@
+"""The two lossless checks: greedy replies token by token, and sampled pairs of tokens by χ²."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from specchat.engine.events import Event
+from specchat.engine.round import Round
+from specchat.engine.tools.compare.figures import first_difference
+from specchat.engine.tools.lossless.chi_square import LEAST_EXPECTED, ChiSquare, chi_square
+from specchat.engine.tools.lossless.reference import Scorer
+from specchat.engine.tools.runner import reply_tokens
+
+EXACT = 1e-6
+"""ε of quantised passes: a token's bits depend on nothing but the tokens it attends to."""
+BY_CODES = 0.1
+"""ε in logits of quantised layers in transformers' modelling code, whose last bits can change an activation's code."""
+TOLERANCES = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
+"""ε in logits per dtype: how much rounding may change the difference of two logits.
+
+A pass over several tokens sums in another order than a pass over one. In bfloat16 a logit of 16 to 32 is a multiple of
+1/8, so two close tokens may tie or swap.
+"""
+TOKENS = 3
+"""Tokens requested per sample: a round never drafts the last token of a reply, so two of them can be drafts."""
+FALSE_ALARM = 0.001
+"""Probability of a false alarm in all tests of one run together."""
+_MOST_HEADS = 32
+"""Number of first tokens whose second tokens are distinguished."""
+_ANY_OTHER = -1
+"""Outcome for all second tokens that are too rare to be counted individually."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """First difference of a reply from the one without speculation."""
+
+    prompt: str
+    """Prompt set and number, such as chat 3."""
+    position: int
+    """Tokens of the reply before the difference."""
+    plain: int | None
+    """Token without speculation; None if that reply had ended."""
+    speculative: int | None
+    top2_gap: float
+    """Difference of the target's two largest logits there."""
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyCheck:
+    """Result of one drafter over all prompts."""
+
+    drafter: str
+    prompts: int
+    tokens: int
+    """Tokens emitted with this drafter, all checked."""
+    divergences: tuple[Divergence, ...]
+    worst_deficit: float
+    """Largest deficit of an emitted token's logit to the target's largest."""
+    tolerance: float
+    """ε, in logits."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all differences are within the tolerance."""
+        gaps = [divergence.top2_gap for divergence in self.divergences]
+        return max([self.worst_deficit, *gaps]) < self.tolerance
+
+
+def check_greedy(
+    drafter: str,
+    prompts: Sequence[tuple[str, Sequence[int]]],
+    plain: Sequence[Sequence[int]],
+    speculative: Sequence[Sequence[int]],
+    reference: Scorer,
+    tolerance: float,
+) -> GreedyCheck:
+    """Compare the replies of a drafter with those of plain decoding, and each token with the target's own choice.
+
+    Args:
+        prompts: label and token ids of each.
+        plain: replies without speculation, in the same order.
+        speculative: replies with the drafter.
+        tolerance: ε, in logits.
+    """
+    divergences: list[Divergence] = []
+    worst = 0.0
+    for (label, prompt), ours, theirs in zip(prompts, plain, speculative, strict=True):
+        scores = reference.scores(prompt, theirs)
+        top2 = scores.topk(2).values
+        chosen = scores.gather(1, scores.new_tensor(theirs).long()[:, None])[:, 0]
+        worst = max(worst, (top2[:, 0] - chosen).max().item())
+        at = first_difference(ours, theirs)
+        if at is not None:
+            first, second = top2[min(at, len(theirs) - 1)].tolist()
+            divergences.append(Divergence(label, at, *(_at(reply, at) for reply in (ours, theirs)), first - second))
+    return GreedyCheck(
+        drafter=drafter,
+        prompts=len(prompts),
+        tokens=sum(map(len, speculative)),
+        divergences=tuple(divergences),
+        worst_deficit=worst,
+        tolerance=tolerance,
+    )
+
+
+def _at(tokens: Sequence[int], index: int) -> int | None:
+    return tokens[index] if index < len(tokens) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Token ids of a context at which the drafter has a draft."""
+
+    label: str
+    tokens: tuple[int, ...]
+    beta: float
+    """Σ min(p, q) of its first drafted token there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledCheck:
+    """One drafter at one context."""
+
+    drafter: str
+    context: str
+    samples: int
+    tested: int
+    """Tokens tested while sampling, and those accepted."""
+    accepted: int
+    result: ChiSquare
+    threshold: float
+    """p-value below which the check fails."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the sample is consistent with the target's distribution."""
+        return self.result.p_value >= self.threshold
+
+
+def choose_context(label: str, prompt: Sequence[int], events: Sequence[Event]) -> Context | None:
+    """Context in one reply whose β is closest to one half; None if nothing was drafted.
+
+    A draft that is always or never accepted would leave half of the algorithm untested.
+    """
+    rounds = [event for event in events if isinstance(event, Round) and event.beta]
+    if not rounds:
+        return None
+    best = min(rounds, key=lambda event: abs(event.beta[0] - 0.5))
+    tokens = [*prompt, *reply_tokens(events)]
+    return Context(f"{label}, token {best.position - len(prompt)}", tuple(tokens[: best.position]), best.beta[0])
+
+
+def check_sampled(
+    drafter: str,
+    context: Context,
+    replies: Sequence[Sequence[Event]],
+    reference: Scorer,
+    eos: Collection[int],
+    temperature: float,
+    threshold: float,
+) -> SampledCheck:
+    """Test the first two tokens of many replies against the target's distribution of them.
+
+    The target's probabilities of the pairs are computed exactly, p(x₁)·p(x₂ | x₁). Pairs cover accepted tokens,
+    corrections, and the tokens drawn after either.
+
+    Args:
+        replies: events of each sample; each has its own seed.
+        eos: EOS token ids.
+        threshold: p-value below which the check fails.
+    """
+    rounds = [event for events in replies for event in events if isinstance(event, Round)]
+    pairs = [tuple(reply_tokens(events)[:2]) for events in replies]
+    probabilities = _pair_probabilities(context.tokens, len(pairs), reference, eos, temperature)
+    return SampledCheck(
+        drafter=drafter,
+        context=context.label,
+        samples=len(pairs),
+        tested=sum(each.tested for each in rounds),
+        accepted=sum(each.accepted for each in rounds),
+        result=chi_square((_outcome(pair, probabilities) for pair in pairs), probabilities),
+        threshold=threshold,
+    )
+
+
+def _pair_probabilities(
+    context: Sequence[int], samples: int, reference: Scorer, eos: Collection[int], temperature: float
+) -> dict[tuple[int, ...], float]:
+    """Target probabilities of the test's outcomes: p(x₁)·p(x₂ | x₁) of pairs, p(x₁) of rarer first tokens and EOS."""
+    first = reference.distributions([context], temperature)[0]
+    likely = {token: first[token].item() for token in first.topk(min(_MOST_HEADS, len(first))).indices.tolist()}
+    heads = [token for token, p in likely.items() if p * samples >= 2 * LEAST_EXPECTED and token not in eos]
+    probabilities: dict[tuple[int, ...], float] = {
+        (token,): p for token, p in likely.items() if token not in heads and p * samples >= LEAST_EXPECTED
+    }
+    if heads:
+        following = reference.distributions([[*context, token] for token in heads], temperature)
+        for token, row in zip(heads, following, strict=True):
+            joint = row * likely[token]
+            often = (joint * samples >= LEAST_EXPECTED).nonzero()[:, 0].tolist()
+            probabilities |= {(token, second): joint[second].item() for second in often}
+            probabilities[token, _ANY_OTHER] = max(0.0, likely[token] - joint[often].sum().item())
+    return probabilities
+
+
+def _outcome(pair: tuple[int, ...], probabilities: Mapping[tuple[int, ...], float]) -> tuple[int, ...]:
+    """Outcome of the χ² test that a sampled pair counts as."""
+    candidates = (pair, pair[:1], (pair[0], _ANY_OTHER))
+    return next((candidate for candidate in candidates if candidate in probabilities), pair)

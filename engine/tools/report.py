@@ -1,0 +1,131 @@
+"""Shared report layer of the tools: tables for people, one JSON form for machines, CSV.
+
+Tables are drawn by rich. Where rich is not installed they are aligned by spaces.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+_GAP = 2
+"""Spaces between columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of texts.
+
+    Where standard output is a terminal that is too narrow for all columns, they are drawn in several parts, each of
+    which repeats the name columns.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    names: int = 1
+    """Number of leading columns that name a row: aligned left, repeated in each part."""
+
+    def text(self, width: int | None = None) -> str:
+        """Draw it.
+
+        Args:
+            width: of the terminal; if None, that of standard output, unlimited for a file or pipe.
+        """
+        if width is None and sys.stdout.isatty():
+            width = shutil.get_terminal_size().columns
+        parts = [self._draw(columns) for columns in self._parts(width)]
+        return "\n".join([*([self.title] if self.title else []), "\n\n".join(parts)])
+
+    def _parts(self, width: int | None) -> list[list[int]]:
+        """Columns of each part."""
+        sizes = [max(map(len, column)) + _GAP for column in zip(self.header, *self.rows, strict=True)]
+        names = list(range(self.names))
+        parts, used = [list(names)], sum(sizes[: self.names])
+        for column in range(self.names, len(sizes)):
+            if width is not None and used + sizes[column] - _GAP > width and len(parts[-1]) > self.names:
+                parts.append(list(names))
+                used = sum(sizes[: self.names])
+            parts[-1].append(column)
+            used += sizes[column]
+        return parts
+
+    def _draw(self, columns: Sequence[int]) -> str:
+        header = [self.header[column] for column in columns]
+        rows = [[row[column] for column in columns] for row in self.rows]
+        try:
+            return _with_rich(header, rows, self.names)
+        except ImportError:
+            return _with_spaces(header, rows, self.names)
+
+
+def _with_rich(header: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> str:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = RichTable(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1), show_header=any(header)
+    )
+    for number, name in enumerate(header):
+        table.add_column(Text(name), justify="left" if number < names else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    out = io.StringIO()
+    width = sum(2 * max(map(len, column)) + _GAP for column in zip(header, *rows, strict=True))
+    Console(file=out, width=width, color_system=None, legacy_windows=False).print(table)
+    return "\n".join(line.rstrip() for line in out.getvalue().rstrip("\n").split("\n"))
+
+
+def _with_spaces(header: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> str:
+    lines = [header, *rows] if any(header) else list(rows)
+    sizes = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    drawn = []
+    for line in lines:
+        cells = [cell.ljust(size) for cell, size in zip(line[:names], sizes, strict=False)]
+        cells += [cell.rjust(size) for cell, size in zip(line[names:], sizes[names:], strict=True)]
+        drawn.append((" " * _GAP).join(cells).rstrip())
+    return "\n".join(drawn)
+
+
+def paragraphs(*parts: str) -> str:
+    """Parts of a report, separated by empty lines; empty parts are left out."""
+    return "\n\n".join(part.rstrip("\n") for part in parts if part)
+
+
+def number(value: float | None, form: str, factor: float = 1.0) -> str:
+    """A figure in a table; - if it is not known."""
+    return "-" if value is None else form.format(value * factor)
+
+
+def one_line(text: str) -> str:
+    """Text on one line, without control characters."""
+    return "".join(character if character.isprintable() else "␤" if character == "\n" else "·" for character in text)
+
+
+def json_report(tool: str, version: int, figures: Any) -> str:
+    """A whole report as one JSON object.
+
+    Args:
+        tool: name of the tool; the object's first key is `specchat_<tool>`.
+        version: version of the object, raised when the meaning of a field changes.
+        figures: a dataclass, or a dictionary of its fields.
+    """
+    fields = figures if isinstance(figures, dict) else asdict(figures)
+    return json.dumps({f"specchat_{tool}": version, **fields}, indent=1, ensure_ascii=False)
+
+
+def csv_report(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A report as CSV with one header line."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return out.getvalue()

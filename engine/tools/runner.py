@@ -1,0 +1,178 @@
+"""Shared runner of the tools: starts an engine, submits requests, collects their events, alternates variants."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from specchat.engine.config import EngineConfig
+from specchat.engine.engine import Engine
+from specchat.engine.errors import EngineError
+from specchat.engine.events import Event, Finished, FinishReason, Ready
+from specchat.engine.outbox import Outbox
+from specchat.engine.request import AUTO, Request, Sampling, gamma_text
+from specchat.engine.round import Round
+from specchat.engine.tools.prompts import Prompt
+
+if TYPE_CHECKING:
+    from specchat.engine.worker.assembly import Assemble
+
+Say = Callable[[str], None]
+"""Called with one-line progress messages."""
+BASELINE = "none"
+_POLL_S = 0.005
+"""Polling interval of the outbox: blocking on it would wake this thread every round and slow the engine's thread."""
+_numbers = count()
+_Item = TypeVar("_Item")
+
+
+class Submits(Protocol):
+    """Something that answers requests, such as `Engine`."""
+
+    def submit(self, request: Request, outbox: Outbox | None = None) -> None:
+        """Submit a request, whose events go to the outbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way of decoding: a drafter and γ."""
+
+    drafter: str
+    gamma: int | None
+
+    @property
+    def gamma_text(self) -> str:
+        """γ for display; - for plain decoding."""
+        return "-" if self.drafter == BASELINE else gamma_text(self.gamma)
+
+    @property
+    def name(self) -> str:
+        """Drafter and γ, for display."""
+        return self.drafter if self.drafter == BASELINE else f"{self.drafter} {self.gamma_text}"
+
+
+NONE = Variant(BASELINE, 0)
+"""Plain decoding: the baseline of every speedup, measured in the same run."""
+
+
+def choose_variants(drafters: Sequence[str], gammas: Sequence[int | None], ready: Ready) -> list[Variant]:
+    """Plain decoding, then each drafter with each γ.
+
+    Args:
+        drafters: names of drafters, auto for the best one; empty for all that the engine offers.
+        gammas: draft lengths, None for auto; 0 is plain decoding.
+        ready: what the engine offers.
+
+    Raises:
+        EngineError: the engine has no such drafter.
+    """
+    drafters = [ready.drafters[0] if name == AUTO else name for name in drafters]
+    for name in drafters:
+        if name not in ready.drafters:
+            hint = " (it needs --draft)" if name == "model" else ""
+            offered = ", ".join(ready.drafters)
+            raise EngineError(f"drafter {name!r} is not there{hint}: choose from {offered}")
+    chosen = [name for name in dict.fromkeys(drafters or ready.drafters) if name != BASELINE]
+    lengths = [gamma for gamma in dict.fromkeys(gammas) if gamma != 0]
+    return [NONE, *(Variant(name, gamma) for name in chosen for gamma in lengths)]
+
+
+@contextmanager
+def running(
+    config: EngineConfig, assemble: Assemble | None = None, *, close_s: float | None = 5.0
+) -> Iterator[tuple[Engine, Ready]]:
+    """An engine that has loaded its models; closed at the end.
+
+    Args:
+        config: models, device and capacity.
+        assemble: loads the models; None for the engine's own.
+        close_s: seconds to wait for the engine's thread at the end; None for as long as it takes.
+
+    Raises:
+        EngineError: a model cannot be fetched or loaded.
+    """
+    engine = Engine(config, assemble)
+    engine.start()
+    try:
+        yield engine, engine.wait_ready()
+    finally:
+        engine.close(close_s)
+
+
+def run_requests(engine: Submits, requests: Sequence[Request], batch: int) -> list[list[Event]]:
+    """Run all requests, `batch` at once; a new one starts when one has ended.
+
+    Returns:
+        Events per request.
+
+    Raises:
+        EngineError: a request failed or was cancelled.
+    """
+    waiting = deque(requests)
+    outbox = Outbox()
+    events: dict[str, list[Event]] = {request.request_id: [] for request in requests}
+    open_requests = 0
+    while waiting or open_requests:
+        while waiting and open_requests < batch:
+            engine.submit(waiting.popleft(), outbox)
+            open_requests += 1
+        open_requests -= collect(outbox.drain(), events)
+        time.sleep(_POLL_S)
+    return list(events.values())
+
+
+def collect(arrived: Iterable[Event], events: dict[str, list[Event]]) -> int:
+    """Add events to the lists of their requests; returns how many requests ended.
+
+    Raises:
+        EngineError: a request failed or was cancelled.
+    """
+    ended = 0
+    for event in arrived:
+        request_id = getattr(event, "request_id", None)
+        if request_id not in events:
+            continue
+        events[request_id].append(event)
+        if isinstance(event, Finished):
+            ended += 1
+            if event.reason is FinishReason.ERROR:
+                raise EngineError(event.message)
+            if event.reason is FinishReason.CANCELLED:
+                raise EngineError("the run was cancelled: start it again")
+    return ended
+
+
+def run_pass(
+    engine: Submits, variant: Variant, prompts: Sequence[Prompt], batch: int, sampling: Sampling, max_tokens: int
+) -> list[list[Event]]:
+    """`run_requests` with one request per prompt."""
+    return run_requests(engine, [make_request(variant, prompt, sampling, max_tokens) for prompt in prompts], batch)
+
+
+def make_request(variant: Variant, prompt: Prompt, sampling: Sampling, max_tokens: int) -> Request:
+    """A request with a unique id."""
+    return Request(
+        f"tool-{next(_numbers)}",
+        messages=prompt.messages,
+        prompt_ids=prompt.ids,
+        sampling=sampling,
+        drafter=variant.drafter,
+        gamma=variant.gamma,
+        max_tokens=max_tokens,
+    )
+
+
+def reply_tokens(events: Iterable[Event]) -> list[int]:
+    """Token ids of one request's reply."""
+    return [token for event in events if isinstance(event, Round) for token in event.emitted]
+
+
+def rotated(items: Sequence[_Item], number: int) -> list[_Item]:
+    """The items from number mod n on, then those before: in each pass another one is first."""
+    start = number % len(items)
+    return [*items[start:], *items[:start]]

@@ -1,0 +1,29 @@
+"""The report layer: tables with and without rich, in narrow terminals, and text that is made safe for them."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from specchat.engine.tools.report import Table, one_line
+
+TABLE = Table(("name", "first", "[second]"), [("a", "1", "22"), ("bb", "333", "[4]")], "title")
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_columns_are_aligned(rich: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich", None)
+    lines = [line for line in TABLE.text().splitlines() if "─" not in line]
+    assert lines == ["title", "name  first  [second]", "a         1        22", "bb      333       [4]"]
+
+
+def test_a_narrow_terminal_gets_the_columns_in_parts() -> None:
+    lines = TABLE.text(width=14).splitlines()
+    assert max(map(len, lines)) <= 14
+    assert [line.split() for line in lines if line.startswith("bb")] == [["bb", "333"], ["bb", "[4]"]]
+
+
+def test_control_characters_do_not_reach_a_terminal() -> None:
+    assert one_line("a\nb\x1b[2Jc") == "a␤b·[2Jc"
