@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.graph_pool import GraphPool
-from specchat.engine.backends.kv_cache import KVCache
-from specchat.engine.backends.padding import CAPTURED, captured_width
 from specchat.engine.backends.region import Numbers, Region, Regions
-from specchat.engine.backends.static_view import StaticView
-from specchat.engine.backends.tree import chain
-from specchat.engine.backends.tree_mask import TreeMask
-from specchat.engine.backends.tree_part import TreePart
+from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.cache.static_view import StaticView
+from specchat.engine.decoding.tree import chain
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.decoding.tree_part import TreePart
+from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.errors import first_line
 
 _FEWEST_COLUMNS = 256
@@ -62,10 +62,14 @@ class GraphRunner:
         step: runs the model.
         pool: makes the graphs.
         compiled: whether layers run compiled (`engine.backends.compile`).
+        trees: whether passes may be over trees; then all are, chains being trees that do not branch.
     """
 
-    def __init__(self, cache: KVCache, step: Step, pool: GraphPool, *, compiled: bool = False) -> None:
+    def __init__(
+        self, cache: KVCache, step: Step, pool: GraphPool, *, compiled: bool = False, trees: bool = True
+    ) -> None:
         self.cache = cache
+        self.trees = trees
         self.step = step
         self.pool = pool
         self.not_compiled: str | None = None
@@ -165,7 +169,7 @@ class GraphRunner:
         numbers = Numbers(device, dict.fromkeys(("index", "start", "slots", "mine"), (rows,)))
         numbers.send({"index": [-1] * rows, "slots": range(rows)})
         inputs = {"tokens": torch.zeros(rows, width, dtype=torch.long, device=device)}
-        branches = width > 1
+        branches = self.trees and width > 1
         if branches:
             # Written to by each pass, so not from `TreeMask.of`, whose tensors are shared.
             blank = TreeMask.fresh([chain(width - 1)] * rows, width, device)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.tree import Tree
+from specchat.engine.decoding.tree import Tree
 
 
 @dataclass(slots=True)
