@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.device.to_device import to_device
 from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.device.to_device import to_device
 from specchat.engine.round import Proposer
 from specchat.engine.sequence.sequence import SequenceState
 
