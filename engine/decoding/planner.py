@@ -14,11 +14,11 @@ from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, Ver
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.latency_model import LatencyModel
+from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Draft, Proposal, merge
 from specchat.engine.decoding.round_plan import RoundPlan
 from specchat.engine.decoding.row_drafters import RowDrafters
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.request import AUTO, NO_DRAFTER
 from specchat.engine.sequence.sequence import SequenceState

@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from specchat.engine.backends import flex
-from specchat.engine.backends import model_runner as cached_model
-from specchat.engine.backends.graph_pool import GraphPool
+from specchat.engine.backends import transformers_backend as cached_model
+from specchat.engine.device.graphs import GraphPool
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.tables.folder import LoadedTables
 from specchat.engine.models.load import LoadedModel

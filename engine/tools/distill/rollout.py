@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.runner import Runner
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError
 from specchat.engine.tools.distill.corpus import Conversation
 
@@ -104,7 +104,7 @@ class Rollout:
 
     def __init__(
         self,
-        target: Runner,
+        target: Backend,
         turns: Turns | None,
         ends: frozenset[int],
         scripts: Sequence[Script],
@@ -128,7 +128,7 @@ class Rollout:
         slots = list(range(len(self._rows)))
         starts = [len(row.tokens) - 1 for row in self._rows]
         tokens = torch.tensor([row.tokens[-1] for row in self._rows], device=self._target.device)[:, None]
-        logits, features = self._target.forward_tapped(tokens, slots, starts)
+        logits, features = self._target.forward_with_states(tokens, slots, starts)
         assert features is not None
         scores = logits[:, 0].float()
         at = torch.tensor(starts)

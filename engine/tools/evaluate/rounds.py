@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
-import torch
-
-from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.decoding.round import run_round, score, timing
-from specchat.engine.decoding.round_plan import RoundPlan
-from specchat.engine.decoding.tree import BRANCHES, chain
-from specchat.engine.decoding.verify.agreement import compare
-from specchat.engine.decoding.verify.outcome import Outcome
-from specchat.engine.decoding.verify.verifier import Verifier
-from specchat.engine.device.stopwatch import Stopwatch
-from specchat.engine.device.to_device import to_device
+from specchat.engine.decoding.round import run_round
 from specchat.engine.errors import EngineError
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request, Sampling
-from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner
+from specchat.engine.tools.evaluate.text_runner import Reading, TextBackend
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.plain_passes import time_wider_passes
 
@@ -114,14 +103,12 @@ class Drafting:
 
     def __init__(self, made: Assembly) -> None:
         self._target = made.target
-        self._runner = TextRunner(made.target)
-        self._planner = Planner(made.drafters, self._runner, _fail)
-        penalties = Penalties(made.target.cache.slots, made.target.context, made.target.device)
-        self._verifier = Verifier(self._runner, penalties)
+        self._backend = TextBackend(made.target)
+        self._planner = Planner(made.drafters, self._backend, _fail)
 
     def learn_costs(self) -> None:
         """Measure passes of each width, for the time of look-ahead positions. Needs an idle target."""
-        if isinstance(self._target, QuantizedRunner):
+        if self._target.capabilities.ragged:
             self._planner.learn_costs(time_wider_passes(self._target))
 
     def along(self, reading: Reading, way: Way, sampling: Sampling) -> Generator[None, None, Course]:
@@ -140,29 +127,29 @@ class Drafting:
             sampling=sampling,
         )
         if sampled:
-            return _expect(self._runner, reading, self._planner, self._verifier, request, way.gamma)
-        return _follow(self._runner, reading, self._planner, request)
+            return _expect(self._backend, reading, self._planner, request, way.gamma)
+        return _follow(self._backend, reading, self._planner, request)
 
 
 def _fail(row: SequenceState, error: Exception) -> NoReturn:
     raise EngineError(f"the {row.drafter} drafter failed on {row.request.request_id}: {error}") from error
 
 
-def _follow(runner: TextRunner, reading: Reading, planner: Planner, request: Request) -> Generator[None, None, Course]:
+def _follow(backend: TextBackend, reading: Reading, planner: Planner, request: Request) -> Generator[None, None, Course]:
     """Greedy rounds of a reply that equals the text, one per step of the generator.
 
     Args:
-        runner: runner that the planner plans for.
+        backend: runner that the planner plans for.
         reading: reading of the text.
         planner: has the drafter that the request names.
         request: has the text's prompt and length, and a fixed γ.
     """
     text = reading.text
     course = Course(text.category, pass_s=reading.pass_s)
-    with _started(runner, reading, planner, request) as row:
+    with _started(backend, reading, planner, request) as row:
         yield from _read_prompt(row, reading, planner)
         while row.emitted < len(text.reply):
-            plan, outcome, draft_s = _run_text_round(runner, reading, row, planner)
+            plan, (outcome,), timing = run_round(backend, [row], planner)
             left = len(text.reply) - row.emitted
             emitted = text.reply[row.emitted : row.emitted + outcome.accepted + 1]
             row.cached += min(1 + outcome.accepted, left)
@@ -176,59 +163,15 @@ def _follow(runner: TextRunner, reading: Reading, planner: Planner, request: Req
             course.lengths[plan.steps] += 1
             course.places += _places(outcome, emitted)
             if row.rounds:
-                course.draft_s += draft_s
+                course.draft_s += timing.draft
                 course.timed_steps += plan.steps
             row.rounds += 1
             yield
     return course
 
 
-@torch.inference_mode()
-def _run_text_round(
-    runner: TextRunner, reading: Reading, row: SequenceState, planner: Planner
-) -> tuple[RoundPlan, Outcome, float]:
-    """`engine.decoding.round.run_round` for a greedy row whose target's choices are the text's own tokens.
-
-    It needs no logits, and a target pass only for look-ahead positions.
-
-    Returns:
-        The plan with the draft, its outcome, and the seconds that drafting took.
-    """
-    started, watch = time.perf_counter(), Stopwatch(runner.device)
-    plan = planner.plan([row], runner.device)
-    watch.mark()
-    proposal, wanted = plan.proposal, planner.drafters.successors([row])
-    count = proposal.lengths[0]
-    drafted = proposal.tokens[0, :count].tolist()
-    tree = proposal.trees[0] if proposal.trees else None
-    last = len(reading.following) - 1
-    places = [min(row.cached + depth, last) for depth in (tree or chain(count)).depths]
-    outcome = compare(row, drafted, tree, [reading.following[place] for place in places], plan.gammas[0])
-    if plan.riders is not None:
-        fed = torch.cat([to_device([[row.tokens[-1]]], runner.device), proposal.tokens], dim=1)
-        logits, _ = score(runner.target, [row], fed, proposal, plan.riders)
-        plan.riders.hand_over([outcome.accepted], proposal.lengths, logits)
-    watch.mark()
-    if wanted:
-        judged = zip([row.tokens[-1], *drafted], places, strict=True)
-        ranked = [[token, *_likeliest(reading, place)[:wanted]] for token, place in judged]
-        planner.drafters.witness([row], [count], [outcome], [ranked], everywhere=False)
-    if reading.states is not None:
-        kept = 1 + outcome.accepted
-        read = reading.states[row.cached : row.cached + kept]
-        planner.drafters.absorb([row], read[None], [len(read)])
-    return plan, outcome, timing(watch, [row], plan, planner, started).draft
-
-
-def _likeliest(reading: Reading, place: int) -> list[int]:
-    """The text's next token, then the target's other most likely tokens at its position."""
-    following = reading.following[place]
-    ranks = reading.likeliest[min(place - len(reading.text.prompt) + 1, len(reading.likeliest) - 1)]
-    return [following, *(token for token in ranks if token != following)][:BRANCHES]
-
-
 def _expect(
-    runner: TextRunner, reading: Reading, planner: Planner, verifier: Verifier, request: Request, gamma: int
+    backend: TextBackend, reading: Reading, planner: Planner, request: Request, gamma: int
 ) -> Generator[None, None, Course]:
     """Expected rounds along a sampled text: draft one position for every token, and compute each β.
 
@@ -237,19 +180,18 @@ def _expect(
     with a separate β per token): drafts after the drafter's own tokens are assumed to equal those after the text.
 
     Args:
-        runner: returns the logits of the reading.
+        backend: returns the logits of the reading.
         reading: reading of the text, with its logits.
         planner: has the drafter that the request names.
-        verifier: judges drafts.
         request: has the text's prompt, length and temperature, and γ 1.
         gamma: γ of the expected rounds.
     """
     text = reading.text
     course = Course(text.category, pass_s=reading.pass_s, emitted=len(text.reply))
-    with _started(runner, reading, planner, request) as row:
+    with _started(backend, reading, planner, request) as row:
         yield from _read_prompt(row, reading, planner)
         for token in text.reply:
-            plan, (outcome,), timing = run_round(runner, [row], planner, verifier)
+            plan, (outcome,), timing = run_round(backend, [row], planner)
             row.cached += 1
             row.tokens.append(token)
             planner.drafters.observe(row, [token])
@@ -283,9 +225,9 @@ def expected_rounds(betas: Sequence[float], gamma: int) -> float:
 
 
 @contextmanager
-def _started(runner: TextRunner, reading: Reading, planner: Planner, request: Request) -> Iterator[SequenceState]:
+def _started(backend: TextBackend, reading: Reading, planner: Planner, request: Request) -> Iterator[SequenceState]:
     """A row before its reply, admitted to the drafter; released at the end."""
-    runner.reading = reading
+    backend.reading = reading
     row = SequenceState(
         request=request,
         outbox=Outbox(),

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.runner import Runner
 from specchat.engine.config import EngineConfig
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.vocabulary import check_token_ids
@@ -85,7 +85,7 @@ class Divergence:
 
 
 @torch.inference_mode()
-def measure(ours: Runner, theirs: Runner, text: Text, chunk: int) -> Divergence:
+def measure(ours: Backend, theirs: Backend, text: Text, chunk: int) -> Divergence:
     """Let both read a text, in chunks of `chunk` tokens.
 
     Args:

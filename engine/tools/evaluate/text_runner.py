@@ -1,4 +1,4 @@
-"""Reading of a text by the target, and a runner that answers drafts from that reading instead of computing."""
+"""Reading of a text by the target, and a backend that answers drafts from that reading instead of computing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.runner import Runner
-from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.backends.tensor_acceptance import TensorVerdict
+from specchat.engine.backends.tensor_backend import TensorBackend
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.device.to_device import to_device
+from specchat.engine.sampling.sampler import one_hot
+from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.tools.evaluate.texts import Text
 
 _PASSES = 5
@@ -50,7 +53,7 @@ class Reading:
         return sum(ranks[0] == token for ranks, token in zip(self.likeliest, self.text.reply, strict=True))
 
 
-def passes(target: Runner, text: Text, chunk: int, slot: int = 0) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+def passes(target: Backend, text: Text, chunk: int, slot: int = 0) -> Iterator[tuple[Tensor | None, Tensor | None]]:
     """Read a text in chunks of `chunk` tokens: first its prompt, for keys and values, then its reply.
 
     Yields:
@@ -65,14 +68,14 @@ def passes(target: Runner, text: Text, chunk: int, slot: int = 0) -> Iterator[tu
         if place < first:
             yield None, target.prefill(fed, [slot], [place])
         else:
-            logits, tapped = target.forward_tapped(fed, [slot], [place])
+            logits, tapped = target.forward_with_states(fed, [slot], [place])
             yield logits[0], tapped
         place = end
 
 
 @torch.inference_mode()
 def read(
-    target: Runner, text: Text, chunk: int, *, sampled: bool = False, slot: int = 0
+    target: Backend, text: Text, chunk: int, *, sampled: bool = False, slot: int = 0
 ) -> Generator[None, None, Reading]:
     """Read a text with the target, a chunk per step of the generator. Logits are kept if the text was sampled."""
     tokens = [*text.prompt, *text.reply]
@@ -112,7 +115,7 @@ def finish(steps: Generator[None, None, _Result]) -> _Result:
             return result
 
 
-def _plain_pass(target: Runner, tokens: Sequence[int], slot: int) -> float:
+def _plain_pass(target: Backend, tokens: Sequence[int], slot: int) -> float:
     """Median seconds of a pass over the text's last token, with the copy of its argmax to the host."""
     fed = to_device([[tokens[-1]]], target.device)
     times = []
@@ -123,89 +126,54 @@ def _plain_pass(target: Runner, tokens: Sequence[int], slot: int) -> float:
     return median(times)
 
 
-class _NoCache:
-    """A cache that keeps nothing: the next token of the text does not depend on it.
+class TextBackend(TensorBackend):
+    """A backend with the target's sizes whose logits are those of a reading: the text's own tokens if it is greedy.
+
+    Logits after a draft that differs from the text are undefined. Drafters use the target itself.
 
     Args:
-        cache: gives the size.
+        target: gives the sizes.
     """
 
-    def __init__(self, cache: KVCache) -> None:
-        self.slots, self.columns = cache.slots, cache.columns
+    short_context = None
+    performance_warnings: ClassVar[list[str]] = []
 
-    def keep(self, slots: Tensor, starts: Tensor, path: Tensor) -> None:
-        """Do nothing."""
-
-
-class TextRunner:
-    """A `Runner` with the target's sizes that returns the logits of a sampled text's reading.
-
-    Logits after a draft that differs from the text are undefined.
-
-    Args:
-        target: gives the sizes, and computes look-ahead positions.
-    """
-
-    branches = True
-    judges_all = False
-    graph_runner = None
-    hindrances: list[str] = []  # noqa: RUF012 never written to
-
-    def __init__(self, target: Runner) -> None:
-        self.target = target
-        self.cache: Any = _NoCache(target.cache)
+    def __init__(self, target: Backend) -> None:
         self.context, self.device, self.vocabulary = target.context, target.device, target.vocabulary
-        self.taps, self.short_context = target.taps, target.short_context
+        self.taps, self.cache = target.taps, target.cache
         self.embedding_rows, self.output_rows = target.embedding_rows, target.output_rows
         self.reading: Reading | None = None
         """Reading of the text that is being drafted for."""
+        super().__init__(target.cache.slots, target.context, None)
 
     def width(self, length: int) -> int:
         """Width without padding."""
         return length
 
-    def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Logits [1, T, V], float32, at the positions of tokens."""
-        return self.forward_tapped(tokens, slots, starts)[0]
-
-    forward_as_it_comes = forward
-
-    @torch.inference_mode()
-    def forward_tapped(
-        self,
-        tokens: Tensor,
-        slots: Sequence[int],
-        starts: Sequence[int],
-        tree_mask: TreeMask | None = None,
-        lengths: Sequence[int] | None = None,
-        entered: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Logits as `forward`, and the hidden states of the reading; the target computes look-ahead positions."""
-        assert self.reading is not None
-        if entered is not None:
-            known, states = self.forward_tapped(tokens, slots, starts)
-            computed = self.target.forward_tapped(tokens, slots, starts, tree_mask, lengths, entered)[0]
-            return torch.cat([known, computed[:, tokens.shape[1] :].float()], dim=1), states
-        assert self.reading.logits is not None
-        depths = torch.arange(tokens.shape[1], device=self.device)[None] if tree_mask is None else tree_mask.depths
-        places = to_device(starts, self.device)[:, None] + depths
-        logits, states, first = self.reading.logits, self.reading.states, len(self.reading.text.prompt) - 1
-        tapped = None if states is None else states[places.clamp(max=len(states) - 1)]
-        return logits[(places - first).clamp(0, len(logits) - 1)], tapped
+    def keep(self, rows: Sequence[SequenceState], verdict: TensorVerdict) -> None:
+        """Do nothing: the reading does not depend on the cache."""
 
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
         """Unsupported: drafters use the target itself."""
         raise NotImplementedError
-
-    def first_layers(self, count: int) -> Runner:
-        """Unsupported: drafters use the target itself."""
-        raise NotImplementedError
-
-    def capture(self) -> None:
-        """Do nothing."""
 
     def prefill(
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int] | None = None
     ) -> Tensor | None:
         """Unsupported: the text has been read."""
         raise NotImplementedError
+
+    def _forward(
+        self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        reading = self.reading
+        assert reading is not None
+        del slots  # all rows are of one text
+        depths = torch.arange(inputs.shape[1], device=self.device)[None] if tree_mask is None else tree_mask.depths
+        places = to_device(starts, self.device)[:, None] + depths
+        states, first = reading.states, len(reading.text.prompt) - 1
+        tapped = None if states is None else states[places.clamp(max=len(states) - 1)]
+        if reading.logits is not None:
+            return reading.logits[(places - first).clamp(0, len(reading.logits) - 1)], tapped
+        following = to_device(reading.following, self.device)[places.clamp(max=len(reading.following) - 1)]
+        return one_hot(following, self.vocabulary), tapped

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
 
@@ -89,7 +89,7 @@ class QuantizedReference:
     """
 
     def __init__(self, model: PackedModel, context: int) -> None:
-        self._runner = QuantizedRunner(model, 1, context, 1)
+        self._runner = PackedBackend(model, 1, context, 1)
 
     def scores(self, context: Sequence[int], reply: Sequence[int]) -> Tensor:
         """Logits [T, V], float32, from which each of the T tokens of the reply was chosen."""
