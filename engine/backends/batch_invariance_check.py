@@ -66,4 +66,4 @@ def _cost(target: Backend, token: Tensor, start: int) -> float:
         return statistics.median(times)
 
     exact = seconds(lambda: target.forward(token[None], [0], [start]))
-    return exact / seconds(lambda: target.forward_as_it_comes(token[None], [0], [start]))
+    return exact / seconds(lambda: target.forward_fast(token[None], [0], [start]))

@@ -85,7 +85,7 @@ class PackedBackend:
         self._model = model
         self.cache = _allocate(model, slots, columns)
         self._decoder = model.decoder(context, columns)
-        self.embedding, self._output = model.embedding, model.output
+        self.packed_embedding, self._output = model.embedding, model.output
         self.context, self.taps = context, tuple(taps)
         self.vocabulary = model.shape.vocabulary
         self.short_context = model.short_context(context)
@@ -175,9 +175,9 @@ class PackedBackend:
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding, float32."""
-        return torch.from_numpy(self.embedding.rows_of(tokens.flatten().numpy())).view(*tokens.shape, -1)
+        return torch.from_numpy(self.packed_embedding.rows_of(tokens.flatten().numpy())).view(*tokens.shape, -1)
 
-    def output_part(self, tokens: Tensor) -> PackedMatrix | None:
+    def packed_output(self, tokens: Tensor) -> PackedMatrix | None:
         """Rows [n, d] of the output layer as they are stored; None where that is not as codes."""
         quantized = self._output.format < Format.BF16
         return self._output.picked(tokens.numpy()) if quantized else None

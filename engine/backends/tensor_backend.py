@@ -42,6 +42,10 @@ class TensorBackend(ABC):
     def width(self, length: int) -> int:
         """Tokens per row that a pass over `length` tokens is padded to."""
 
+    def forward_fast(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Like `forward`, without batch invariance."""
+        return self.forward(inputs, slots, starts)
+
     @abstractmethod
     def _forward(
         self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
@@ -52,6 +56,11 @@ class TensorBackend(ABC):
         positions and what they attend to; `keep` moves the accepted ones. The mask may be padded to the `width` of the
         pass.
         """
+
+    packed_embedding = None
+
+    def packed_output(self, tokens: Tensor) -> None:
+        """Weights are not packed."""
 
     @property
     def graph_bytes(self) -> int:

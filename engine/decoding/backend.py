@@ -18,6 +18,7 @@ from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.device.graphs import Graphs
+from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -136,8 +137,18 @@ class Backend(Protocol):
             supports: what drafters draw trees from; None for the whole vocabulary.
         """
 
+    def forward_fast(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Like `forward`, without batch invariance."""
+
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding of tokens [...], as they are stored."""
 
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer of tokens [n]."""
+
+    @property
+    def packed_embedding(self) -> PackedMatrix | None:
+        """The embedding as packed for the CPU kernels; None for other backends."""
+
+    def packed_output(self, tokens: Tensor) -> PackedMatrix | None:
+        """Rows [n, d] of the output layer as packed codes; None where it has none."""

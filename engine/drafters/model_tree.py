@@ -14,7 +14,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
@@ -67,7 +66,7 @@ class ModelTreeDrafter(Drafter):
         self._chains = chains
         self._support = support
         self._branches = branches
-        self._draw = by_kernels if isinstance(model, PackedBackend) else by_torch
+        self._draw = by_kernels if model.capabilities.packed else by_torch
         self._drafted: dict[str, Growth] = {}
         """By request: the tree under judgement."""
 
@@ -155,4 +154,4 @@ def _scores(logits: Tensor, rows: int) -> Scores:
     logits = logits.float().contiguous()
     best = logits.topk(BRANCHES, -1)
     shares = (best.values - logits.logsumexp(-1, keepdim=True)).exp_().nan_to_num_(0.0)
-    return Scores(logits.view(rows, -1, logits.shape[-1]), best.indices.int().numpy(), shares.numpy())
+    return Scores(logits.view(rows, -1, logits.shape[-1]), best.indices.int().cpu().numpy(), shares.cpu().numpy())

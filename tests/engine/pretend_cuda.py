@@ -21,11 +21,12 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from specchat.engine.backends import flex
 from specchat.engine.backends import transformers_backend as cached_model
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.device.graphs import GraphPool
+from specchat.engine.drafters.head.captured_steps import CapturedSteps
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.tables.folder import LoadedTables
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.worker import warm_up
 
 GPU = torch.device("cuda:0")
 CPU = torch.device("cpu")
@@ -268,7 +269,8 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
     monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
     monkeypatch.setattr(flex, "is_available", lambda *_: False)
     if not capture:
-        monkeypatch.setattr(warm_up, "_capture", lambda _: None)
+        monkeypatch.setattr(TransformersBackend, "_capture", lambda *_: None)
+        monkeypatch.setattr(CapturedSteps, "capture", lambda *_: None)
     monkeypatch.setattr(GraphPool, "_warm", lambda _, run: None)  # noqa: ARG005
     monkeypatch.setattr(GraphPool, "_captured", lambda _, run: gpu.captured(run))
     threads = torch.get_num_threads()

@@ -39,8 +39,8 @@ def layer_of(head: Head, vocabulary: Tensor, target: Backend) -> tuple[HeadLayer
         embed = head.embed_tokens or target.embedding_rows
         return TorchLayer(head, lambda outcome: scores_of(head.scored(outcome)), embed, slots, columns, window), size
     scores, size = _target_output(target, vocabulary, _codes(head.fuse))
-    if target.capabilities.packed and isinstance(scores, QuantizedLinear) and can_be_packed(head):
-        return PackedLayer(head, scores.matrix, target.embedding, slots, columns), size
+    if target.packed_embedding is not None and isinstance(scores, QuantizedLinear) and can_be_packed(head):
+        return PackedLayer(head, scores.matrix, target.packed_embedding, slots, columns), size
     return TorchLayer(head, scores, target.embedding_rows, slots, columns), size
 
 
@@ -60,7 +60,7 @@ def _output(head: EagleHead, vocabulary: Tensor, target: Backend) -> tuple[nn.Mo
 
 def _target_output(target: Backend, vocabulary: Tensor, codes: str | None) -> tuple[nn.Module, int]:
     """The target's output layer for these tokens, and its bytes: in codes like the head's, or its own if no longer."""
-    part = target.output_part(vocabulary) if target.capabilities.packed else None
+    part = target.packed_output(vocabulary)
     if part is None or (codes == "q4" and part.format not in _FOUR_BITS):
         return score_layer(target.output_rows(vocabulary), codes)
     return score_layer(part, codes)

@@ -16,7 +16,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.vocabulary import check_token_ids
+from specchat.engine.models.tokenizer import check_token_ids
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.evaluate.figures import Interval, interval
 from specchat.engine.tools.evaluate.text_runner import passes

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from specchat.engine import Finished, FinishReason, Outbox, Request, Round, Sampling
-from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.backends.packed import PackedBackend
-from specchat.engine.decoding.backend import Backend
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import Tree

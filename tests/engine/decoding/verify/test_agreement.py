@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.decoding.outcome import Outcome, to_host
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.decoding.verify.agreement import compare
 from specchat.engine.decoding.verify.chains import VerifiedChains
-from specchat.engine.decoding.outcome import Outcome, to_host
 from specchat.engine.decoding.verify.trees import VerifiedTrees
 from specchat.engine.request import Request
 from specchat.engine.sequence.sequence import SequenceState

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.decoding.outcome import Outcome, to_host
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.decoding.verify.chains import VerifiedChains
 from specchat.engine.decoding.verify.on_host import judge_sampled
-from specchat.engine.decoding.outcome import Outcome, to_host
 from specchat.engine.decoding.verify.trees import VerifiedTrees
 from specchat.engine.kernels.library import Variant, library, missing
 from specchat.engine.kernels.sampling import DrawRequest, draw

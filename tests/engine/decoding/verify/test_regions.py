@@ -8,9 +8,9 @@ from torch import Tensor
 
 from specchat.engine.backends.graph_pool import GraphPool
 from specchat.engine.backends.region import Regions
+from specchat.engine.decoding.outcome import Outcome, to_host
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.verify.chains import VerifiedChains
-from specchat.engine.decoding.outcome import Outcome, to_host
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.sampler import draw
 from specchat.engine.sequence.sequence import SequenceState
