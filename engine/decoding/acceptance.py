@@ -200,7 +200,7 @@ class _Position:
         overlap = chance
         if q is not None:
             lenient = self.p if self._lenience is None else self.p / self._lenience.float()[:, None]
-            overlap = torch.minimum(lenient, q).sum(-1)
+            overlap = torch.where(q_x > 0, torch.minimum(lenient, q).sum(-1), 0.0)
         if forced is not None:
             kept = kept | (offered & forced)
             chance, overlap = chance.masked_fill(forced, 1.0), overlap.masked_fill(forced, 1.0)

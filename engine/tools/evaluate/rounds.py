@@ -135,7 +135,9 @@ def _fail(row: SequenceState, error: Exception) -> NoReturn:
     raise EngineError(f"the {row.drafter} drafter failed on {row.request.request_id}: {error}") from error
 
 
-def _follow(backend: TextBackend, reading: Reading, planner: Planner, request: Request) -> Generator[None, None, Course]:
+def _follow(
+    backend: TextBackend, reading: Reading, planner: Planner, request: Request
+) -> Generator[None, None, Course]:
     """Greedy rounds of a reply that equals the text, one per step of the generator.
 
     Args:

@@ -20,7 +20,7 @@ from tests.engine.tiny import ids_of, run_together, tiny_engine, tiny_head, tiny
 def test_rows_that_are_scattered_read_the_cache_where_it_lies(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[int]] = []
     copied: list[int] = []
-    forward, update = TransformersBackend.forward_tapped, CacheView.update
+    forward, update = TransformersBackend._forward, CacheView.update
 
     def noted(runner: TransformersBackend, tokens: Tensor, slots: Sequence[int], *rest: Any) -> Any:
         seen.append(list(slots))
@@ -51,7 +51,7 @@ def test_rows_that_are_scattered_read_the_cache_where_it_lies(drafter: str, monk
         alone = [ids_of(list(engine.stream(request))) for request in requests]
     slots = iter((3, 0, 1, 1, 3, 0))
     monkeypatch.setattr(Scheduler, "place", lambda _, prompt: Placement(slot := next(slots), slot, 0))  # noqa: ARG005
-    monkeypatch.setattr(TransformersBackend, "forward_tapped", noted)
+    monkeypatch.setattr(TransformersBackend, "_forward", noted)
     monkeypatch.setattr(CacheView, "update", watched)
     with tiny_engine(target, **draft, **head) as engine:  # type: ignore[arg-type]
         seen.clear()
