@@ -113,15 +113,6 @@ def test_progress_rises_from_0_to_1_and_nothing_is_printed(
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_libraries_are_left_as_they_were(gguf: Path, tmp_path: Path) -> None:
-    import gguf as library
-    from transformers import modeling_gguf_pytorch_utils as reader
-
-    before = (library.GGUFReader, library.get_tensor_name_map, reader.tqdm)
-    convert_gguf(gguf, tmp_path, ignore_progress)
-    assert (library.GGUFReader, library.get_tensor_name_map, reader.tqdm) == before
-
-
 @pytest.mark.model
 def test_the_default_model_is_what_the_wheel_holds(default_model: Path) -> None:
     config = json.loads((default_model / "config.json").read_text())
