@@ -176,7 +176,7 @@ def test_eos_inside_an_accepted_run_drops_what_follows() -> None:
 
 
 class Cancelling(Outbox):
-    """Cancels its request with the fourth round, before the engine goes on."""
+    """Cancels its request at the fourth round."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A whole pass: right beside transformers' modelling code, and the same bits however the tokens get there."""
+"""Forward passes: equal to transformers' modelling code, and bit-identical for all batches, chunks and trees."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def path_to(token: int) -> list[int]:
 
 
 def tree_at(start: int, paths: list[list[int]]) -> TokenLayout:
-    """A tree in slot 0 whose first token stands at `start`; every path ends with the token itself."""
+    """A tree in slot 0 whose first token has the position `start`; every path ends with the token itself."""
     before = [path[:-1] for path in paths]
     return TokenLayout(
         slots=np.zeros(len(paths), dtype=np.int32),

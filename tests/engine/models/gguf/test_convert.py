@@ -125,7 +125,7 @@ def test_the_default_model_is_what_the_wheel_holds(default_model: Path) -> None:
     reply = model.model.generate(**prompt, max_new_tokens=12, do_sample=False)[0, prompt["input_ids"].shape[1] :]
     assert "Paris" in model.tokenizer.decode(reply)
     assert int(reply[-1]) in model.eos_ids
-    # As in the original tokenizer, each digit stands alone and the spaces before it stay together.
+    # As in the original tokenizer, each digit is a token, and the spaces before it are one token.
     assert model.tokenizer.tokenize("I have  5 or 12") == ["I", "Ġhave", "ĠĠ", "5", "Ġor", "Ġ", "1", "2"]
 
 
