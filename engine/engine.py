@@ -84,12 +84,10 @@ class Engine:
         self._settled = threading.Event()
         self._death: str | None = None
         self._lock = threading.Lock()
-        self._open: dict[tuple[int, str], deque[Submit]] = {}
-        """Open requests by lane and id, oldest first; all but the last of an id are cancelled."""
+        self._open = _OpenRequests()
+        """Guarded by `_lock`."""
         self._borrowed: set[Future[Any]] = set()
         """Results of other work that is running or waiting."""
-        self._cancelled: set[tuple[int, str]] = set()
-        """Keys of `_open` whose last request is cancelled too, so that the id can be used again."""
         self._vocabularies: tuple[int, ...] = ()
         """Vocabulary size of each lane's model, once they are loaded."""
         self._tokenizer: Any = None
@@ -125,34 +123,26 @@ class Engine:
         self.submit(replace(request, reply_ids=tuple(continuation)), outbox)
 
     def _enqueue(self, submitted: Submit) -> None:
-        request, key = submitted.request, (submitted.lane, submitted.request.request_id)
-        request.check_prompt()
+        submitted.request.check_prompt()
         if self._vocabularies:
-            request.check_vocabulary(self._vocabularies[submitted.lane])
+            submitted.request.check_vocabulary(self._vocabularies[submitted.lane])
         with self._lock:
-            if key in self._open and key not in self._cancelled:
-                raise EngineError(f"request {request.request_id!r} has not ended yet: give each request a unique id")
+            self._open.check(submitted)
             if self._death is None:
-                self._cancelled.discard(key)
-                self._open.setdefault(key, deque()).append(submitted)
+                self._open.add(submitted)
                 self._commands.put(submitted)
                 return
         self._refuse(submitted, self._death)
 
     def _end(self, lane: int, request_id: str) -> None:
         """Make a request's id available again, just before its `Finished` event."""
-        key = lane, request_id
         with self._lock:
-            if waiting := self._open.get(key):
-                waiting.popleft()
-            if not waiting:
-                self._open.pop(key, None)
-                self._cancelled.discard(key)
+            self._open.end(lane, request_id)
 
     def cancel(self, request_id: str) -> None:
         """End a request within one round. Unknown ids are ignored, as the request may just have finished."""
         with self._lock:
-            self._cancelled |= {key for key in self._open if key[1] == request_id}
+            self._open.cancel(request_id)
             self._commands.put(Cancel(request_id))
 
     def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
@@ -309,7 +299,7 @@ class Engine:
         with suppress(BaseException):
             if worker is not None:
                 worker.fail(message)
-        for submitted in [each for waiting in self._open.values() for each in waiting]:
+        for submitted in self._open.all():
             self._end(submitted.lane, submitted.request.request_id)
             self._refuse(submitted, message)
         for result in list(self._borrowed):
@@ -322,6 +312,49 @@ class Engine:
     def _refuse(self, submitted: Submit, message: str | None) -> None:
         finished = Finished(submitted.request.request_id, FinishReason.ERROR, "", message or "", self.clock())
         submitted.outbox.put(finished)
+
+
+class _OpenRequests:
+    """Requests that have not ended, by lane and id."""
+
+    def __init__(self) -> None:
+        self._requests: dict[tuple[int, str], deque[Submit]] = {}
+        """Oldest first; all but the last of an id are cancelled."""
+        self._cancelled: set[tuple[int, str]] = set()
+        """Keys whose last request is cancelled too, so that the id can be used again."""
+
+    def check(self, submitted: Submit) -> None:
+        """Check that a request's id is available.
+
+        Raises:
+            EngineError: it is not.
+        """
+        key = submitted.lane, submitted.request.request_id
+        if key in self._requests and key not in self._cancelled:
+            raise EngineError(f"request {key[1]!r} has not ended yet: give each request a unique id")
+
+    def add(self, submitted: Submit) -> None:
+        """Add a request."""
+        key = submitted.lane, submitted.request.request_id
+        self._cancelled.discard(key)
+        self._requests.setdefault(key, deque()).append(submitted)
+
+    def cancel(self, request_id: str) -> None:
+        """Mark the requests of an id as cancelled, in all lanes."""
+        self._cancelled |= {key for key in self._requests if key[1] == request_id}
+
+    def end(self, lane: int, request_id: str) -> None:
+        """Remove the oldest request of an id."""
+        key = lane, request_id
+        if waiting := self._requests.get(key):
+            waiting.popleft()
+        if not waiting:
+            self._requests.pop(key, None)
+            self._cancelled.discard(key)
+
+    def all(self) -> list[Submit]:
+        """All open requests."""
+        return [submitted for waiting in self._requests.values() for submitted in waiting]
 
 
 @contextmanager

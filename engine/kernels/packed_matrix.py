@@ -47,7 +47,7 @@ _WITH_MINIMUM = (Format.Q4, Format.Q4_SUPER, Format.Q8_MINIMUM, Format.Q8_SUPER)
 
 @dataclass(frozen=True, slots=True)
 class MatrixArrays:
-    """W [N, K] as arrays; those that the format does not have are None."""
+    """W [N, K] as arrays; None if the format does not have them."""
 
     format: Format
     codes: Array

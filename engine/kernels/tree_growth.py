@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from ctypes import Array
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -111,21 +112,39 @@ class Growth:
             raise KernelError(f"a tree needs {longest + 1} costs, {grades} rates and a token to begin with")
         if q is None and any(tree.sampling for tree in wanted):
             raise KernelError("sampled trees need memory for their distributions")
+        self._longest, self._wanted, self._kept = longest, wanted, (q, known, read)
         # In arrays of the standard library: for a short pass, numpy's time per call is noticeable.
-        numbers, ids, firsts = array("d"), array("q"), list[int]()
+        self._numbers, self._ids, self._drafted = array("d"), array("q"), array("q", bytes(8 * count * 3 * longest))
         for tree in wanted:
-            numbers.extend(tree.passes)
-            numbers.extend(tree.rates)
-            firsts.append(len(ids))
-            ids.extend(tree.ids)
-        numbers.extend(rules.edges)
-        self._longest = longest
-        self._drafted = array("q", bytes(8 * count * 3 * longest))
-        self._kept = (numbers, ids, q, known, read)
-        first_id, number, drafted = (part.buffer_info()[0] for part in (ids, numbers, self._drafted))
-        size = 8 * (longest + 1 + grades)
+            self._numbers.extend(tree.passes)
+            self._numbers.extend(tree.rates)
+            self._ids.extend(tree.ids)
+        self._numbers.extend(rules.edges)
+        self._rows = self._c_rows(8 * (longest + 1 + grades), q)
+        self.c = CGrowing(
+            row_count=count,
+            rows=self._rows,
+            read_count=len(read),
+            read=c_reads(read),
+            known=known.data_ptr(),
+            edges=self._numbers.buffer_info()[0] + 8 * count * (longest + 1 + grades),
+            edge_count=grades - 1,
+            longest=longest,
+            branches=rules.branches,
+            stream=rules.stream,
+            least=rules.least,
+            hope=rules.hope,
+            threads=threads,
+        )
+        """Valid while this object lives."""
+
+    def _c_rows(self, size: int, q: Tensor | None) -> Array[CGrowth]:
+        """`sk_growth` of each row; `size` is the number of bytes of its costs and rates."""
+        longest = self._longest
+        number, first_id, drafted = (part.buffer_info()[0] for part in (self._numbers, self._ids, self._drafted))
         q_at, q_size = (0, 0) if q is None else (q.data_ptr(), 4 * longest * q.shape[2])
-        self._rows = (CGrowth * count)(
+        firsts = accumulate((len(tree.ids) for tree in self._wanted), initial=0)
+        return (CGrowth * len(self._wanted))(
             *(
                 CGrowth(
                     tree.slot,
@@ -144,25 +163,9 @@ class Growth:
                     q_at + i * q_size,
                     drafted + i * 24 * longest,
                 )
-                for i, (tree, first) in enumerate(zip(wanted, firsts, strict=True))
+                for i, (tree, first) in enumerate(zip(self._wanted, firsts, strict=False))
             )
         )
-        self.c = CGrowing(
-            row_count=count,
-            rows=self._rows,
-            read_count=len(read),
-            read=c_reads(read),
-            known=known.data_ptr(),
-            edges=number + count * size,
-            edge_count=grades - 1,
-            longest=longest,
-            branches=rules.branches,
-            stream=rules.stream,
-            least=rules.least,
-            hope=rules.hope,
-            threads=threads,
-        )
-        """Valid while this object lives."""
 
     @property
     def trees(self) -> list[GrownTree]:

@@ -255,7 +255,7 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
 
 
 def eos_ids(tokenizer: Any, config: Any, generation: Any) -> frozenset[int]:
-    """EOS token ids of the tokenizer, the configuration and the generation settings (None if there are none)."""
+    """EOS token ids of the tokenizer, the configuration and the generation settings (or None)."""
     stated = [part.eos_token_id for part in (tokenizer, config, generation) if part is not None]
     ids: set[int] = set()
     for value in stated:

@@ -51,7 +51,7 @@ class Markers:
 
 
 def find_markers(tokenizer: Any) -> Markers | None:
-    """The markers that the chat template or the vocabulary contains; None if there are none.
+    """The markers that the chat template or the vocabulary contains; or None.
 
     Args:
         tokenizer: a fast tokenizer of transformers, or a `PlainTokenizer`.
@@ -67,7 +67,7 @@ def find_markers(tokenizer: Any) -> Markers | None:
 
 
 def switch_of(chat_template: Any) -> str | None:
-    """The template variable that switches thinking; None if there is none."""
+    """The template variable that switches thinking; or None."""
     return _switch(_text(chat_template))
 
 

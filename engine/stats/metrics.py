@@ -32,7 +32,7 @@ class Metrics:
         self.observed = False
         """Whether the rounds were reported by a server, without α."""
         self.unknown = 0
-        """Emitted tokens of unknown fate; if there are any, `rounds` counts tokens and not target passes."""
+        """Emitted tokens of unknown fate; if not 0, `rounds` counts tokens and not target passes."""
         self.totals: Totals | None = None
         """The server's totals at the end of the reply."""
         self.position_tested: list[int] = []

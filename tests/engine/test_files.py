@@ -1,4 +1,4 @@
-"""Replacing files: what is there is whole, old or new."""
+"""Atomic replacement of files: the old content or the new, never a partial file."""
 
 from __future__ import annotations
 

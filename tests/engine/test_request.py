@@ -1,4 +1,4 @@
-"""Requests: what is refused, and the sentence that says so."""
+"""Requests: refused values and their error messages."""
 
 from __future__ import annotations
 

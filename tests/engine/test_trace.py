@@ -30,7 +30,7 @@ from specchat.engine import (
     read_trace,
     to_json,
 )
-from tests.engine.records import DETAIL, EVERY_RECORD, make_round, observed_round, records
+from tests.engine.records import EVERY_RECORD, make_round, observed_round, records
 
 HEADER = '{"record": "trace", "version": 4}\n'
 json_values: st.SearchStrategy[Any] = st.recursive(
@@ -55,14 +55,6 @@ def test_the_line_names_its_type_and_is_plain_json(record: Record) -> None:
     assert to_json(record) == json.dumps(values, ensure_ascii=False)
     assert from_json(to_json(record)) == record
     assert type(from_json(to_json(record))) is type(record)
-
-
-def test_details_come_back_as_their_own_types() -> None:
-    record = make_round(drafted=1)
-    object.__setattr__(record, "detail", (DETAIL, DETAIL))
-    read = from_json(to_json(record))
-    assert read == record
-    assert read.detail[0].target[0].text == " the"  # type: ignore[union-attr]
 
 
 @given(json_values)
@@ -116,13 +108,6 @@ def test_a_round_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> 
         from_json(json.dumps(values | changes))
 
 
-def test_a_missing_field_is_refused() -> None:
-    values = json.loads(to_json(EVERY_RECORD[0]))
-    del values["at"]
-    with pytest.raises(ValueError, match="not a record"):
-        from_json(json.dumps(values))
-
-
 def test_values_out_of_range_are_refused() -> None:
     values = json.loads(to_json(EVERY_RECORD[3]))
     with pytest.raises(ValueError, match="gamma"):
@@ -140,22 +125,6 @@ def test_a_file_gives_back_its_records(tmp_path: Path) -> None:
         for record in EVERY_RECORD:
             writer.write(record)
     assert tuple(read_trace(path)) == EVERY_RECORD
-
-
-def test_characters_that_some_call_line_ends_do_not_end_lines(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    record = Finished("r", FinishReason.EOS, "a\r\nb\rc\x0bd\x0ce\x85f\u2028g\u2029h\x1ci", "", 0.0)
-    with TraceWriter(path) as writer:
-        writer.write(record)
-    assert list(read_trace(path)) == [record]
-
-
-def test_half_characters_can_be_written(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    record = Finished("r", FinishReason.EOS, "\ud83d", "\udce2", 0.0)
-    with TraceWriter(path) as writer:
-        writer.write(record)
-    assert list(read_trace(path)) == [record]
 
 
 def test_line_ends_of_other_systems_are_read(tmp_path: Path) -> None:
@@ -247,22 +216,6 @@ def test_a_killed_writer_leaves_every_record_it_wrote(tmp_path: Path) -> None:
     assert [record.at for record in read_trace(path) if not isinstance(record, Ready)] == [0.0, 1.0, 2.0]
 
 
-def test_a_trace_from_before_there_were_trees_is_read(tmp_path: Path) -> None:
-    old = json.loads(to_json(make_round()))
-    del old["refused"], old["offered"]
-    path = tmp_path / "old.jsonl"
-    path.write_text('{"record": "trace", "version": 1}\n' + json.dumps(old) + "\n")
-    assert list(read_trace(path)) == [make_round()]
-
-
-def test_a_trace_from_before_other_servers_were_observed_is_read(tmp_path: Path) -> None:
-    old = json.loads(to_json(make_round()))
-    del old["judged"]
-    path = tmp_path / "old.jsonl"
-    path.write_text('{"record": "trace", "version": 3}\n' + json.dumps(old) + "\n")
-    assert list(read_trace(path)) == [make_round()]
-
-
 def test_an_observed_round_has_counts_for_chances() -> None:
     record = observed_round(Step(4, 2), "a", "b", "c")
     assert [(token.text, token.fate.value) for token in record.tokens()] == [
@@ -287,3 +240,22 @@ def test_a_tree_comes_back_as_it_was() -> None:
     assert (record.verified, record.wasted, record.steps) == (9, 8, 2)
     with pytest.raises(ValueError, match="contradicts itself"):
         from_json(to_json(replace(record, refused=((),))))
+
+
+@pytest.mark.parametrize(
+    "tail", ["a\r\nb\rc\x0bd\x0ce\x85f\u2028g\u2029h\x1ci", "\ud83d"], ids=["line ends", "half a character"]
+)
+def test_unusual_characters_stay_in_their_line(tmp_path: Path, tail: str) -> None:
+    path = tmp_path / "trace.jsonl"
+    record = Finished("r", FinishReason.EOS, tail, "", 0.0)
+    with TraceWriter(path) as writer:
+        writer.write(record)
+    assert list(read_trace(path)) == [record]
+
+
+@pytest.mark.parametrize(("version", "absent"), [(1, ("refused", "offered")), (3, ("judged",))])
+def test_older_versions_are_read(tmp_path: Path, version: int, absent: tuple[str, ...]) -> None:
+    old = {name: value for name, value in json.loads(to_json(make_round())).items() if name not in absent}
+    path = tmp_path / "old.jsonl"
+    path.write_text(f'{{"record": "trace", "version": {version}}}\n{json.dumps(old)}\n')
+    assert list(read_trace(path)) == [make_round()]

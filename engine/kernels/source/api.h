@@ -14,7 +14,7 @@
 #define SK_EXPORT extern "C" __attribute__((visibility("default")))
 #endif
 
-// How a matrix is stored; layout.h says it byte by byte.
+// How a matrix is stored; layout.h describes the bytes.
 enum sk_format : int32_t {
     SK_Q4 = 0,          // 4-bit codes, float16 scale and minimum per 32
     SK_Q4_SUPER = 1,    // 4-bit codes, 6-bit scale and minimum per 32, float16 factors of both per 256
@@ -33,27 +33,27 @@ enum sk_activation : int32_t { SK_SILU = 0, SK_GELU_TANH = 1 };
 // W [rows, columns] of y = x Wᵀ, packed.
 struct sk_matrix {
     int32_t format;
-    int32_t streamed;  // set by a decoder: with the rest of its model it does not fit into the caches
+    int32_t streamed;  // set by a decoder: the model does not fit into the last-level cache
     int64_t rows;
     int64_t columns;
     const void* data;
 };
 
-// One decoder layer. Norm weights and biases are float32; those that a model has not are null.
+// One decoder layer. Norm weights and biases are float32; null if the model has none.
 struct sk_layer {
     sk_matrix query, key, value, output, gate, up, down;
     const float *query_bias, *key_bias, *value_bias, *output_bias;
     const float* attention_norm;      // [hidden], before attention
-    const float* attention_out_norm;  // [hidden], on what attention puts out, before it is added
+    const float* attention_out_norm;  // [hidden], of the attention output before the residual addition
     const float* mlp_norm;            // [hidden], before the MLP
-    const float* mlp_out_norm;        // [hidden], on what the MLP puts out, before it is added
+    const float* mlp_out_norm;        // [hidden], of the MLP output before the residual addition
     const float *query_norm, *key_norm;  // [head_size], on every head before the rotary embedding
-    int32_t window;  // positions that a token sees, itself included; 0 for all
-    int32_t rope;    // which rotary table
+    int32_t window;  // sliding window: positions that a token sees, itself included; 0 for all
+    int32_t rope;    // index of its rotary table
 };
 
 struct sk_rope {
-    const float *cosines, *sines;  // [positions, pairs]; dimension d turns with d + pairs
+    const float *cosines, *sines;  // [positions, pairs]; dimensions d and d + pairs are a pair
     int32_t positions, pairs;
 };
 
@@ -68,7 +68,7 @@ struct sk_model {
     const sk_rope* ropes;
 };
 
-// One pass over n tokens, flat; those of one slot stand next to each other. Token i sees the columns 0 to
+// One pass over n tokens, flat; tokens of one slot are adjacent. Token i sees the columns 0 to
 // prefixes[i] - 1 of its slot, which hold those positions, then the columns ancestors[ancestor_offsets[i]] to
 // ancestors[ancestor_offsets[i + 1] - 1], in the order of their positions, then itself.
 struct sk_batch {
@@ -78,22 +78,22 @@ struct sk_batch {
     const int32_t *slots, *positions, *columns, *prefixes;
     const int32_t *ancestor_offsets, *ancestors;
     int64_t judged_count;
-    const int32_t* judged;  // tokens whose logits are wanted
+    const int32_t* judged;  // tokens whose logits are computed
     float* logits;          // [judged_count, vocabulary]
     int32_t* best;          // [judged_count, best_count], tokens with the largest logits in order; -1 where a logit is
                             // not a number; null where they are not wanted
-    float* shares;          // [judged_count, best_count], their shares of the softmax; null where they are not wanted
+    float* shares;          // [judged_count, best_count], their softmax probabilities; null if not needed
     int64_t best_count;
     int64_t tap_count;
-    const int32_t* taps;    // depths of hidden states: 0 the embeddings, layer_count what the final norm puts out
+    const int32_t* taps;    // depths of hidden states: 0 the embeddings, layer_count the output of the final norm
     float* tapped;          // [tokens, tap_count, hidden]
     int32_t threads;
     int32_t reserved;
 };
 
-// A draft head: `layer` is one layer with the target's embedding, an output that scores the draft vocabulary, and what
-// norms that output's input. A place holds a token; it reads `token` of the token's normed embedding plus the state of
-// the token before: `fuse` of the target's normed hidden states there, or `again` of the head's own outcome.
+// A draft head: `layer` is one layer with the target's embedding, an output layer for the draft vocabulary, and the norm
+// of that layer's input. The input of a token is `token` of its normalised embedding plus the state of the token before:
+// `fuse` of the target's normalised hidden states there, or `again` of the head's own output.
 struct sk_head_model {
     sk_model layer;
     sk_matrix fuse, again, token;
@@ -104,13 +104,13 @@ struct sk_head_model {
 // One step of a head: a pass of its layer over `batch`, without taps and `entered`.
 struct sk_head_step {
     sk_batch batch;
-    const int32_t* sources;  // [tokens], the judged token of the step before whose outcome is read; -1 for the state
-                             // that the slot has in the token's column
+    const int32_t* sources;  // [tokens], the judged token of the previous step whose output is read; -1 for the state
+                             // stored in the slot at the token's column
 };
 
-// What the target has read of a slot.
+// Hidden states of the target for some tokens of a slot.
 struct sk_read {
-    int32_t slot, first;  // and the column of the first token
+    int32_t slot, first;  // first: column of the first token
     int64_t count;
     const float* tapped;  // [count, tap_count, hidden], the target's hidden states there
 };
@@ -118,84 +118,84 @@ struct sk_read {
 // From logits to a distribution: temperature, then top-k, top-p and min-p, as `engine.sampling.sampler` has them.
 struct sk_sampling {
     double temperature;  // above 0
-    double top_p;        // 1 where it is off
-    int64_t top_k;       // 0 where it is off
-    float log_min_p;     // -inf where it is off
+    double top_p;        // 1: off
+    int64_t top_k;       // 0: off
+    float log_min_p;     // -inf: off
     int32_t reserved;
 };
 
-// Tokens to be drawn from one row of logits, each without those before it.
+// Tokens to draw from one row of logits, without replacement.
 struct sk_draw {
     const float* logits;  // [size]
     const sk_sampling* sampling;
     int64_t count;
     const double* u;  // [count], uniform in [0, 1)
-    float* q;         // [size], gets the distribution; 0 where a logit is not a number
-    int32_t* places;  // [count], gets the tokens; -1 where none was left
+    float* q;         // [size], output: the distribution; all 0 if a logit is NaN
+    int32_t* places;  // [count], output: indices of the tokens; -1 if the distribution has fewer
 };
 
 // A row's draft by a head, a tree that grows step by step as `engine.drafters.growing` says. Node 0 is the
 // row's last token, node i the i-th drafted one.
 struct sk_growth {
-    int32_t slot, begin, end;     // the head reads the places from `begin` to `end` - 1, one of them at least
-    int32_t depth;                // positions that it may have
-    int32_t line;                 // positions that are drafted for whatever they cost
-    int32_t repeatable;           // whether it goes on regardless of other rows
-    const int64_t* ids;           // [end - begin], the tokens of those places
-    const double* passes;         // [longest + 1], the price of verifying 0, 1, ... tokens
-    const double* rates;          // [edge_count + 1], the chance that a token of a grade is accepted
-    double step;                  // the price of a draft step
-    const sk_sampling* sampling;  // of a row whose tokens are drawn; null where they are the likeliest
+    int32_t slot, begin, end;     // the head reads the columns `begin` to `end` - 1, at least one
+    int32_t depth;                // maximum depth
+    int32_t line;                 // depth that is drafted regardless of cost
+    int32_t repeatable;           // whether its growth must not depend on other rows
+    const int64_t* ids;           // [end - begin], the tokens of those columns
+    const double* passes;         // [longest + 1], cost of verifying 0, 1, ... tokens
+    const double* rates;          // [edge_count + 1], probability that a token of a grade is accepted
+    double step;                  // cost of a draft step
+    const sk_sampling* sampling;  // of a sampled row; null takes the likeliest tokens
     uint64_t seed, number;        // of its random numbers
-    float* q;                     // [longest, V'], gets by node what the tokens behind it were drawn from
-    int64_t* drafted;             // [3, longest], gets the tokens, the node that each follows, and their grades
-    int64_t count;                // gets how many there are
+    float* q;                     // [longest, V'], output: distribution of each node's children
+    int64_t* drafted;             // [3, longest], output: tokens, parents, and grades
+    int64_t count;                // output: number of tokens
 };
 
 struct sk_growing {
     int64_t row_count;
     sk_growth* rows;
     int64_t read_count;
-    const sk_read* read;   // what the target has read since the last time
-    const int64_t* known;  // [V'], the tokens that can be drafted
-    const double* edges;   // [edge_count], shares at which grades begin
+    const sk_read* read;   // new hidden states of the target
+    const int64_t* known;  // [V'], the draft vocabulary as target token ids
+    const double* edges;   // [edge_count], lower limits of the confidence grades
     int32_t edge_count;
-    int32_t longest;       // most tokens of a tree
-    int32_t branches;      // most tokens behind one node
+    int32_t longest;       // maximum number of tokens per tree
+    int32_t branches;      // maximum number of children per node
     int32_t stream;        // of the random numbers
-    double least, hope;    // least price of a token; chance of the likeliest one behind one that was accepted
+    double least, hope;    // minimum cost of a token; acceptance probability of an accepted node's likeliest child
     int32_t threads;
-    int32_t steps;         // gets how many were made
+    int32_t steps;         // output: number of draft steps
 };
 
-// A row that is sampled, and its draft: a tree over K tokens, node 0 being the row's last token. Tokens behind one node
-// are judged in their order, as `engine.decoding.verify.tree_acceptance` says.
+// A sampled row and its draft: a tree over K tokens, node 0 being the row's last token. Children of a node are tested in
+// order, as `engine.decoding.verify.tree_acceptance` says.
 struct sk_row {
-    const float* logits;  // [K + 1, vocabulary], behind every node
+    const float* logits;  // [K + 1, vocabulary], after each node
     const sk_sampling* sampling;
     int64_t count;            // K
     const int64_t* drafted;   // [K]
-    const int32_t* parents;   // [K], each one's node; parents come first
-    const float* q;           // [nodes, support], what was drawn from behind a node; null where tokens were certain
-    int32_t by_overlap;       // beta is the sum of min(p, q), which does not depend on what was drawn; of chains alone
+    const int32_t* parents;   // [K], parent of each; parents come first
+    const float* q;           // [nodes, support], distribution of each node's children; null if they were not drawn
+    int32_t by_overlap;       // beta is the sum of min(p, q); for chains only
     int32_t u_stride;         // of `u`
-    const double* u;          // the uniform of the r-th token offered behind the d-th accepted one: u[d · u_stride + r]
+    const double* u;          // uniform draw of the r-th child after d accepted tokens: u[d · u_stride + r]
     double u_last;            // of the last token
-    int32_t* path;            // [K], gets the nodes that are accepted
-    float *p, *q_of;          // [K], get p(x) and q(x) of every token judged, in order
-    float* beta;              // [K], gets the chance that a token is accepted, per position
-    int32_t accepted;         // gets how many
-    int32_t judged;           // gets how many tokens were judged
-    int32_t positions;        // gets at how many positions
-    int32_t last;             // gets the correction, bonus or plain token; -1 where a logit is not a number
+    int32_t* path;            // [K], output: accepted nodes
+    float *p, *q_of;          // [K], output: p(x) and q(x) of every tested token, in order
+    float* beta;              // [K], output: beta per position
+    int32_t accepted;         // output: number of accepted tokens
+    int32_t judged;           // output: number of tested tokens
+    int32_t positions;        // output: number of tested positions
+    int32_t last;             // output: correction, bonus or plain token; -1 if a logit is NaN
 };
 
 struct sk_rows {
     int64_t count;
     sk_row* rows;
     int64_t vocabulary, support;
-    const int64_t* tokens;  // [support], those that drafts were drawn from; null for all
-    const int64_t* places;  // [vocabulary], where a token is among those
+    const int64_t* tokens;  // [support], the draft vocabulary; null for all tokens
+    const int64_t* places;  // [vocabulary], index of each token in the draft vocabulary
     int32_t threads;
     int32_t reserved;
 };
@@ -207,15 +207,14 @@ SK_EXPORT int32_t sk_abi(void);
 SK_EXPORT const char* sk_error(void);
 SK_EXPORT int32_t sk_variants(void);            // mask of sk_variant_id that this processor can run
 SK_EXPORT int32_t sk_use(int32_t variant);      // for the whole process; -1 for the fastest
-SK_EXPORT const char* sk_variant(void);         // name of the one in use
-SK_EXPORT const char* sk_notice(void);          // instructions that are there but not used, and why; empty if none
-// From now on at most so many threads compute, also in a call that is running; 0: as many as it names. Bits are the same.
+SK_EXPORT const char* sk_variant(void);         // name of the variant in use
+SK_EXPORT const char* sk_notice(void);          // instructions of the processor that are not used, and why; empty if none
+// Maximum number of threads from now on, also in a running call; 0: no limit. Results are bit-identical.
 SK_EXPORT void sk_limit_threads(int32_t threads);
 SK_EXPORT int64_t sk_packed_bytes(int32_t format, int64_t rows, int64_t columns);  // -1: cannot be packed
 SK_EXPORT int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes, const uint16_t* scale,
                           const uint16_t* minimum, const void* sub_scale, const uint8_t* sub_minimum, void* packed);
-// Codes and scales of BF16, F16 or F32 weights in groups of 32, as sk_pack takes those of SK_Q8, or of SK_Q4 where there
-// is a place for minima.
+// Quantises BF16, F16 or F32 weights in groups of 32, to the arrays of SK_Q8, or of SK_Q4 if `minimum` is not null.
 SK_EXPORT void sk_quantize(int32_t format, const void* values, int64_t groups, void* codes, uint16_t* scale,
                            uint16_t* minimum);
 SK_EXPORT int32_t sk_unpack(const sk_matrix* matrix, const int64_t* rows, int64_t count, float* out);
@@ -233,7 +232,7 @@ SK_EXPORT void sk_head_free(sk_head* head);
 // float32 [slots, columns, hidden] of states, float16 [slots, key_heads, columns, head_size]; owned by the caller
 SK_EXPORT int32_t sk_head_attach(sk_head* head, int32_t slots, int32_t columns, float* states, uint16_t* keys,
                                  uint16_t* values);
-// Writes the states of what the target has read.
+// Computes and stores the head's states from hidden states of the target.
 SK_EXPORT int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* read, int32_t threads);
 SK_EXPORT int32_t sk_head_run(sk_head* head, const sk_head_step* step);
 SK_EXPORT int32_t sk_head_grow(sk_head* head, sk_growing* growing);

@@ -194,7 +194,7 @@ void Decoder::attention_out(const sk_layer& layer) {
     add_projection(layer.output, layer.output_bias, attended_, layer.attention_out_norm);
 }
 
-// states += norm(matrix · from + bias), the norm where there is one.
+// states += norm(matrix · from + bias); the norm is optional.
 void Decoder::add_projection(const sk_matrix& matrix, const float* bias, const Activations& from,
                              const float* out_norm) {
     const int64_t total = panels(matrix.rows), share = panels_per_piece(pool_, total);

@@ -15,7 +15,7 @@ namespace sk {
 // Tokens of a row that one piece of attention takes, and of a pass that one piece of the MLP takes at a time.
 constexpr int64_t kAttentionTokens = 16, kMlpTokens = 64;
 
-// Tokens of a pass that lie in one slot, next to each other.
+// Adjacent tokens of a pass in the same slot.
 struct Row {
     int64_t first, count;
     int64_t blocks;  // of keys, up to its last position

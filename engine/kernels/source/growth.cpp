@@ -63,15 +63,15 @@ void Growth::find_promising() {
         if (worth > 0) promising_.push_back({worth, place, each.chance, each.node.source});
     }
     sort_by(promising_, [](const Promising& each) { return -each.worth; });
-    promising_.resize(std::min(promising_.size(), size_t(all_.longest - gone_on_)));
+    promising_.resize(std::min(promising_.size(), size_t(all_.longest - expanded_)));
     for (const Promising& each : promising_) gain_ += each.worth;
     sort_by(promising_, [](const Promising& each) { return each.place; });
 }
 
-void Growth::go_on(int64_t source) {
+void Growth::expand(int64_t source) {
     nodes_.clear();
     for (const Promising& each : promising_) {
-        columns_[size_t(each.place)] = ++gone_on_;
+        columns_[size_t(each.place)] = ++expanded_;
         nodes_.push_back({each.place, each.chance, source++});
     }
 }
@@ -109,7 +109,7 @@ void Growth::finish() {
     }
 }
 
-// The tokens behind a node, by rank; none is likelier than the one before it.
+// The children of a node, by rank, in order of descending probability.
 void Growth::rank(const GrownNode& node, const float* shares) {
     double chance = node.chance;
     for (int32_t rank = 0; rank < all_.branches; rank++) {
@@ -122,13 +122,13 @@ void Growth::rank(const GrownNode& node, const float* shares) {
     }
 }
 
-// Of one token beside those there are and `more`.
+// Cost of one more token in addition to the current ones and `more`.
 double Growth::price(size_t more) const {
     const size_t count = std::min(tokens_.size() + more, size_t(all_.longest) - 1);
     return std::max(row_.passes[count + 1] - row_.passes[count], all_.least);
 }
 
-void settle_who_goes_on(std::vector<Growth>& growths) {
+void choose_expanded(std::vector<Growth>& growths) {
     double gain = 0, steps = 0;
     for (const Growth& growth : growths)
         if (!growth.row().repeatable) gain += growth.gain(), steps += growth.row().step;

@@ -1,4 +1,4 @@
-// A row's draft tree while it grows: `engine.drafters.growing.growth` step by step, bit by bit.
+// A row's draft tree while it grows; bit-identical to the Python reference.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -16,19 +16,19 @@ struct GrownNode {
     int64_t source;  // which of the places scored in the last step
 };
 
-// A token to be offered.
+// A candidate for the tree.
 struct Offered {
-    GrownNode node;  // behind which
+    GrownNode node;  // the parent
     int32_t rank, grade;
     double chance;
 };
 
-// A token that is worth going on from.
+// A token that is worth expanding.
 struct Promising {
     double worth;
     int32_t place;
     double chance;
-    int64_t source;  // of the node before it
+    int64_t source;  // of its parent
 };
 
 class Growth {
@@ -41,28 +41,29 @@ class Growth {
     int32_t count() const { return int32_t(tokens_.size()); }
     int64_t token(int32_t place) const { return tokens_[size_t(place) - 1]; }
 
-    // What to offer behind the nodes of one depth, from the shares [places scored, branches]; settled before it is drawn.
+    // Candidates for the children of all nodes of one depth, from the probabilities [places scored, branches]; chosen
+    // before tokens are drawn.
     const std::vector<Offered>& offers(const float* shares);
     const std::vector<Offered>& offered() const { return offered_; }
 
-    // Offers a token; those behind one node come in the order of their ranks.
+    // Adds a token; children of a node are added in the order of their ranks.
     void add(const Offered& offered, int64_t token);
 
-    // The tokens added since `offers` that are worth going on from, and what that may gain.
+    // Finds the tokens added since `offers` that are worth expanding, and the expected gain.
     void find_promising();
     const std::vector<Promising>& promising() const { return promising_; }
     double gain() const { return gain_; }
 
-    // Goes on from them: their nodes are scored next, from place `source` on.
-    void go_on(int64_t source);
+    // Expands them: their nodes are scored next, from place `source` on.
+    void expand(int64_t source);
     void stop() { nodes_.clear(); }
     bool over() const { return nodes_.empty(); }
 
-    // Where the head's memory has a token that is gone on from, and the drafted ones before it.
+    // Column of an expanded token in the head's memory, and those of the drafted tokens before it.
     int32_t column(int32_t place) const { return columns_[size_t(place)]; }
     std::vector<int32_t> columns_before(int32_t place) const;
 
-    // Writes the tree: of tokens that are not drawn those that pay best together.
+    // Writes the tree; of a tree that is not drawn, the most profitable subset.
     void finish();
 
    private:
@@ -71,21 +72,21 @@ class Growth {
 
     const sk_growing& all_;
     sk_growth& row_;
-    bool final_;  // what is offered stays; else the best of it is kept in the end
+    bool final_;  // all candidates stay; else the best subset is kept at the end
     double floor_;
     std::vector<int64_t> tokens_;
     std::vector<int32_t> parents_, grades_;
     std::vector<double> chances_;
     std::vector<int32_t> columns_{0};  // by place; 0 for none
-    int32_t gone_on_ = 0, line_ = 0, level_ = 0;
+    int32_t expanded_ = 0, line_ = 0, level_ = 0;
     std::vector<GrownNode> nodes_;
     std::vector<Offered> found_, offered_, added_;
     std::vector<Promising> promising_;
     double gain_ = 0;
 };
 
-// Which rows take one more draft step: those that may learn costs share it, the others know only themselves. Those that
-// do not stop.
-void settle_who_goes_on(std::vector<Growth>& growths);
+// Decides which rows take one more draft step and stops the others. Repeatable rows decide alone; the cost of a step is
+// shared by the rest.
+void choose_expanded(std::vector<Growth>& growths);
 
 }  // namespace sk

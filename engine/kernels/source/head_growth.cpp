@@ -62,13 +62,13 @@ Places unread(const sk_growing& all) {
     return places;
 }
 
-// The drafted tokens that rows go on from.
-Places gone_on(std::vector<Growth>& growths) {
+// The drafted tokens that rows expand.
+Places expanded(std::vector<Growth>& growths) {
     Places places;
     for (Growth& growth : growths) {
         if (growth.over()) continue;
         const sk_growth& row = growth.row();
-        growth.go_on(int64_t(places.ids.size()));
+        growth.expand(int64_t(places.ids.size()));
         const int32_t before = row.end - 1;
         for (const Promising& each : growth.promising()) {
             const std::vector<int32_t> path = growth.columns_before(each.place);
@@ -95,7 +95,7 @@ std::string Head::grow(sk_growing& all) {
     }
     take_in(all.read_count, all.read);
     all.steps = 0;
-    for (Places places = unread(all); !places.ids.empty(); places = gone_on(growths)) {
+    for (Places places = unread(all); !places.ids.empty(); places = expanded(growths)) {
         const int64_t judged = int64_t(places.judged.size());
         const sk_head_step next = places.step(logits_.reserve(judged * size), best_.reserve(judged * all.branches),
                                               shares_.reserve(judged * all.branches), all.branches, all.threads);
@@ -105,7 +105,7 @@ std::string Head::grow(sk_growing& all) {
         all.steps++;
         draw(growths, all);
         for (Growth& growth : growths) growth.find_promising();
-        settle_who_goes_on(growths);
+        choose_expanded(growths);
     }
     for (Growth& growth : growths) growth.finish();
     // The next pass of the target leaves nothing of these weights in the caches.
@@ -113,7 +113,7 @@ std::string Head::grow(sk_growing& all) {
     return "";
 }
 
-// Offers tokens behind all nodes that were scored. The distributions that they are drawn from are made together; the
+// Adds children to all scored nodes. The distributions that they are drawn from are computed together; the
 // draws of a row depend on how many tokens it has by then.
 void Head::draw(std::vector<Growth>& growths, const sk_growing& all) {
     const int64_t size = layer_.model().vocabulary;

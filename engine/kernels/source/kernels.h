@@ -28,7 +28,7 @@ struct Attention {
     int64_t heads;                  // query heads that share the key head
     int64_t head_size;
     int64_t first, count;           // tokens of the pass
-    int64_t own_first, own_count;   // columns that tokens of this slot and their ancestors lie in
+    int64_t own_first, own_count;   // columns of this slot's tokens and their ancestors
     const int32_t *positions, *columns, *prefixes;
     const int32_t *ancestor_offsets, *ancestors;
     int64_t window;                 // 0 for none

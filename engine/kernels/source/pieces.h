@@ -8,7 +8,7 @@
 
 namespace sk {
 
-// Pieces per thread and job: enough that nobody waits long for the last one, few enough that taking them costs nothing.
+// Pieces per thread and job: enough for a short wait for the last one, few enough that taking them costs nothing.
 constexpr int64_t kPiecesPerThread = 6;
 // Up to this many tokens what is done to each of them apart is done by the caller alone: waking up costs more.
 constexpr int64_t kFewTokens = 8;

@@ -57,7 +57,7 @@ class Judge {
     }
 
    private:
-    // The child of a node that is accepted, or 0. What beta says is about those behind it as well.
+    // The accepted child of a node, or 0; beta covers all children.
     int32_t position(int32_t node) {
         children_.clear();
         for (int64_t i = node; i < row_.count; i++)

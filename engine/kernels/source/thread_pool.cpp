@@ -64,8 +64,8 @@ void ThreadPool::run(int64_t count, Work work, void* context) {
     count_ = count;
     unfinished_.store(count, std::memory_order_relaxed);
     ticket_.store(uint64_t(++job_) << 32 | uint64_t(count));
-    // Those that take no part sleep for good, and are not to be woken for every job.
-    if (sleeping_.load() > int(workers_.size()) + 1 - taking_part()) wake_workers();
+    // Threads that are not used for the job sleep and are not woken for it.
+    if (sleeping_.load() > int(workers_.size()) + 1 - participants()) wake_workers();
     while (take_piece(0)) {
     }
     const auto done = [this] { return unfinished_.load() == 0; };
@@ -89,9 +89,9 @@ void ThreadPool::do_piece(int64_t piece, int thread) {
 
 bool ThreadPool::take_piece(int thread) {
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    // A thread may come late, when the job that it was woken for is over: it must not take part in one with fewer
+    // A thread may be late, when its job is already over: it must not join one with fewer
     // threads. If `active_` is of a later job than the ticket, the ticket is used up and the exchange fails.
-    while ((ticket & 0xffffffffu) && thread < taking_part()) {
+    while ((ticket & 0xffffffffu) && thread < participants()) {
         if (!ticket_.compare_exchange_weak(ticket, ticket - 1)) continue;
         // The job cannot be over before this piece is done, so what it says still holds.
         do_piece(count_ - int64_t(ticket & 0xffffffffu), thread);
@@ -136,9 +136,9 @@ void ThreadPool::fetch_chunk() {
 void ThreadPool::work_as(int number) {
     for (;;) {
         const auto wanted = [this, number] {
-            return (ticket_.load() & 0xffffffffu) && number < taking_part();
+            return (ticket_.load() & 0xffffffffu) && number < participants();
         };
-        const auto fetches = [this, number] { return number < taking_part() && may_fetch(); };
+        const auto fetches = [this, number] { return number < participants() && may_fetch(); };
         if (spin_until([&] { return wanted() || fetches(); })) {
             while (!wanted() && fetches()) fetch_chunk();
         } else {

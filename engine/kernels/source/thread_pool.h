@@ -1,4 +1,4 @@
-// Threads that work through pieces of a job together with whoever calls.
+// Threads that process the pieces of a job together with the caller.
 #pragma once
 #include <limits.h>
 #include <stdint.h>
@@ -21,11 +21,11 @@ struct Fetch {
     void add(const void* data, int64_t bytes);
 
     std::vector<const char*> chunks;
-    std::atomic<int64_t> next{0};  // the first chunk that nobody has taken
+    std::atomic<int64_t> next{0};  // the first chunk that is not taken
 };
 
-// Pieces are handed out one by one, and a job is over when all of them are done, not when all threads have
-// arrived: a thread that another process keeps from running holds up the piece it has, and nothing else.
+// Pieces are assigned one by one, and a job is over when all of them are done, not when all threads have arrived: a
+// thread that is preempted delays only the piece that it has.
 //
 // One caller at a time (see `mutex`). Threads wait for work spinning for a few microseconds, then asleep.
 class ThreadPool {
@@ -35,7 +35,7 @@ class ThreadPool {
     // To be held while `start` and `run` are used.
     std::mutex mutex;
 
-    // How many threads take part in what follows, the caller included; worker w of them has number w.
+    // Number of threads of the next jobs, the caller included; worker w has number w.
     void start(int threads);
 
     // Calls work(context, piece, thread) for every piece from 0 to count - 1. What a piece throws, on whichever thread,
@@ -50,8 +50,8 @@ class ThreadPool {
 
     int threads() const { return active_; }
 
-    // From now on at most so many of them compute, the caller included, also of a job that is running; 0: all. May be
-    // called by any thread, without `mutex`.
+    // Sets the maximum number of threads, the caller included, also of a running job; 0: no limit. May be called by any
+    // thread, without `mutex`.
     void limit(int threads) { limit_.store(threads > 0 ? threads : INT_MAX); }
 
     // Names what the next `fetch_next` prefetches. The list is kept for good: a thread may still be reading it.
@@ -61,8 +61,8 @@ class ThreadPool {
     void fetch_next();
 
    private:
-    // How many threads do pieces: those with lower numbers.
-    int taking_part() const { return std::min(active_.load(), limit_.load()); }
+    // Number of threads that process pieces; they have the lowest numbers.
+    int participants() const { return std::min(active_.load(), limit_.load()); }
     bool may_fetch() const;
     void fetch_chunk();
     void work_as(int number);
@@ -70,7 +70,7 @@ class ThreadPool {
     void wake_workers();
     void do_piece(int64_t piece, int thread);
 
-    // Upper half: number of the job; lower half: its pieces not handed out yet.
+    // Upper half: number of the job; lower half: its unassigned pieces.
     alignas(64) std::atomic<uint64_t> ticket_{0};
     alignas(64) std::atomic<int64_t> unfinished_{0};
     alignas(64) std::atomic<int> sleeping_{0};

@@ -1,5 +1,5 @@
 // The kernels for AMX int8: the AVX-512 ones but for wide linear layers; this file alone is compiled with tile
-// instructions. SK_TILES names a test's header that stands in for them.
+// instructions. SK_TILES names a test's header that emulates them.
 #if defined(__AVX512VNNI__) && (defined(__AMX_INT8__) || defined(SK_TILES))
 #include "vector_avx512.h"
 // The vectors first: what follows is written with them.

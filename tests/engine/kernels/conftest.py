@@ -19,5 +19,5 @@ def kernels() -> Iterator[Library]:
 
 
 def variants() -> list[Variant]:
-    """What this processor can run beside the scalar reference."""
+    """Instruction sets of this processor, without the scalar reference."""
     return [] if missing() else [each for each in library().variants if each is not Variant.SCALAR]

@@ -1,4 +1,4 @@
-// Jobs between which threads may fetch memory, which is freed meanwhile: prints how many pieces were not done once.
+// Jobs between which threads may fetch memory, which is freed at the same time: prints how many pieces were not done once.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>

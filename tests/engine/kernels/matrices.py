@@ -11,18 +11,24 @@ QUANTISED = [kind for kind in Format if kind < Format.BF16]
 
 
 def random_matrix(kind: Format, rows: int, columns: int, seed: int = 0) -> tuple[PackedMatrix, NDArray[np.float32]]:
-    """A packed matrix, and the weights that its arrays stand for by the format's formula, in float64's precision."""
+    """A packed matrix, and its weights."""
+    arrays, weights = random_arrays(kind, rows, columns, seed)
+    return pack(arrays), weights
+
+
+def random_arrays(kind: Format, rows: int, columns: int, seed: int = 0) -> tuple[MatrixArrays, NDArray[np.float32]]:
+    """A matrix, and its weights by the format's formula, computed in float64."""
     rng = np.random.default_rng(seed)
     size = 1.0 / np.sqrt(columns)
     if kind >= Format.BF16:
         values = rng.normal(0, size, (rows, columns)).astype(np.float32)
         if kind is Format.F16:
             codes = values.astype(np.float16)
-            return pack(MatrixArrays(kind, codes)), codes.astype(np.float32)
+            return MatrixArrays(kind, codes), codes.astype(np.float32)
         if kind is Format.BF16:
             bits = (values.view(np.uint32) >> 16).astype(np.uint16)
-            return pack(MatrixArrays(kind, bits)), (bits.astype(np.uint32) << 16).view(np.float32)
-        return pack(MatrixArrays(kind, values)), values
+            return MatrixArrays(kind, bits), (bits.astype(np.uint32) << 16).view(np.float32)
+        return MatrixArrays(kind, values), values
     four = kind in (Format.Q4, Format.Q4_SUPER)
     codes = rng.integers(0, 16, (rows, columns), dtype=np.uint8) if four else _signed(rng, rows, columns)
     wide = codes.astype(np.float64)
@@ -30,17 +36,17 @@ def random_matrix(kind: Format, rows: int, columns: int, seed: int = 0) -> tuple
     if kind in (Format.Q4, Format.Q8, Format.Q8_MINIMUM):
         scale = (rng.uniform(0.5, 1.5, (rows, columns // 32)) * step).astype(np.float16)
         if kind is Format.Q8:
-            return pack(MatrixArrays(kind, codes, scale)), _weights(wide, scale, 32)
+            return MatrixArrays(kind, codes, scale), _weights(wide, scale, 32)
         minimum = (rng.uniform(-9, -6, scale.shape) * (step if four else 0.1 * step)).astype(np.float16)
-        return pack(MatrixArrays(kind, codes, scale, minimum)), _weights(wide, scale, 32, minimum)
+        return MatrixArrays(kind, codes, scale, minimum), _weights(wide, scale, 32, minimum)
     d = (rng.uniform(0.5, 1.5, (rows, columns // 256)) * step / 32).astype(np.float16)
     if kind is Format.Q8_SUPER16:
         sub = rng.integers(-64, 64, (rows, columns // 16), dtype=np.int8)
-        return pack(MatrixArrays(kind, codes, d, sub_scale=sub)), _weights(wide, np.repeat(_wide(d), 16, 1) * sub, 16)
+        return MatrixArrays(kind, codes, d, sub_scale=sub), _weights(wide, np.repeat(_wide(d), 16, 1) * sub, 16)
     dmin = (_wide(d) * (8 if four else 1)).astype(np.float16)
     sub, sub_min = (rng.integers(0, 64, (rows, columns // 32), dtype=np.uint8) for _ in range(2))
     scale, minimum = (np.repeat(_wide(a), 8, 1) * b for a, b in ((d, sub), (-_wide(dmin), sub_min)))
-    return pack(MatrixArrays(kind, codes, d, dmin, sub, sub_min)), _weights(wide, scale, 32, minimum)
+    return MatrixArrays(kind, codes, d, dmin, sub, sub_min), _weights(wide, scale, 32, minimum)
 
 
 def quantised_activations(x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -41,7 +41,7 @@ class Emulated:
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
     if missing() or Variant.AVX512 not in library().variants:
-        pytest.skip("needs AVX-512 VNNI beside emulated tiles")
+        pytest.skip("needs AVX-512 VNNI for emulated tiles")
     return Emulated(tmp_path_factory.mktemp("amx"))
 
 

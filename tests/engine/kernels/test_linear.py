@@ -55,14 +55,6 @@ def test_a_layer_is_the_product_with_quantised_activations(kind: Format) -> None
     assert np.allclose(linear(matrix, x), wanted, rtol=1e-5, atol=2e-5 * np.abs(wanted).max())
 
 
-def test_quantised_activations_cost_about_half_a_percent() -> None:
-    matrix, weights = random_matrix(Format.Q4, 64, 576)
-    x = np.random.default_rng(3).normal(0, 1, (16, 576)).astype(np.float32)
-    wanted = x @ weights.T
-    error = np.linalg.norm(linear(matrix, x) - wanted) / np.linalg.norm(wanted)
-    assert 1e-4 < error < 0.01
-
-
 @pytest.mark.parametrize("kind", Format)
 @pytest.mark.parametrize("variant", variants())
 def test_every_instruction_set_gives_the_bits_of_the_scalar_one(

@@ -13,7 +13,7 @@ from specchat.engine.kernels.build import SOURCE, compile_source, find_compiler,
 
 
 def output_of(name: str, folder: Path) -> str:
-    """What a program beside this file prints, compiled with the pool."""
+    """Output of a program in this folder, compiled with the pool."""
     compiler, program = str(find_compiler()), folder / name
     sources = SOURCE / "thread_pool.cpp", Path(__file__).with_name(f"{name}.cpp")
     link([compile_source(each, folder, compiler, platform.machine()) for each in sources], program, compiler)
@@ -45,7 +45,7 @@ def test_jobs_are_done_while_threads_fetch_memory_that_is_freed_meanwhile(tmp_pa
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep to RLIMIT_AS")
 def test_a_call_that_memory_is_too_short_for_fails_as_the_device_does_and_the_next_succeeds() -> None:
-    """In a process of its own, whose address space is limited; a draw takes the size of its row in each thread."""
+    """In a separate process with a limited address space; a draw takes the size of its row in each thread."""
     script = """
 import resource, torch
 from specchat.engine.kernels.library import KernelMemoryError

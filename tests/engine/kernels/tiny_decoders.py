@@ -154,7 +154,7 @@ def with_quantised_activations(network: Any) -> Any:
 
 
 class HalfCache:
-    """Stands in for a cache in one pass: keys and values are rounded to float16 and forgotten."""
+    """Cache for a single pass, which only rounds keys and values to float16."""
 
     is_compileable = False
 

@@ -229,7 +229,7 @@ def test_a_lane_without_its_drafter_refuses_and_the_other_goes_on() -> None:
         left, _ = pair()
         lanes, _ = both(engine, left, ask(PROMPT, "right", drafter="head"))
     assert len(ids_of(lanes[0])) == 60
-    assert "drafter 'head' is not there" in lanes[1][-1].message  # type: ignore[union-attr]
+    assert "drafter 'head' is not available" in lanes[1][-1].message  # type: ignore[union-attr]
 
 
 def test_cancel_ends_one_lane() -> None:

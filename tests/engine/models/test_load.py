@@ -46,12 +46,6 @@ def test_a_loaded_model(folder: Path) -> None:
     assert loaded.model(torch.tensor([[5, 6, 7]])).logits.shape == (1, 3, 320)
 
 
-def test_in_the_precision_asked_for(folder: Path) -> None:
-    loaded = load(folder, torch.bfloat16)
-    assert loaded.model.dtype == torch.bfloat16
-    assert 2 * loaded.weight_bytes == load(folder).weight_bytes
-
-
 def test_every_stated_end_token_counts(folder: Path) -> None:
     edit(folder / "generation_config.json", eos_token_id=[5, 6])
     edit(folder / "config.json", eos_token_id=7)

@@ -59,7 +59,7 @@ def test_it_is_what_transformers_samples_from(settings: Sampling, vocabulary: in
 
 @pytest.mark.parametrize("vocabulary", [300, 16_500])
 def test_rows_keep_their_own_settings_in_one_batch(vocabulary: int) -> None:
-    """To the bit, whatever is beside them, and whether few or many tokens have to be looked at."""
+    """Bit-identical in all batches, and for small and large nuclei."""
     torch.manual_seed(3)
     settings = [*SETTINGS, Sampling(), Sampling(temperature=1.0, top_k=3000, top_p=0.99)]
     for spread in (3.0, 1.0, 0.01):

@@ -67,40 +67,40 @@ def test_common_prefix() -> None:
     assert common_prefix([1, 2, 4], [1, 2, 3]) == 2
 
 
-def test_what_another_is_about_to_read_waits_for_it_where_that_spares_a_pass() -> None:
+def test_rows_wait_for_a_shared_prefix_if_that_saves_a_pass() -> None:
     begun, alike, other = [*range(20), 50], [*range(20), 51], [*range(30, 50), 52]
-    assert read_together(begun, alike, other) == [0, 2], "the second is lent twenty tokens"
-    assert read_together([1, *begun[2:]], [1, *alike[10:]], other) == [0, 1, 2], "one token alike spares no pass"
+    assert prefilled_together(begun, alike, other) == [0, 2], "the second reuses twenty tokens"
+    assert prefilled_together([1, *begun[2:]], [1, *alike[10:]], other) == [0, 1, 2], "one shared token saves no pass"
 
 
-def test_what_has_been_read_is_lent_to_all_that_one_pass_reads() -> None:
+def test_a_cached_prefix_is_reused_by_all_rows_of_a_pass() -> None:
     shared = list(range(60))
     rows = [make_row(slot, [*shared, 90 + slot, slot], cached=0) for slot in range(9)]
     rows[0].cached = len(rows[0].tokens) - 1
 
-    def borrow(row: SequenceState) -> None:
+    def reuse(row: SequenceState) -> None:
         row.cached = len(shared)
 
-    assert Scheduler[None](9).prefill_batch(rows[1:], 64, 100, borrow, ragged=False) == rows[1:]
+    assert Scheduler[None](9).prefill_batch(rows[1:], 64, 100, reuse, ragged=False) == rows[1:]
 
 
 def test_a_prompt_that_is_the_same_as_one_that_has_been_read_waits_for_nothing() -> None:
     rows = [make_row(slot, list(range(70)), cached=0) for slot in range(70)]
 
-    def borrow(row: SequenceState) -> None:
+    def reuse(row: SequenceState) -> None:
         row.cached = len(row.tokens) - 1
 
-    assert Scheduler[None](70).prefill_batch(rows, 64, 100, borrow, ragged=True) == rows
+    assert Scheduler[None](70).prefill_batch(rows, 64, 100, reuse, ragged=True) == rows
 
 
 def test_a_ragged_pass_counts_tokens_and_a_padded_one_its_padding() -> None:
     lengths = (40, 3, 3, 3, 3, 3, 3)
     prompts = [[100 * n + k for k in range(length)] for n, length in enumerate(lengths)]
-    assert read_together(*prompts, ragged=False) == [0]
-    assert read_together(*prompts, ragged=True) == [*range(6)], "240 places at most hold what the pass gives"
+    assert prefilled_together(*prompts, ragged=False) == [0]
+    assert prefilled_together(*prompts, ragged=True) == [*range(6)], "240 places at most hold what the pass gives"
 
 
-def read_together(*prompts: list[int], ragged: bool = True) -> list[int]:
+def prefilled_together(*prompts: list[int], ragged: bool = True) -> list[int]:
     """Which of these prompts one pass of 64 tokens reads."""
     rows = [make_row(slot, prompt, 0) for slot, prompt in enumerate(prompts)]
     scheduler: Scheduler[None] = Scheduler(len(rows))
@@ -108,7 +108,7 @@ def read_together(*prompts: list[int], ragged: bool = True) -> list[int]:
     return sorted(row.slot for row in together)
 
 
-def test_a_borrowed_slot_is_nobody_s_and_holds_nothing() -> None:
+def test_a_reserved_slot_is_not_assigned_and_has_no_reusable_tokens() -> None:
     scheduler: Scheduler[None] = Scheduler(2)
     hold(scheduler, 0, [1, 2, 3])
     hold(scheduler, 1, [4, 5, 6])

@@ -136,10 +136,3 @@ def test_only_wholly_plain_batches_are_a_baseline() -> None:
         baseline.add(plain(number, request_id="b", rows=2))
     assert baseline.round_s(2) == pytest.approx(0.05)
     assert baseline.round_s(1) is None
-
-
-def test_part_of_a_batch_is_no_baseline() -> None:
-    baseline = Baseline()
-    for number in range(1, 9):
-        baseline.add(plain(number, request_id="a", rows=2))
-    assert baseline.round_s(2) is None

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from specchat.engine import EngineConfig
 from specchat.engine.kernels.library import missing
-from specchat.engine.kernels.packed_matrix import Format, MatrixArrays
+from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.models.packed import network
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, fits
@@ -19,61 +18,38 @@ from specchat.engine.progress import ignore_progress
 from specchat.engine.worker import obtain
 from specchat.engine.worker.obtain import make_runner, obtain_model
 from tests.engine.families import write_other
+from tests.engine.kernels.matrices import QUANTISED, random_arrays
 from tests.engine.pretend_cuda import GPU, pretended_gpu
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 CPU = torch.device("cpu")
 TOKENS = torch.arange(20, 44)[None]
 ROWS, COLUMNS = 32, 512
-QUANTISED = [kind for kind in Format if kind < Format.BF16]
 BITS = {Format.Q4: 5, Format.Q4_SUPER: 5, **dict.fromkeys(range(Format.Q8, Format.BF16), 10)}
 """Of a weight: its codes, and per 32 the scale and zero of each 4-bit matrix."""
-
-
-def random_arrays(kind: Format) -> MatrixArrays:
-    """A weight of some format."""
-    numbers = np.random.default_rng(0)
-
-    def scales(columns: int, most: float = 0.01) -> np.ndarray:
-        return (numbers.random((ROWS, COLUMNS // columns)) * most).astype(np.float16)
-
-    def inner(columns: int, low: int, high: int, dtype: str) -> np.ndarray:
-        return numbers.integers(low, high, (ROWS, COLUMNS // columns)).astype(dtype)
-
-    four = kind in (Format.Q4, Format.Q4_SUPER)
-    codes = numbers.integers(*((0, 16) if four else (-127, 128)), (ROWS, COLUMNS)).astype("u1" if four else "i1")
-    match kind:
-        case Format.Q4 | Format.Q8_MINIMUM:
-            return MatrixArrays(kind, codes, scales(32), -scales(32, 0.1))
-        case Format.Q8:
-            return MatrixArrays(kind, codes, scales(32))
-        case Format.Q8_SUPER16:
-            return MatrixArrays(kind, codes, scales(256, 1e-3), None, inner(16, -32, 32, "i1"))
-        case _:
-            both = inner(32, 0, 64, "u1"), inner(32, 0, 64, "u1")
-            return MatrixArrays(kind, codes, scales(256, 1e-3), scales(256, 1e-3), *both)
 
 
 @pytest.mark.parametrize("kind", QUANTISED)
 def test_layers_compute_with_the_weights_as_they_are_stored(kind: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended_gpu(monkeypatch):
-        compare(random_arrays(kind), GPU)
+        compare(kind, GPU)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("kind", QUANTISED)
 def test_layers_of_a_gpu_compute_with_the_weights_as_they_are_stored(kind: Format) -> None:
-    compare(random_arrays(kind), torch.device("cuda", 0))
+    compare(kind, torch.device("cuda", 0))
 
 
-def compare(arrays: MatrixArrays, device: torch.device) -> None:
+def compare(kind: Format, device: torch.device) -> None:
     """A linear layer and an embedding against the weights in float32."""
+    arrays, weights = random_arrays(kind, ROWS, COLUMNS)
     assert fits(arrays)
     x, bias, tokens = torch.randn(5, COLUMNS).bfloat16(), torch.randn(ROWS), torch.tensor([[3, 31], [0, 3]])
     layer, table = GpuQuantizedLinear(arrays, bias, device), GpuQuantizedEmbedding(arrays, device)
     found, rows, weight = layer(x.to(device)).cpu(), table(tokens.to(device)).cpu(), layer.weight.cpu()
     assert layer.bytes - bias.nbytes / 2 == ROWS * COLUMNS * BITS[arrays.format] / 8
-    wanted = torch.from_numpy(arrays.values())
+    wanted = torch.from_numpy(weights)
     # bfloat16 has eight bits, and scales per 16 columns become scales per 32
     assert (weight - wanted).abs().max() < 0.012 * wanted.abs().max()
     assert (rows - wanted[tokens]).abs().max() < 0.012 * wanted.abs().max()

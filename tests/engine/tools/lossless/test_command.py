@@ -120,7 +120,7 @@ def test_a_skewed_acceptance_is_found_by_sampling(pair: dict[str, str], monkeypa
         ({"contexts": 0}, "contexts is 0"),
         ({"gamma": "0"}, "nothing drafts here"),
         ({"drafters": ("none",)}, "nothing drafts here"),
-        ({"drafters": ("magic",)}, "'magic' is not there"),
+        ({"drafters": ("magic",)}, "'magic' is not available"),
         ({"prompts": ("poems",)}, "'poems' is not known"),
     ],
 )
