@@ -1,4 +1,4 @@
-"""`specchat theory`: what Leviathan et al. 2023, section 3, predict for an acceptance rate and a cost of drafting."""
+"""`specchat theory`: predictions of Leviathan et al. 2023, section 3, for an acceptance rate α and a cost ratio c."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from specchat.app.cli import options
 from specchat.app.errors import UsageError
 from specchat.engine import MAX_GAMMA, expected_tokens, operations, optimal_gamma, speedup
 
@@ -18,7 +19,7 @@ def theory(
     c: Annotated[
         float, typer.Option("--c", metavar="C", help="Time of a draft step / time of a pass of the target.")
     ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Print the expected tokens and the speedup of each draft length γ, and the best one."""
     if not 0 <= alpha <= 1:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from specchat.app.cli.main import run
-from specchat.app.cli.pull_progress import pull_progress
+from specchat.app.cli.progress import pull_progress
 from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS
 from tests.tiny_model import write_tiny_gguf
 

@@ -192,7 +192,7 @@ def test_a_prompt_longer_than_the_context_is_refused(ask: Callable[..., Done]) -
 
 
 def test_endless_input_is_refused_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specchat.app.cli.commands.ask.LONGEST_INPUT", 1 << 20)
+    monkeypatch.setattr("specchat.app.cli.question.LONGEST_INPUT", 1 << 20)
     assert "longer than 1 MiB" in command("ask", stdin=b"x" * ((1 << 20) + 1)).sentence
 
 

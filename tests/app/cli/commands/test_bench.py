@@ -69,7 +69,7 @@ def test_drafts_race_batch_by_batch(
     assert "\x1b" not in done.out
     assert "speedup" in picture.read_text()
     again = command(*arguments, *short, "--drafts", "suffix")
-    assert "is there already: name another picture" in again.sentence
+    assert "exists already: name another picture" in again.sentence
 
 
 def test_a_person_who_waits_sees_how_far_it_is() -> None:
