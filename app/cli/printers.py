@@ -12,7 +12,7 @@ from specchat.app.chat.thought import Thought
 from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import AUTO, Settings
-from specchat.app.sources.observed import retold
+from specchat.app.sources.observed import resolve_rounds
 from specchat.engine import Admitted, Fate, Finished, Metrics, Ready, Record, Round, Thinking, Totals
 
 _DIM, _NOT_DIM = "\x1b[2m", "\x1b[22m"
@@ -163,7 +163,7 @@ class JsonPrinter:
 
     def finish(self, event: Finished) -> None:
         """Print the object. Non-ASCII characters are escaped, so a reply cannot control the terminal."""
-        figures, events = Metrics(), retold(self._events)
+        figures, events = Metrics(), resolve_rounds(self._events)
         for each in events:
             if isinstance(each, Admitted | Round | Totals):
                 figures.add(each)
