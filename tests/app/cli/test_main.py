@@ -102,6 +102,7 @@ def test_help_has_every_option_in_a_section_and_names_research_drafters_at_the_e
         ("specchat.app.cli.main", HEAVY),
         ("specchat.app.cli.command_line", HEAVY[:-1]),
         ("specchat.app.cli.commands.ask", HEAVY),
+        ("specchat.app.cli.commands.models", HEAVY[:-1]),
         ("specchat.app.storage.store", HEAVY),
     ],
 )

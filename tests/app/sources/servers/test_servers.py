@@ -84,6 +84,10 @@ def tokens(reply: Reply) -> list[tuple[str, Fate]]:
     return [(token.text, token.fate) for record in reply.rounds for token in record.tokens()]
 
 
+def fates(events: Sequence[Event]) -> set[Fate]:
+    return {fate for _, fate in tokens(replied(events))}
+
+
 def met(pages: Mapping[str, Any], model: str | None = None) -> Event:
     with attached(pages, model=model) as (engine, _):
         return first(engine)
@@ -189,8 +193,7 @@ def test_what_vllm_does_not_account_for_stays_unknown(metrics: Any, tested: int,
 
 def test_vllm_without_a_draft_is_plain() -> None:
     nothing = {"num_accepted_draft_tokens": 0, "num_draft_tokens": 0, "per_step_accepted": [], "per_step_drafted": []}
-    reply = replied(asked(shapes.VLLM, shapes.vllm_stream(nothing))[0])
-    assert {fate for _, fate in tokens(reply)} == {P}
+    assert fates(asked(shapes.VLLM, shapes.vllm_stream(nothing))[0]) == {P}
 
 
 def test_sglang_tells_sums_from_its_own_endpoint() -> None:
