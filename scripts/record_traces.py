@@ -84,7 +84,7 @@ def record_tree(name: str) -> None:
 
 
 def record_closely(engine: Engine, name: str, drafter: str, sampling: Sampling) -> None:
-    """One reply with the top-k of p and q at every judged position, on an engine of its own."""
+    """One reply with the top-k of p and q at every judged position, on a separate engine."""
     engine.start()
     path = FOLDER / f"{name}.jsonl"
     path.unlink(missing_ok=True)
@@ -136,7 +136,7 @@ def record_lanes(engine: Engine, name: str) -> None:
 
 
 def main() -> None:
-    """Record every trace, or those that are named."""
+    """Record every trace, or the named ones."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     wanted = sys.argv[1:] or ["usual", "chat", "code", "sampled", "lanes", "detail", "tree"]
     if "usual" in wanted:

@@ -28,7 +28,7 @@ Given = Mapping[str, Any]
 
 
 def option(kind: Any, name: str, metavar: str | None, text: str, panel: str | None = None, **more: Any) -> Any:
-    """An option for a table that `collect` takes. It has no default of its own."""
+    """An option for a table that `collect` takes."""
     return Annotated[
         kind | None, typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, show_default=False, **more)
     ]
@@ -144,7 +144,7 @@ def settings(*names: str) -> Mapping[str, Any]:
 def collect(**groups: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator that adds the options of each group to a command.
 
-    The parameter with the name of a group is replaced by the group's options. The command gets those that were given
+    The parameter with the name of a group is replaced by the group's options. The command gets the given options
     as a dict, with tuples instead of lists.
     """
 

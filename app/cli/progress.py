@@ -18,7 +18,7 @@ _STEP = 0.25
 
 
 def warn(text: str | None) -> None:
-    """Print a sentence on stderr, if there is one."""
+    """Print a sentence on stderr; nothing if it is empty."""
     if text:
         print(f"specchat: {escape_controls(text)}", file=sys.stderr)
 

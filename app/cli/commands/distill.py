@@ -32,7 +32,7 @@ _OPTIONS = {
         "--from",
         "HEAD",
         "A finished draft of the same target and kind to start from: its folder, which is not changed, or smollm2-135m "
-        "for the one that comes with specchat.",
+        "for the head that comes with specchat.",
     ),
     "minutes": option(float, "--minutes", "M", "Time for text and training, over all calls."),
     "prompts": option(

@@ -13,7 +13,7 @@ from specchat.engine import Admitted, Fate, Finished, FinishReason, Request, Rou
 
 
 class OneCall:
-    """Hands over nothing: its one call is given events by the test."""
+    """Submits nothing: the test adds events to its one call."""
 
     def begin(self, requests: Sequence[Request]) -> Call:
         self.call = Call(requests)

@@ -1,4 +1,4 @@
-"""What the interface costs, and how busy a GPU is where there is one."""
+"""What the interface costs, and the load of a GPU."""
 
 from __future__ import annotations
 

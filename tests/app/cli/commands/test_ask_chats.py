@@ -1,4 +1,4 @@
-"""`specchat ask` with files, templates, and chats that it goes on with or begins."""
+"""`specchat ask` with files, templates, and chats that it continues or begins."""
 
 from __future__ import annotations
 

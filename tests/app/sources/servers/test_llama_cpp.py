@@ -31,7 +31,7 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The address of a server, in a process of its own."""
+    """The address of a server, in a separate process."""
     gguf = next(models_folder().glob(".originals/smollm2-135m/*.gguf"), None)
     if gguf is None:
         pytest.skip("the default model's GGUF file is not kept here")
