@@ -18,6 +18,7 @@ from specchat.app.cli.commands.evaluate import evaluate
 from specchat.app.cli.commands.serve import serve, web
 from specchat.app.cli.commands.theory import theory
 from specchat.app.cli.commands.verify import verify
+from specchat.app.cli.options import opt
 from specchat.app.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,26 +62,20 @@ def chat(
     theme: options.Theme = None,
     rejected: Annotated[
         str | None,
-        typer.Option(
-            "--rejected",
-            metavar="fold|show|hide",
-            help="How finished replies show rejected drafts: folded, in place or hidden.",
-        ),
+        opt("--rejected", "fold|show|hide", "How finished replies show rejected drafts: folded, in place or hidden."),
     ] = None,
     side_by_side: Annotated[
         bool,
-        typer.Option(
-            "--side-by-side", help="One prompt in two set-ups, each with its own clock; with --attach, also a server."
+        opt(
+            "--side-by-side", None, "One prompt in two set-ups, each with its own clock; with --attach, also a server."
         ),
     ] = False,
     left: options.SetUpLeft = None,
     right: options.SetUpRight = None,
-    order: Annotated[
-        str | None, typer.Option("--order", metavar="ORDER", help="interleaved or sequential, side by side.")
-    ] = None,
+    order: Annotated[str | None, opt("--order", "ORDER", "interleaved or sequential, side by side.")] = None,
     exact: options.Exact = False,
     attach: options.Attach = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[bool, opt("--version", None, "Print the version.")] = False,
 ) -> None:
     """Chat, if no command is given. Put options of a command after the command."""
     given = {**given, "theme": theme, "rejected": rejected}
@@ -122,10 +117,9 @@ def ask(
     question: Annotated[str | None, typer.Argument(help="The question; text on stdin is added to it.")] = None,
     as_json: options.Json = False,
     attach: options.Attach = None,
-    trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Record every round in FILE.")] = None,
+    trace: Annotated[Path | None, opt("--trace", "FILE", "Record every round in FILE.")] = None,
     beams: Annotated[
-        int | None,
-        typer.Option("--beams", metavar="N", help="Search for the N likeliest replies (2 to 16), and print the best."),
+        int | None, opt("--beams", "N", "Search for the N likeliest replies (2 to 16), and print the best.")
     ] = None,
 ) -> None:
     """Ask one question and print the reply as it is generated."""

@@ -27,11 +27,14 @@ Given = Mapping[str, Any]
 """Options that were given, by name; the others are missing, so that variables and the settings file count."""
 
 
+def opt(name: str, metavar: str | None, text: str, panel: str | None = None, **more: Any) -> Any:
+    """An option for the annotation of a parameter."""
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
 def option(kind: Any, name: str, metavar: str | None, text: str, panel: str | None = None, **more: Any) -> Any:
     """An option for a table that `collect` takes."""
-    return Annotated[
-        kind | None, typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, show_default=False, **more)
-    ]
+    return Annotated[kind | None, opt(name, metavar, text, panel, show_default=False, **more)]
 
 
 def _gamma(text: str) -> int | str:
@@ -115,25 +118,18 @@ PROMPTS = option(list[str], "--prompts", "SET", "chat, code, copy or structured;
 
 Attach = Annotated[
     str | None,
-    typer.Option(
+    opt(
         "--attach",
-        metavar="URL",
-        help="Use a server of the OpenAI protocol; --target names one of its models (key: SPECCHAT_API_KEY).",
-        rich_help_panel=MODEL,
+        "URL",
+        "Use a server of the OpenAI protocol; --target names one of its models (key: SPECCHAT_API_KEY).",
+        MODEL,
     ),
 ]
-Theme = Annotated[str | None, typer.Option("--theme", metavar="NAME", help="Colours of the interface.")]
-SetUpLeft = Annotated[
-    str | None,
-    typer.Option("--left", metavar="SETUP", help="Left lane: DRAFTER[:gamma=N|auto,draft=MODEL,target=MODEL]."),
-]
-SetUpRight = Annotated[
-    str | None, typer.Option("--right", metavar="SETUP", help="Right lane; default: the best drafter.")
-]
-Exact = Annotated[
-    bool, typer.Option("--exact", help="Batch-invariant target passes: bit-identical texts, slightly slower.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")]
+Theme = Annotated[str | None, opt("--theme", "NAME", "Colours of the interface.")]
+SetUpLeft = Annotated[str | None, opt("--left", "SETUP", "Left lane: DRAFTER[:gamma=N|auto,draft=MODEL,target=MODEL].")]
+SetUpRight = Annotated[str | None, opt("--right", "SETUP", "Right lane; default: the best drafter.")]
+Exact = Annotated[bool, opt("--exact", None, "Batch-invariant target passes: bit-identical texts, slightly slower.")]
+Json = Annotated[bool, opt("--json", None, "Print one JSON object instead of the text.")]
 
 
 def settings(*names: str) -> Mapping[str, Any]:

@@ -12,15 +12,7 @@ from specchat.engine import Engine, EngineError, Message, Request
 
 COMPLETION_TOKENS = 16
 """The protocol's default of max_tokens for /v1/completions."""
-_SAMPLING = {
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-}
+_SAMPLING = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ class Source(Protocol):
 
     def start(self) -> None:
         """Begin: `drain` then returns `Loading` records, and `Ready` at the end."""
+        return
 
     def submit(self, request: Request) -> None:
         """Generate a reply.
@@ -33,36 +34,44 @@ class Source(Protocol):
             EngineError: the request cannot be served.
         """
 
-    def cancel(self, request_id: str) -> None:
+    def cancel(self, request_id: str) -> None:  # noqa: ARG002
         """End a reply within one round."""
+        return
 
-    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:  # noqa: ARG002
         """Change the drafter and γ of a reply, from its next round on.
 
         Raises:
             EngineError: there is no such drafter, or γ is out of range.
         """
+        return
 
-    def set_detail(self, request_id: str, detail: int) -> None:
+    def set_detail(self, request_id: str, detail: int) -> None:  # noqa: ARG002
         """Record the top-k of this size for each tested token of a request, from its next round on; 0 records none."""
+        return
 
-    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:  # noqa: ARG002
         """Report with a `Counted` how many tokens these messages take as a prompt, if there is a tokenizer."""
+        return
 
     def pause(self) -> None:
         """Run no further round after the current one."""
+        return
 
     def step(self) -> None:
         """While paused: run one more round of the batch."""
+        return
 
     def resume(self) -> None:
         """Resume after `pause`."""
+        return
 
     def drain(self) -> Sequence[Record]:
         """All records since the last call. Only a trace returns `Request` records."""
 
     def close(self) -> None:
         """End everything."""
+        return
 
 
 class NoSource(Source):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -72,6 +72,9 @@ class PacedSource(Source):
         self._due = self._due if self._open else self._now
         self._open[request.request_id] = self._answer(request.request_id)
         self._out.append(Admitted(request.request_id, prompt_tokens=40, reused_tokens=0, queued_s=0.0, at=self._now))
+
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:
+        raise NotImplementedError
 
     def cancel(self, request_id: str) -> None:
         if self._open.pop(request_id, None):

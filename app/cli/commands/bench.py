@@ -8,10 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from specchat.app.cli import options
-from specchat.app.cli.options import option
+from specchat.app.cli.options import opt, option
 from specchat.app.cli.progress import StatusLine
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import AUTO, DRAFTERS
@@ -60,20 +58,15 @@ def bench(
     given: options.Given,
     drafts: Annotated[
         list[str] | None,
-        typer.Option(
+        opt(
             "--drafts",
-            metavar="DRAFT,…",
-            help="With --crossover: compare these drafters, draft models, heads or tables, each in its own run; with "
+            "DRAFT,…",
+            "With --crossover: compare these drafters, draft models, heads or tables, each in its own run; with "
             "commas, or repeated.",
         ),
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE.svg", help="With --drafts: also write the plot there.")
-    ] = None,
-    beams: Annotated[
-        int | None,
-        typer.Option("--beams", metavar="N", help="Instead: passes that drafts save a search for N beams."),
-    ] = None,
+    picture: Annotated[Path | None, opt("--picture", "FILE.svg", "With --drafts: also write the plot there.")] = None,
+    beams: Annotated[int | None, opt("--beams", "N", "Instead: passes that drafts save a search for N beams.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Measure in one run how much drafts speed up this machine, by default with the set-up of a chat."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specchat.app.chat.export import FORMATS, as_json, as_markdown
+from specchat.app.cli.options import opt
 from specchat.app.cli.progress import warn
 from specchat.app.errors import StoreError, UsageError
 from specchat.app.paths import database_file, settings_file
@@ -25,27 +26,22 @@ _SIZE = "140x40"
 _LEAST, _MOST = (48, 12), (500, 300)
 _SIZE_PATTERN = re.compile(r"(\d{1,4})x(\d{1,4})")
 
-Theme = Annotated[str | None, typer.Option("--theme", metavar="NAME", help="Colours; default: those of the settings.")]
+Theme = Annotated[str | None, opt("--theme", "NAME", "Colours; default: those of the settings.")]
 
 
 def export(
     chat: Annotated[
         str | None, typer.Argument(metavar="CHAT", help="Part of the title; default: the newest chat.")
     ] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", metavar="|".join(FORMATS), help="Default: by the name of FILE, else md.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A new file, instead of stdout.")] = None,
-    titles: Annotated[bool, typer.Option("--list", help="Print the titles of all chats, newest first.")] = False,
+    form: Annotated[str | None, opt("--format", "|".join(FORMATS), "Default: by the name of FILE, else md.")] = None,
+    out: Annotated[Path | None, opt("--out", "FILE", "A new file, instead of stdout.")] = None,
+    titles: Annotated[bool, opt("--list", None, "Print the titles of all chats, newest first.")] = False,
     trace: Annotated[
-        Path | None,
-        typer.Option("--trace", metavar="FILE", help="A recorded trace instead of a chat; html or perfetto."),
+        Path | None, opt("--trace", "FILE", "A recorded trace instead of a chat; html or perfetto.")
     ] = None,
-    page: Annotated[bool, typer.Option("--html", help="A web page that replays the chat offline.")] = False,
-    perfetto: Annotated[bool, typer.Option("--perfetto", help="A timeline of the rounds for ui.perfetto.dev.")] = False,
-    thinking: Annotated[
-        bool, typer.Option("--thinking", help="In Markdown, quote the thinking of each reply.")
-    ] = False,
+    page: Annotated[bool, opt("--html", None, "A web page that replays the chat offline.")] = False,
+    perfetto: Annotated[bool, opt("--perfetto", None, "A timeline of the rounds for ui.perfetto.dev.")] = False,
+    thinking: Annotated[bool, opt("--thinking", None, "In Markdown, quote the thinking of each reply.")] = False,
     theme: Theme = None,
 ) -> None:
     """Write a stored chat as Markdown, JSON (with every round), an SVG picture or a page that replays it."""
@@ -158,8 +154,8 @@ def import_chats(
 
 def screenshot(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace that ask --trace recorded.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE.svg", help="The picture; it must not exist yet.")],
-    size: Annotated[str, typer.Option("--size", metavar="COLUMNSxLINES", help="Size of the terminal.")] = _SIZE,
+    out: Annotated[Path, opt("--out", "FILE.svg", "The picture; it must not exist yet.")],
+    size: Annotated[str, opt("--size", "COLUMNSxLINES", "Size of the terminal.")] = _SIZE,
     theme: Theme = None,
 ) -> None:
     """Draw the end of a recorded trace as an SVG picture, without a terminal and without a model."""

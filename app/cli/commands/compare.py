@@ -12,6 +12,7 @@ import typer
 
 from specchat.app.cli import options
 from specchat.app.cli.commands.ask import attached
+from specchat.app.cli.options import opt
 from specchat.app.cli.progress import StatusLine
 from specchat.app.errors import UsageError
 from specchat.app.paths import settings_file
@@ -49,22 +50,16 @@ def compare(
     left: options.SetUpLeft = None,
     right: options.SetUpRight = None,
     file: Annotated[
-        Path | None,
-        typer.Option("--file", metavar="FILE", help="Prompts, one per line; or JSON with a list of texts at prompts."),
+        Path | None, opt("--file", "FILE", "Prompts, one per line; or JSON with a list of texts at prompts.")
     ] = None,
-    repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="Runs of which the median is taken.")] = 3,
+    repeat: Annotated[int, opt("--repeat", "N", "Runs of which the median is taken.")] = 3,
     watch: Annotated[
-        bool,
-        typer.Option("--watch", help="Repeat until ctrl+c, and show the spread; then print the report."),
+        bool, opt("--watch", None, "Repeat until ctrl+c, and show the spread; then print the report.")
     ] = False,
-    order: Annotated[
-        str | None,
-        typer.Option("--order", metavar="ORDER", help="interleaved (default), sequential, or both of them."),
-    ] = None,
+    order: Annotated[str | None, opt("--order", "ORDER", "interleaved (default), sequential, or both of them.")] = None,
     exact: options.Exact = False,
     attach: Annotated[
-        str | None,
-        typer.Option("--attach", metavar="URL", help="A server as the right lane, asked after the left one."),
+        str | None, opt("--attach", "URL", "A server as the right lane, asked after the left one.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from specchat.app.cli import options
-from specchat.app.cli.options import option
+from specchat.app.cli.options import opt, option
 from specchat.app.cli.progress import pull_progress
 from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
@@ -55,10 +53,7 @@ _OPTIONS = {
 
 
 @options.collect(given=_OPTIONS)
-def distill(
-    given: options.Given,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder of the draft.")],
-) -> None:
+def distill(given: options.Given, out: Annotated[Path, opt("--out", "FOLDER", "Folder of the draft.")]) -> None:
     """Make a draft for a target, or train a finished one further.
 
     The same call again continues an interrupted one; more minutes train the draft further.

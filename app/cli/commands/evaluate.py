@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specchat.app.cli import options
-from specchat.app.cli.options import option
+from specchat.app.cli.options import opt, option
 from specchat.app.cli.progress import StatusLine
 from specchat.app.errors import UsageError
 from specchat.engine import models_folder
@@ -55,7 +55,7 @@ def evaluate(
         ),
     ],
     as_json: options.Json = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of the tables.")] = False,
+    as_csv: Annotated[bool, opt("--csv", None, "Print CSV instead of the tables.")] = False,
 ) -> None:
     """Acceptance by position, τ, α, c and predicted speedup of any drafters, on existing text.
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from specchat.app.cli import options
+from specchat.app.cli.options import opt
 from specchat.app.cli.progress import pull_progress
 from specchat.app.sanitize import escape_controls
 from specchat.engine import Progress, models_folder, size_text
@@ -32,9 +33,7 @@ Listed = tuple[Preset, StoredModel | None]
 
 
 @app.command("list")
-def list_models(
-    as_json: options.Json = False,
-) -> None:
+def list_models(as_json: options.Json = False) -> None:
     """Show the presets and the models on this machine."""
     stored = {model.name: model for model in ModelStore(models_folder()).models()}
     presets = [(preset, stored.pop(preset.stored_name, None) or _in_hub_cache(preset)) for preset in PRESETS.values()]
@@ -49,7 +48,7 @@ def pull(
     name: Annotated[
         str, typer.Argument(help="A preset, a hub id (organisation/name), or a GGUF file.")
     ] = DEFAULT_PRESET,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each step as one JSON object on a line.")] = False,
+    as_json: Annotated[bool, opt("--json", None, "Print each step as one JSON object on a line.")] = False,
 ) -> None:
     """Download a model and convert it if necessary. An interrupted download is resumed."""
     watched: AbstractContextManager[Progress] = nullcontext(_json_line) if as_json else pull_progress(sys.stderr)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import shlex
 import socket
 import sys
-from typing import Annotated, Any
-
-import typer
+from typing import Annotated
 
 from specchat.app.addresses import is_this_machine
 from specchat.app.cli import options
+from specchat.app.cli.options import opt
 from specchat.app.cli.progress import warn
 from specchat.app.errors import UsageError
 from specchat.engine import EngineError, models_folder
@@ -19,14 +18,8 @@ _HOST = "127.0.0.1"
 _SERVE_KEY, _WEB_KEY = "SPECCHAT_API_KEY", "SPECCHAT_WEB_KEY"
 _RUN = "from specchat.app.cli.main import main; main()"
 
-Host = Annotated[
-    str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on; others than this machine need a key.")
-]
-Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes a free one.")]
-
-
-def _key_option(variable: str, help_text: str) -> Any:
-    return typer.Option("--api-key", metavar="KEY", envvar=variable, help=help_text, show_default=False)
+Host = Annotated[str, opt("--host", "ADDRESS", "Address to listen on; others than this machine need a key.")]
+Port = Annotated[int, opt("--port", "N", "0 takes a free one.", min=0, max=65535)]
 
 
 @options.collect(given=options.SETTINGS)
@@ -34,19 +27,12 @@ def serve(
     given: options.Given,
     host: Host = _HOST,
     port: Port = 8000,
-    api_key: Annotated[str | None, _key_option(_SERVE_KEY, "Key that clients must send.")] = None,
-    queue: Annotated[
-        int, typer.Option("--queue", metavar="N", min=0, help="Requests that may wait for a slot.")
-    ] = 1024,
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar="S", min=0.001, help="Seconds a reply may take, waiting included.")
-    ] = 600.0,
-    drain: Annotated[
-        float, typer.Option("--drain", metavar="S", min=0, help="Seconds replies have to finish after SIGTERM.")
-    ] = 30.0,
+    api_key: Annotated[str | None, opt("--api-key", "KEY", "Key that clients must send.", envvar=_SERVE_KEY)] = None,
+    queue: Annotated[int, opt("--queue", "N", "Requests that may wait for a slot.", min=0)] = 1024,
+    timeout: Annotated[float, opt("--timeout", "S", "Seconds a reply may take, waiting included.", min=0.001)] = 600.0,
+    drain: Annotated[float, opt("--drain", "S", "Seconds replies have to finish after SIGTERM.", min=0)] = 30.0,
     cors: Annotated[
-        list[str] | None,
-        typer.Option("--cors", metavar="ORIGIN", help="Web page that may send requests, or *; may be repeated."),
+        list[str] | None, opt("--cors", "ORIGIN", "Web page that may send requests, or *; may be repeated.")
     ] = None,
 ) -> None:
     """Serve the OpenAI protocol: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /metrics.
@@ -90,7 +76,7 @@ def web(
     given: options.Given,
     host: Host = _HOST,
     port: Port = 8001,
-    api_key: Annotated[str | None, _key_option(_WEB_KEY, "Key that visitors must give.")] = None,
+    api_key: Annotated[str | None, opt("--api-key", "KEY", "Key that visitors must give.", envvar=_WEB_KEY)] = None,
     theme: options.Theme = None,
     attach: options.Attach = None,
 ) -> None:

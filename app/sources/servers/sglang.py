@@ -47,8 +47,7 @@ def _prepare(request: Request, body: dict[str, Any], ask: Ask) -> Call:
     prompt: dict[str, Any]
     if request.messages:
         said = ask(
-            "/v1/tokenize",
-            {"model": body["model"], "messages": turns(request.messages), "add_generation_prompt": True},
+            "/v1/tokenize", {"model": body["model"], "messages": turns(request.messages), "add_generation_prompt": True}
         )
         ids = said.get("tokens") if isinstance(said, Mapping) else None
         if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):

@@ -160,10 +160,7 @@ def spoken(tokens: Sequence[str], so_far: int) -> dict[str, Any]:
     return chunk("".join(tokens), choice={"logprobs": {"content": content}}, usage=usage(20, so_far))
 
 
-VLLM = {
-    "/v1/models": models("vllm", "meta/Llama", max_model_len=4096),
-    "/version": {"version": "0.29.0"},
-}
+VLLM = {"/v1/models": models("vllm", "meta/Llama", max_model_len=4096), "/version": {"version": "0.29.0"}}
 VLLM_CHUNKS = [
     chunk("", usage=usage(20, 0)),
     spoken(["Hello"], 1),
