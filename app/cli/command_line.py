@@ -99,7 +99,9 @@ def chat(
             options.check_lanes(attach, right, order)
         for name, value in side.items():
             if value is not None and not side_by_side:
-                raise UsageError(f"--{name} needs two lanes: specchat --side-by-side --{name} …, or specchat compare")
+                raise UsageError(
+                    f"--{name} goes with two lanes: specchat --side-by-side --{name} …, or specchat compare"
+                )
         raise typer.Exit(open_chat(given, _side(left, right, order, exact) if side_by_side else None, attach))
 
 
