@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from specchat.engine import (
     Engine,
@@ -37,32 +38,15 @@ CODE = (
 )
 
 
-def record(
-    engine: Engine,
-    name: str,
-    turns: tuple[str, ...],
-    sampling: Sampling,
-    *,
-    drafter: str = "auto",
-    gamma: int | None = 4,
-    max_tokens: int = 160,
-    detail: int = 0,
-) -> None:
-    """Record one conversation in one trace file; γ None adapts it."""
+def record(engine: Engine, name: str, turns: tuple[str, ...], sampling: Sampling, **options: Any) -> None:
+    """Record one conversation in one trace file; `options` are further fields of the requests."""
+    options = {"gamma": 4, "max_tokens": 160, **options}
     messages: list[Message] = []
     with new_trace(name) as trace:
         trace.write(engine.wait_ready())
         for number, text in enumerate(turns):
             messages.append(Message("user", text))
-            request = Request(
-                f"{name}-{number}",
-                tuple(messages),
-                sampling=sampling,
-                drafter=drafter,
-                gamma=gamma,
-                max_tokens=max_tokens,
-                detail=detail,
-            )
+            request = Request(f"{name}-{number}", tuple(messages), sampling=sampling, **options)
             trace.write(request)
             reply = ""
             for event in engine.stream(request):
