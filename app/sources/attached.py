@@ -194,9 +194,9 @@ class AttachedEngine:
         try:
             server = self._known_server()
             reader = server.reader(stream.request_id, self._clock)
-            gone = self._left_out(request, server.ready.context)
-            told = replace(request, messages=without(request.messages, gone))
-            self._read(stream, server.call(told, self._connection.ask), reader, gone)
+            omitted = self._left_out(request, server.ready.context)
+            fitting = replace(request, messages=without(request.messages, omitted))
+            self._read(stream, server.call(fitting, self._connection.ask), reader, omitted)
         except EngineError as error:
             message = str(error)
         except LOST as error:
@@ -216,8 +216,8 @@ class AttachedEngine:
                 del self._streams[stream.request_id]
         stream.put(finished)
 
-    def _read(self, stream: _Stream, call: Call, reader: Reader, gone: range) -> None:
-        """Read the chunks of one reply, whose request leaves out the messages with the indices `gone`.
+    def _read(self, stream: _Stream, call: Call, reader: Reader, omitted: range) -> None:
+        """Read the chunks of one reply, whose request leaves out the messages with the indices `omitted`.
 
         Raises:
             EngineError: the server refuses, or sends something else.
@@ -231,7 +231,7 @@ class AttachedEngine:
                 raise EngineError(complaint(reply.read(), reply.status_code))
             for chunk in chunks(reply):
                 for event in reader.read(chunk):
-                    stream.put(replace(event, left_out=tuple(gone)) if isinstance(event, Admitted) else event)
+                    stream.put(replace(event, left_out=tuple(omitted)) if isinstance(event, Admitted) else event)
 
 
 class _Stream:

@@ -313,7 +313,7 @@ def test_only_named_pages_may_ask(served: Served) -> None:
         assert http.options("/v1/chat/completions", headers=asked).status_code == 200
 
 
-def test_clients_that_vanish_leave_their_slots(served: Served) -> None:
+def test_clients_that_disconnect_free_their_slots(served: Served) -> None:
     before = served.metrics().get("specchat_requests_total{reason=cancelled}", 0.0)
     for number in range(30):
         body = json.dumps(chat(max_tokens=200, stream=number % 3 > 0, drafter="none")).encode()

@@ -51,7 +51,7 @@ def url() -> Iterator[str]:
     started.wait()
 
 
-def test_its_tokens_are_told_apart_while_they_come(url: str) -> None:
+def test_fates_are_known_while_the_reply_streams(url: str) -> None:
     engine = AttachedEngine(url)
     ready = first(engine)
     assert isinstance(ready, Ready)
