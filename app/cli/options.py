@@ -113,6 +113,8 @@ QUESTION = {
     ),
 }
 """The options of `ask` that make a `Question`."""
+MODELS = ("target", "draft", "context", "dtype", "quantize", "device")
+"""Options that load models."""
 LIMIT = option(int, "--limit", "N", "Prompts of each set.")
 PROMPTS = option(list[str], "--prompts", "SET", "chat, code, copy or structured; may be repeated; default: all.")
 

@@ -19,7 +19,7 @@ from specchat.engine.models import DEFAULT_PRESET
 if TYPE_CHECKING:
     from specchat.engine.tools.bench import BenchOptions
 
-_MODELS = options.settings("target", "draft", "context", "dtype", "quantize", "device")
+_MODELS = options.settings(*options.MODELS)
 _OF_BEAMS = {
     "gammas": option(list[str], "--gamma", "N|auto", "Draft length; may be repeated; default: auto."),
     "prompts": options.PROMPTS,

@@ -27,20 +27,8 @@ _BOTH = "both"
 _MAX_TOKENS = 128
 """Default length of a reply."""
 _LONGEST_FILE = 4 << 20
-_OPTIONS = options.settings(
-    "target",
-    "draft",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-    "max_tokens",
-    "context",
-    "dtype",
-    "quantize",
-    "device",
-)
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens")
+_OPTIONS = options.settings(*options.MODELS, *_SAMPLING)
 
 
 @options.collect(given=_OPTIONS)

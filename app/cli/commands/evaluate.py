@@ -16,7 +16,7 @@ from specchat.engine import models_folder
 from specchat.engine.models import DEFAULT_PRESET
 
 _OPTIONS = {
-    **options.settings("target", "draft"),
+    **options.settings(*options.MODELS),
     "drafters": option(list[str], "--drafter", "NAME", "A drafter; may be repeated; default: all."),
     "gammas": option(list[int], "--gamma", "N", "A draft length; may be repeated; default: 4."),
     "temperature": option(
@@ -28,7 +28,6 @@ _OPTIONS = {
     ),
     "limit": option(int, "--limit", "N", "Maximum number of texts; default: 100."),
     "max_tokens": option(int, "--max-tokens", "N", "Tokens of each text that are used; default: 500."),
-    **options.settings("context", "dtype", "quantize", "device"),
 }
 _AGAINST = {
     "target": option(

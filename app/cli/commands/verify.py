@@ -16,7 +16,7 @@ DIFFERS = 1
 INTERRUPTED = 130
 """Exit code if ctrl+c ended it and nothing differs so far."""
 _OPTIONS = {
-    **options.settings("target", "draft"),
+    **options.settings(*options.MODELS, "slots", "seed", "max_tokens"),
     "drafters": option(list[str], "--drafter", "NAME", "May be repeated; default: all."),
     "gamma": option(str, "--gamma", "N|auto", "Draft length."),
     "prompts": options.PROMPTS,
@@ -24,7 +24,6 @@ _OPTIONS = {
     "samples": option(int, "--samples", "N", "Replies sampled at each place."),
     "contexts": option(int, "--contexts", "N", "Places to sample at per drafter; default: 2, or --limit if less."),
     "temperature": option(float, "--temperature", "T", "Temperature of the sampled replies."),
-    **options.settings("max_tokens", "seed", "slots", "context", "dtype", "quantize", "device"),
 }
 
 
