@@ -2,10 +2,10 @@
 
 Run from the repository: python -m benchmarks.compare_kinds FOLDER… [--target MODEL]
 
-Each folder is one that `specchat distill` has made; the shipped head (or what the target has without --draft) stands
-first. The target first answers prompts of kinds that drafts are not trained on, without drafts; then each draft is
-evaluated along these replies (τ, c and the speedup that theory predicts), and timed against no drafts in a run of the
-bench of its own. The commands are printed, so that any line can be had again.
+The folders were made by `specchat distill`. The first row is the shipped head, or the default drafter of the target.
+The target first answers prompts of kinds that drafts are not trained on, without drafts. Each draft is then evaluated
+along these replies (τ, c and the predicted speedup), and timed against no drafts in a separate run of the bench. The
+commands are printed, so that each row can be reproduced.
 """
 
 from __future__ import annotations

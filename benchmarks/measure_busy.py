@@ -1,6 +1,6 @@
-"""How much speed is left beside a process that keeps one core busy: python -m benchmarks.measure_busy.
+"""Decoding speed while another process keeps one core busy: python -m benchmarks.measure_busy.
 
-The default model decodes without drafts on two cores, alone and beside a busy loop on the first of them, in turns.
+The default model decodes without drafts on two cores, alternately alone and with a busy loop on the first core.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def main() -> None:
     rates: dict[str, list[float]] = {"quiet": [], "busy": []}
     _rate(engine)
     for _ in range(turns):
-        for name, beside in (("quiet", nullcontext()), ("busy", _busy(cores[0]))):
-            with beside:
+        for name, context in (("quiet", nullcontext()), ("busy", _busy(cores[0]))):
+            with context:
                 rates[name].append(_rate(engine))
     engine.close()
     for name, found in rates.items():

@@ -1,7 +1,7 @@
 """What the interface costs, as a table. Run from the repository: python -m benchmarks.measure_interface [--part PART].
 
 `load`, `markdown` and `keys` play recorded replies in a real terminal, `memory` opens a long stored chat, and
-`throughput` asks the default model. The machine should have nothing else to do; processor times bear it best if it has.
+`throughput` asks the default model. The machine should be idle; processor times are the least sensitive to other load.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Whether two lanes get what each would get alone, as a table.
+"""Speed of two lanes, compared with each lane alone, as a table.
 
 Run from the repository: python -m benchmarks.measure_lanes
 
-Tokens per second of the default model without drafts and with head and n-gram: beside each other, one after the other,
-and alone without a second lane. All take turns, so that each has the same of whatever else the machine does.
+Tokens per second of the default model without drafts and with head and n-gram: interleaved, one after the other,
+and alone without a second lane. They take turns, so that other load of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
     rates: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(turns):
         for order in WAYS[:2]:
-            for lane, rate in beside(order).items():
+            for lane, rate in together(order).items():
                 rates[order, lane].append(rate)
         for lane, drafter in SET_UPS.items():
             rates["alone", lane].append(alone(drafter))
@@ -48,7 +48,7 @@ def main() -> None:
             )
 
 
-def beside(order: str) -> dict[str, float]:
+def together(order: str) -> dict[str, float]:
     """Tokens per second of each lane."""
     right = f"{SET_UPS['right']}:gamma={GAMMA}"
     found = specchat("compare", PROMPT, "--right", right, "--order", order, "--repeat", "1", "--max-tokens", TOKENS)
@@ -57,7 +57,7 @@ def beside(order: str) -> dict[str, float]:
 
 
 def alone(drafter: str) -> float:
-    """Tokens per second of one set-up in an engine of its own."""
+    """Tokens per second of one set-up in a separate engine."""
     options = ("--drafter", drafter) if drafter == "none" else ("--drafter", drafter, "--gamma", GAMMA)
     rate: float = specchat("ask", PROMPT, *options, "--max-tokens", TOKENS)["tokens_per_second"]
     return rate

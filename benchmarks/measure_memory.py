@@ -1,8 +1,8 @@
-"""What the engine holds beside what it states: python -m benchmarks.measure_memory.
+"""Memory that the engine uses, over the memory that it states: python -m benchmarks.measure_memory.
 
 Resident memory of a process that has answered, less that of the same process with everything imported and nothing
-loaded, over the sum of the weights' file, the head and the cache. A cache takes memory where it has been written, so it
-is given once as it is after a few replies and once with all of it written.
+loaded, over the sum of the weights' file, the head and the cache. Only the parts of a cache that were written
+take memory, so it is measured once after a few replies and once with all of the cache written.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""What `specchat serve` costs beside decoding, and whether many clients are served alike.
+"""The overhead of `specchat serve` over decoding, and the fairness between clients.
 
 Run from the repository, on a quiet machine: python -m benchmarks.measure_server --clients 1 --clients 64
 
-For each number of clients: all ask at once, each another prompt, greedy, streamed; few clients ask several prompts, one
-after another. The same prompts go to the engine alone in the same order, in turn with the server, which is idle
-meanwhile. Printed are the medians of several turns: tokens per second beside those of the engine alone, the share of
-the rounds' time that the server's own thread is busy, and waits for the first token (the longest against the median,
-where all asked at once).
+All clients send a different prompt at once, greedy and streamed; a few clients send several prompts, one after another.
+The same prompts go to the engine alone in the same order, alternating with the server, which is then idle. Printed are
+the medians of several turns: tokens per second of the server and of the engine alone, the busy time of the server's
+thread over the time of the rounds, and times to the first token (and the longest over the median).
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ LIMITS = {1: 0.03, 64: 0.10}
 LEAST_REPLIES = 16
 """Replies of a turn, however few clients there are: a share of rounds needs many of them."""
 _PAUSE_S = 0.002
-"""Between two looks at what has come: clients are on machines of their own, and are to take little of this one."""
+"""Polling interval: real clients run on other machines, so these take little processor time."""
 _TEXT = re.compile(rb'"content":"[^"]')
 
 Chains = list[list[str]]
-"""What each client asks, one after another."""
+"""The prompts of each client, in order."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """One streamed reply, read without a library, which would take time from what is measured."""
+    """One streamed reply, read without a client library, which would slow the server down."""
 
     began: float
     first_s: float = 0.0
     data: bytearray = field(default_factory=bytearray)
 
     def add(self, part: bytes) -> None:
-        """Take in what has come."""
+        """Add received data."""
         self.data += part
         if not self.first_s and _TEXT.search(self.data):
             self.first_s = time.perf_counter() - self.began
@@ -131,19 +130,19 @@ def serve(served: Served, chains: Chains, tokens: int, *, speculation: bool) -> 
 
 
 def ask(port: int, chains: Chains, tokens: int, *, speculation: bool) -> list[Reply]:
-    """Ask what each client asks, all clients at once."""
+    """Send the prompts of all clients at once."""
     left = [list(chain) for chain in chains]
     replies: list[Reply] = []
     with selectors.DefaultSelector() as selector:
 
-        def go_on(prompts: list[str]) -> None:
+        def send_next(prompts: list[str]) -> None:
             if prompts:
                 replies.append(Reply(time.perf_counter()))
                 connection = _post(port, prompts.pop(0), tokens, speculation=speculation)
                 selector.register(connection, selectors.EVENT_READ, (prompts, replies[-1]))
 
         for prompts in left:
-            go_on(prompts)
+            send_next(prompts)
         while selector.get_map():
             time.sleep(_PAUSE_S)
             for key, _ in selector.select():
@@ -154,7 +153,7 @@ def ask(port: int, chains: Chains, tokens: int, *, speculation: bool) -> list[Re
                     continue
                 selector.unregister(key.fileobj)
                 key.fileobj.close()
-                go_on(prompts)
+                send_next(prompts)
     for reply in replies:
         assert b"data: [DONE]" in reply.data, bytes(reply.data[:500])
     return replies
@@ -184,13 +183,13 @@ def speed_alone(engine: Engine, chains: Chains, tokens: int) -> float:
     """Tokens per second of the engine on the same prompts, without a server."""
     outbox, left = Outbox(), [list(chain) for chain in chains]
 
-    def go_on(client: int, prompts: Sequence[str]) -> None:
+    def send_next(client: int, prompts: Sequence[str]) -> None:
         message = Message("user", prompts[0])
         engine.submit(Request(f"{client}/{len(prompts)}", messages=(message,), max_tokens=tokens), outbox)
 
     began = time.perf_counter()
     for client, prompts in enumerate(left):
-        go_on(client, prompts)
+        send_next(client, prompts)
     running, emitted = len(left), 0
     while running:
         event = outbox.get()
@@ -199,7 +198,7 @@ def speed_alone(engine: Engine, chains: Chains, tokens: int) -> float:
             client = int(event.request_id.split("/")[0])
             left[client].pop(0)
             if left[client]:
-                go_on(client, left[client])
+                send_next(client, left[client])
             else:
                 running -= 1
     return emitted / (time.perf_counter() - began)

@@ -1,6 +1,6 @@
-"""How long specchat takes to start, over `import torch` alone, and what it holds: python -m benchmarks.measure_start.
+"""Start time of specchat, compared with `import torch` alone: python -m benchmarks.measure_start.
 
-The command and torch's import take turns, since both depend on what else the machine does. Run it from the repository
+The command and torch's import take turns, since both depend on other load of the machine. Run it from the repository
 on a quiet machine, with the default model in the cache.
 """
 
@@ -29,9 +29,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5, help="how often each is run")
     pairs: int = parser.parse_args().pairs
-    os.environ.pop(
-        "PYTHONDONTWRITEBYTECODE", None
-    )  # else specchat's modules, unlike torch's, are compiled at each start
+    # With this variable, specchat's modules, unlike torch's, would be compiled at each start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     print(f"{pairs} turns, medians, {load_of_machine()}")
     with tempfile.TemporaryDirectory() as home:
         (Path(home) / "models").symlink_to(models_folder())
@@ -40,7 +39,7 @@ def main() -> None:
             f'specchat ask "{QUESTION}"': lambda: _timed(*PROGRAM, "ask", QUESTION, "--seed", "1"),
             "specchat, until it is ready": lambda: _ready(home),
         }
-        for run in runs.values():  # what is read from the disk is there for all of them
+        for run in runs.values():  # fills the disk cache
             run()
         times: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(pairs):

@@ -19,9 +19,9 @@ NAME = "specchat"
 COMPLETIONS = {"bash": "specchat", "zsh": "_specchat", "fish": "specchat.fish"}
 """The file that each shell looks for."""
 ENVIRONMENT = (
-    ("SPECCHAT_NAME", "The option of that name, in capitals and with _ for -, where it is not given: SPECCHAT_TARGET."),
-    ("SPECCHAT_HOME", "A folder for chats, settings and models, in place of the platform's own ones."),
-    ("SPECCHAT_API_KEY", "The key that serve asks for, and that --attach shows."),
+    ("SPECCHAT_NAME", "Default of the option of that name, in capitals and with _ for -, such as SPECCHAT_TARGET."),
+    ("SPECCHAT_HOME", "A folder for chats, settings and models, instead of the platform's folders."),
+    ("SPECCHAT_API_KEY", "The key that serve requires and --attach sends."),
     ("NO_COLOR", "Anything: no colours."),
 )
 

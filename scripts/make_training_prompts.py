@@ -1,4 +1,4 @@
-"""Prompts of many kinds for the training of a draft head, put together from templates and lists of words.
+"""Prompts of many kinds for the training of a draft head, built from templates and lists of words.
 
 Run from the repository: python scripts/make_training_prompts.py OUT.jsonl [--passages FOLDER] [--seed N]
 
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def follow_ups(words: dict[str, Any], draw: random.Random) -> list[str]:
-    """User turns behind the first, none for half of the conversations."""
+    """User turns after the first one; none for half of the conversations."""
     return [filled(turn, words, draw) for turn in draw.sample(words["follow_ups"], draw.choice((0, 0, 1, 2)))]
 
 

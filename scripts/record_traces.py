@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from specchat.engine import (
     Engine,
@@ -37,16 +38,15 @@ CODE = (
 )
 
 
-def record(engine: Engine, name: str, turns: tuple[str, ...], sampling: Sampling, gamma: int | None = 4) -> None:
-    """One conversation into one trace file; γ None adapts it."""
-    path = FOLDER / f"{name}.jsonl"
-    path.unlink(missing_ok=True)
+def record(engine: Engine, name: str, turns: tuple[str, ...], sampling: Sampling, **options: Any) -> None:
+    """Record one conversation in one trace file; `options` are further fields of the requests."""
+    options = {"gamma": 4, "max_tokens": 160, **options}
     messages: list[Message] = []
-    with TraceWriter(path) as trace:
+    with new_trace(name) as trace:
         trace.write(engine.wait_ready())
         for number, text in enumerate(turns):
             messages.append(Message("user", text))
-            request = Request(f"{name}-{number}", tuple(messages), sampling=sampling, gamma=gamma, max_tokens=160)
+            request = Request(f"{name}-{number}", tuple(messages), sampling=sampling, **options)
             trace.write(request)
             reply = ""
             for event in engine.stream(request):
@@ -56,6 +56,13 @@ def record(engine: Engine, name: str, turns: tuple[str, ...], sampling: Sampling
                 elif isinstance(event, Finished):
                     reply += event.tail
             messages.append(Message("assistant", reply))
+
+
+def new_trace(name: str) -> TraceWriter:
+    """A trace file that replaces an older one."""
+    path = FOLDER / f"{name}.jsonl"
+    path.unlink(missing_ok=True)
+    return TraceWriter(path)
 
 
 def record_detail(name: str) -> None:
@@ -84,17 +91,9 @@ def record_tree(name: str) -> None:
 
 
 def record_closely(engine: Engine, name: str, drafter: str, sampling: Sampling) -> None:
-    """One reply with the top-k of p and q at every judged position, on an engine of its own."""
+    """Record one reply with the top-k of p and q at every judged position, on a separate engine."""
     engine.start()
-    path = FOLDER / f"{name}.jsonl"
-    path.unlink(missing_ok=True)
-    message = Message("user", DETAIL)
-    request = Request(f"{name}-0", (message,), sampling=sampling, drafter=drafter, gamma=4, max_tokens=96, detail=8)
-    with TraceWriter(path) as trace:
-        trace.write(engine.wait_ready())
-        trace.write(request)
-        for event in engine.stream(request):
-            trace.write(event)
+    record(engine, name, (DETAIL,), sampling, drafter=drafter, max_tokens=96, detail=8)
     engine.close()
 
 
@@ -115,14 +114,12 @@ def noisy_copy(model: Path, folder: Path, noise: float = 0.09) -> Path:
 
 def record_lanes(engine: Engine, name: str) -> None:
     """Three prompts at once: one batch, three lanes."""
-    path = FOLDER / f"{name}.jsonl"
-    path.unlink(missing_ok=True)
     prompts = ("Count from one to twenty in words.", "Say the alphabet.", CHAT[0])
     requests = [
         Request(f"{name}-{i}", (Message("user", text),), gamma=4, max_tokens=64) for i, text in enumerate(prompts)
     ]
     box = Outbox()
-    with TraceWriter(path) as trace:
+    with new_trace(name) as trace:
         trace.write(engine.wait_ready())
         for request in requests:
             trace.write(request)
@@ -136,7 +133,7 @@ def record_lanes(engine: Engine, name: str) -> None:
 
 
 def main() -> None:
-    """Record every trace, or those that are named."""
+    """Record every trace, or the named ones."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     wanted = sys.argv[1:] or ["usual", "chat", "code", "sampled", "lanes", "detail", "tree"]
     if "usual" in wanted:

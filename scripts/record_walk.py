@@ -59,7 +59,7 @@ def _colour(name: str) -> Color | None:
 
 
 def walk(home: Path, columns: int, rows: int) -> None:
-    """Ask, inspect a token, go on from another one, edit the prompt, search, look at the models; a picture of each."""
+    """Ask, inspect a token, continue from another one, edit the prompt, search, look at the models; save pictures."""
     size = f"{columns}x{rows}"
     program = (sys.executable, "-m", "specchat", "--seed", 1, "--temperature", 0.7, "--max-tokens", 160)
     with Terminal(*program, columns=columns, rows=rows, SPECCHAT_HOME=str(home)) as terminal:

@@ -95,7 +95,7 @@ def wheel(source: Path, out: Path) -> Path:
 
 
 def try_out(made: Path) -> None:
-    """Install a wheel beside the dependencies of this environment, and start its commands."""
+    """Install a wheel in a new environment with the dependencies of this one, and start its commands."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "environment"
         venv.create(home, with_pip=False, system_site_packages=False)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from specchat.app.sanitize import escape_controls
-from specchat.app.sources.observed import retold
+from specchat.app.sources.observed import resolve_rounds
 from specchat.engine import Admitted, Prefilled, Ready, Record, Request, Round
 
 
@@ -25,7 +25,7 @@ def as_perfetto(records: Iterable[Record], name: str) -> str:
             events.append(_named("thread_name", tracks[request_id], escape_controls(label or request_id)))
         return tracks[request_id]
 
-    for record in retold(records):
+    for record in resolve_rounds(records):
         match record:
             case Ready():
                 events[0] = _named("process_name", 0, escape_controls(f"{name}: {record.target}"))

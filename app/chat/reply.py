@@ -12,7 +12,7 @@ from specchat.app.chat.numbered_rounds import NumberedRounds
 from specchat.app.chat.reply_figures import ReplyFigures
 from specchat.app.chat.reply_meter import ReplyMeter
 from specchat.app.chat.thought import Thought
-from specchat.app.sources.observed import told_apart
+from specchat.app.sources.observed import rounds_of_steps
 from specchat.app.sources.stepper import Part
 from specchat.engine import (
     Admitted,
@@ -298,7 +298,11 @@ class Reply:
 
     def _tell_apart(self, totals: Totals) -> None:
         """Put rounds in the place of tokens of unknown fate, if the server has told every pass."""
-        told = told_apart(self.own_rounds, totals.steps) if self.metrics.unknown and totals.steps is not None else None
+        told = (
+            rounds_of_steps(self.own_rounds, totals.steps)
+            if self.metrics.unknown and totals.steps is not None
+            else None
+        )
         if told is None:
             return
         self.told, given = True, self._numbered.rounds[: self.given]

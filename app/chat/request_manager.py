@@ -22,8 +22,7 @@ from specchat.app.chat.running_replies import RunningReplies
 from specchat.app.chat.session import Session
 from specchat.app.chat.unsent import Unsent
 from specchat.app.settings.settings import THINKING, Settings
-from specchat.app.sources.no_source import NoSource
-from specchat.app.sources.source import Source
+from specchat.app.sources.source import NoSource, Source
 from specchat.app.sources.stepper import Part
 from specchat.app.storage.attachment import Attachment
 from specchat.engine import EngineError, Event, FinishReason, Message, Record, Request, Round, gamma_text

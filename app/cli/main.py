@@ -1,4 +1,4 @@
-"""The console script. It stays light: the interface's first frame waits for everything that is imported here."""
+"""The console script. It imports little, as the interface's first frame waits for all imports."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # the reader has gone (| head); Python would complain about it at exit
+        except OSError:  # the reader has closed the pipe (| head); Python would print an error at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     if any(thread.name == "engine" for thread in threading.enumerate()):
-        os._exit(code)  # it is still loading: ending Python under a thread that imports torch can crash
+        os._exit(code)  # still loading: ending Python while a thread imports torch can crash
     sys.exit(code)
 
 
@@ -35,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         if not arguments or arguments[0] in _NEED_MODELS:
             preload_torch()
-        # The usual case: typer and what it loads would delay the first frame by a fifth of a second.
+        # The usual case: importing typer would delay the first frame by a fifth of a second.
         if not arguments and "_SPECCHAT_COMPLETE" not in os.environ:
             from specchat.app.cli.commands.chat import open_chat
 
@@ -50,5 +50,5 @@ def run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return 1
-    except SystemExit as left:  # how typer answers a broken pipe
+    except SystemExit as left:  # raised by typer for a broken pipe
         return left.code if isinstance(left.code, int) else 1

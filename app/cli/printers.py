@@ -9,12 +9,13 @@ from typing import Protocol, TextIO
 
 from specchat.app.chat.thinking_text import ThinkingText
 from specchat.app.chat.thought import Thought
-from specchat.app.cli.thought_line import ThoughtLine
+from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import AUTO, Settings
-from specchat.app.sources.observed import retold
-from specchat.engine import Admitted, Fate, Finished, Metrics, Ready, Record, Round, Totals
+from specchat.app.sources.observed import resolve_rounds
+from specchat.engine import Admitted, Fate, Finished, Metrics, Ready, Record, Round, Thinking, Totals
 
+_DIM, _NOT_DIM = "\x1b[2m", "\x1b[22m"
 _EMITTED = frozenset(Fate) - {Fate.REJECTED, Fate.DISCARDED}
 
 
@@ -22,22 +23,58 @@ class Printer(Protocol):
     """Prints one reply from its events, which it gets in order."""
 
     def add(self, event: Admitted | Round | Totals) -> None:
-        """One more event."""
+        """Take one more event."""
 
     def note(self, text: str) -> None:
-        """A sentence that is no part of the reply."""
+        """Show a sentence that is not part of the reply."""
 
     def finish(self, event: Finished) -> None:
-        """The reply is complete."""
+        """Complete the reply."""
 
     def abandon(self) -> None:
-        """The reply ends with an error, which the caller reports."""
+        """End a reply that failed; the caller reports the error."""
+
+
+class ThoughtLine:
+    """On a terminal, a line on stderr with the length of a reply's thinking.
+
+    Args:
+        markers: what encloses the thinking; None for a model that does not think.
+    """
+
+    def __init__(self, markers: Thinking | None) -> None:
+        self._thought = Thought(markers)
+        self._line = StatusLine(sys.stderr)
+        self._tokens = 0
+        self._open = markers is not None
+
+    def add(self, record: Round) -> None:
+        """Show the length so far, or the final one once the answer has begun."""
+        if not self._open:
+            return
+        self._thought.add(record, self._tokens, own=True)
+        self._tokens += len(record.drafted) + (record.last is not None)
+        figures = self._thought.figures()
+        if self._thought.running and figures is not None:
+            self._line.say(figures.words(going_on=True))
+        elif figures is not None:
+            self.end()
+
+    def end(self) -> None:
+        """Print the final length, if there was any thinking."""
+        figures, opened = self._thought.figures(), self._open
+        self._open = False
+        self._line.clear()
+        if opened and figures is not None and sys.stderr.isatty():
+            print(f"{_DIM}{figures.words(going_on=False)}{_NOT_DIM}", file=sys.stderr, flush=True)
 
 
 class PlainPrinter:
-    """The text as it comes; a line end is added where the reply has none.
+    """Prints the text of each round, and a final newline if the reply has none.
 
-    Thinking goes to `ThoughtLine`, unless `thinking` is printed as part of the reply.
+    Args:
+        out: usually stdout.
+        thinking: whether thinking is printed as part of the reply; if not, `ThoughtLine` shows its length.
     """
 
     def __init__(self, out: TextIO, *, thinking: bool = False) -> None:
@@ -58,10 +95,10 @@ class PlainPrinter:
     def note(self, text: str) -> None:
         """Print the sentence on stderr."""
         self.abandon()
-        print(f"specchat: {escape_controls(text)}", file=sys.stderr)
+        warn(text)
 
     def finish(self, event: Finished) -> None:
-        """Print what was held back, and end the line."""
+        """Print the text that was held back, and end the line."""
         self._thought.end()
         tail = self._answer.feed(event.tail) + self._answer.end()
         self._print(tail, escape_controls(tail))
@@ -74,7 +111,7 @@ class PlainPrinter:
             self._print("\n", "\n")
 
     def _styled(self, event: Round) -> tuple[str, str]:
-        """What the round adds to the answer, as text and as it is printed."""
+        """The text that the round adds to the answer, plain and as printed."""
         text = self._answer.feed(event.text)
         return text, escape_controls(text)
 
@@ -86,7 +123,7 @@ class PlainPrinter:
 
 
 class ColourPrinter(PlainPrinter):
-    """The text with every token in the style of its fate (`app.ui.fate_styles`), as far as the terminal can show it."""
+    """Prints each token in the style of its fate (`app.ui.fate_styles`), in the colours that the terminal supports."""
 
     def __init__(self, out: TextIO, *, thinking: bool = False) -> None:
         super().__init__(out, thinking=thinking)
@@ -108,7 +145,7 @@ class ColourPrinter(PlainPrinter):
 
 
 class JsonPrinter:
-    """One JSON object when the reply is complete. Its figures are those of `engine.Metrics`."""
+    """Prints one JSON object when the reply is complete, with the figures of `engine.Metrics`."""
 
     def __init__(self, ready: Ready, settings: Settings, out: TextIO | None = None) -> None:
         self._ready = ready
@@ -122,17 +159,17 @@ class JsonPrinter:
 
     def note(self, text: str) -> None:
         """Print the sentence on stderr."""
-        print(f"specchat: {escape_controls(text)}", file=sys.stderr)
+        warn(text)
 
     def finish(self, event: Finished) -> None:
-        """Print the object. Everything but ASCII is escaped, so no reply can steer the terminal."""
-        figures, events = Metrics(), retold(self._events)
+        """Print the object. Non-ASCII characters are escaped, so a reply cannot control the terminal."""
+        figures, events = Metrics(), resolve_rounds(self._events)
         for each in events:
             if isinstance(each, Admitted | Round | Totals):
                 figures.add(each)
         rounds = [each for each in events if isinstance(each, Round)]
-        untold = figures.unknown and not figures.tested
-        in_all = figures.totals.accepted if figures.totals else None
+        unknown = figures.unknown and not figures.tested
+        accepted = figures.totals.accepted if figures.totals else None
         markers = next((each.thinking for each in events if isinstance(each, Admitted)), None)
         thought, answer = Thought(markers).split("".join(record.text for record in rounds) + event.tail)
         values = {
@@ -142,8 +179,8 @@ class JsonPrinter:
             "prompt_tokens": figures.prompt_tokens,
             "finish_reason": event.reason,
             "rounds": figures.passes,
-            "tested": None if untold else figures.tested,
-            "accepted": in_all if untold else figures.accepted,
+            "tested": None if unknown else figures.tested,
+            "accepted": accepted if unknown else figures.accepted,
             "mean_emitted_length": figures.mean_emitted_length,
             "tokens_per_second": figures.tokens_per_second,
             "time_to_first_token_s": figures.time_to_first_token_s,
@@ -157,7 +194,7 @@ class JsonPrinter:
         self._out.flush()
 
     def _drafting(self, figures: Metrics) -> dict[str, object]:
-        """What drafted: of another server no more is known than its name."""
+        """Drafter and γ, or for other servers the server's name."""
         if self._ready.observed:
             return {"observed": self._ready.observed, "tokens": figures.emitted}
         chosen = self._settings
@@ -169,8 +206,8 @@ class JsonPrinter:
 
 
 def text_printer(*, thinking: bool = False) -> Printer:
-    """The printer for stdout: coloured on a terminal, plain in a pipe or a file; `thinking` is printed if wanted."""
+    """The printer for stdout: coloured on a terminal, otherwise plain."""
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal in another encoding shows what it can
-    made = ColourPrinter if sys.stdout.isatty() else PlainPrinter
-    return made(sys.stdout, thinking=thinking)
+        sys.stdout.reconfigure(errors="replace")  # for terminals in other encodings
+    printer = ColourPrinter if sys.stdout.isatty() else PlainPrinter
+    return printer(sys.stdout, thinking=thinking)

@@ -1,1 +1,1 @@
-"""`specchat serve`: the engine behind the OpenAI protocol. Imported by that command alone."""
+"""`specchat serve`: an OpenAI-compatible server. Imported by that command only."""

@@ -1,4 +1,4 @@
-"""Answers: a call on its way back to the client, streamed or in one piece."""
+"""Answers to calls, streamed or as one object."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from specchat.app.server.calls import Call, Calls
-from specchat.app.server.choice import Choice, Delta
 from specchat.app.server.errors import ApiError
-from specchat.app.server.formats import DONE, Format
+from specchat.app.server.formats import DONE, Choice, Delta, Format
 from specchat.engine import Event, Finished, FinishReason, Request
 
 GONE = 499
-"""Status of a call whose client has gone: nobody is told."""
+"""Status of a call whose client has disconnected; it is not sent."""
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -27,13 +27,13 @@ class Answer:
     """ASGI application that answers one call. If the client goes away, its requests are cancelled.
 
     Args:
-        calls: where requests are handed over.
+        calls: submits requests to the engine.
         requests: one for each choice.
-        form: how they are written.
-        prompts: how many prompts the choices are of.
-        stream: whether chunks are sent as they come.
-        usage: whether a stream ends with its counts.
-        top: entries of each list of likely tokens; None for no log-probabilities.
+        form: writes the objects.
+        prompts: number of prompts.
+        stream: whether chunks are streamed.
+        usage: whether a stream ends with token counts.
+        top: length of the lists of likely tokens; None for no log-probabilities.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Answer:
         self._usage = usage
         self._choices = {request.request_id: Choice(number, top) for number, request in enumerate(requests)}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; a failure after the first byte is the last chunk of the stream.
 
         Raises:
@@ -63,7 +63,10 @@ class Answer:
         """
         call = self._calls.begin(self._requests)
         async with _watched(call, receive, self._calls):
-            await (self._send_stream(call, send) if self._stream else self._send_whole(call, send))
+            if self._stream:
+                await self._send_stream(call, send)
+            else:
+                await Response(await self._whole(call), media_type="application/json")(scope, receive, send)
 
     async def _send_stream(self, call: Call, send: Send) -> None:
         started = False
@@ -93,12 +96,12 @@ class Answer:
             await send({"type": "http.response.body", "body": bytes(body), "more_body": not last})
 
     def _merged(self, events: Sequence[tuple[str, Event]]) -> Iterator[tuple[Choice, Delta]]:
-        """What events add; a choice's rounds in one piece, except where chunks carry records.
+        """The parts that events add. Rounds of a choice are joined, unless chunks carry records.
 
         Raises:
             ApiError: a request has failed.
         """
-        rounds: dict[Choice, Delta] = {}  # what they have added that is not given yet: choices take turns
+        rounds: dict[Choice, Delta] = {}  # not yielded yet
         try:
             for request_id, event in events:
                 choice, delta = self._added(request_id, event)
@@ -113,18 +116,15 @@ class Answer:
             raise
         yield from rounds.items()
 
-    async def _send_whole(self, call: Call, send: Send) -> None:
+    async def _whole(self, call: Call) -> bytes:
         deltas: dict[str, list[Delta]] = {request.request_id: [] for request in self._requests}
         while not call.over:
             for request_id, event in await call.events():
                 deltas[request_id].append(self._added(request_id, event)[1])
-        body = self._form.whole(list(self._choices.values()), list(deltas.values()), self._prompts)
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        return self._form.whole(list(self._choices.values()), list(deltas.values()), self._prompts)
 
     def _added(self, request_id: str, event: Event) -> tuple[Choice, Delta]:
-        """What an event adds to its choice.
+        """The part that an event adds to its choice.
 
         Raises:
             ApiError: the request has failed.
@@ -139,12 +139,12 @@ class Answer:
 
 @asynccontextmanager
 async def _watched(call: Call, receive: Receive, calls: Calls) -> AsyncIterator[None]:
-    """While the client is listening; what is not finished at the end is cancelled."""
+    """Fail the call if the client disconnects; at the end, cancel its open requests."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        call.fail(ApiError(GONE, "the client has gone"))
+        call.fail(ApiError(GONE, "the client has disconnected"))
 
     watcher = asyncio.create_task(watch())
     try:

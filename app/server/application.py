@@ -1,31 +1,33 @@
-"""The routes of `specchat serve`."""
+"""The ASGI application of `specchat serve`: routes, error responses, origins and the key."""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import sys
 import time
 import uuid
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from json import loads
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specchat.app.errors import AppError
 from specchat.app.server.answer import GONE, Answer
 from specchat.app.server.calls import Calls
 from specchat.app.server.errors import ApiError
 from specchat.app.server.formats import ChatFormat, CompletionFormat, Format
-from specchat.app.server.guard import Guard
 from specchat.app.server.protocol import ChatBody, CompletionBody, TokenizeBody, parse
 from specchat.app.server.requests import Defaults, conversation, read_prompt, requests_of
 from specchat.app.settings.settings import Settings
@@ -35,12 +37,14 @@ BODY_S = 30.0
 """Seconds that a client may take to send its body."""
 LEAST_BODY = 1 << 20
 BODY_BYTES_PER_TOKEN = 64
-"""Of the context: a body that is longer holds no prompt that fits."""
+"""Longest body per token of the context, if longer than `LEAST_BODY`: prompts of longer bodies cannot fit."""
+_NO_KEY = "/health"
+"""Path that needs no key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much is let in."""
+    """Limits on requests."""
 
     queue: int
     """Requests that may wait for a slot."""
@@ -49,13 +53,13 @@ class Limits:
 
 
 class Service:
-    """What the routes do. Its methods run on the server's loop.
+    """The handlers of the routes. Its methods run on the server's loop.
 
     Args:
         engine: loaded.
-        settings: what holds where a request says nothing.
-        limits: how much is let in.
-        loop: the server's.
+        settings: defaults for requests.
+        limits: limits on requests.
+        loop: the server's loop.
     """
 
     def __init__(self, engine: Engine, settings: Settings, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
@@ -108,7 +112,7 @@ class Service:
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def close(self) -> None:
-        """End what runs beside the loop."""
+        """Stop the thread that reads prompts."""
         self._reader.shutdown(wait=False, cancel_futures=True)
 
     async def _answer(
@@ -154,7 +158,7 @@ class Service:
         except TimeoutError:
             raise ApiError(408, f"the body did not come within {BODY_S:g} seconds: send it again") from None
         except ClientDisconnect:
-            raise ApiError(GONE, "the client has gone") from None
+            raise ApiError(GONE, "the client has disconnected") from None
         return bytes(data)
 
     def _check_model(self, name: str | None) -> None:
@@ -178,25 +182,21 @@ def make_application(service: Service, key: str | None, origins: list[str]) -> A
     routes = [
         Route("/v1/chat/completions", service.chat, methods=["POST"]),
         Route("/v1/completions", service.completions, methods=["POST"]),
-        Route("/v1/models", service.models, methods=["GET"]),
-        Route("/v1/models/{name:path}", service.model, methods=["GET"]),
+        Route("/v1/models", service.models),
+        Route("/v1/models/{name:path}", service.model),
         Route("/tokenize", service.tokenize, methods=["POST"]),
-        Route("/health", service.health, methods=["GET"]),
-        Route("/metrics", service.metrics, methods=["GET"]),
+        Route("/health", service.health),
+        Route("/metrics", service.metrics),
     ]
-    middleware = []
-    if origins:
-        methods, headers = ["GET", "POST"], ["authorization", "content-type"]
-        middleware.append(
-            Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=headers)
-        )
+    methods, headers = ["GET", "POST"], ["authorization", "content-type"]
+    cors = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=headers)
     handlers: dict[Any, Any] = {
         HTTPException: _no_route,
         ApiError: _refusal,
         AppError: _out_of_range,
         Exception: _fault,
     }
-    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+    app = Starlette(routes=routes, middleware=[cors] if origins else [], exception_handlers=handlers)
     return Guard(app, key, origins)
 
 
@@ -218,3 +218,43 @@ async def _out_of_range(request: Request, error: AppError) -> Response:  # noqa:
 async def _fault(request: Request, error: Exception) -> Response:
     print(f"specchat: {request.url.path!a:.120} failed: {type(error).__name__}: {error!a:.200}", file=sys.stderr)
     return ApiError(500, f"this request failed on an internal error ({type(error).__name__})").response()
+
+
+class Guard:
+    """ASGI middleware that refuses other web pages, and clients without the key.
+
+    Browsers let any page send requests to 127.0.0.1, with the page's origin; other programs send no origin.
+
+    Args:
+        app: the application.
+        key: the key that clients must send, if any.
+        origins: web pages that may send requests; "*" for all.
+    """
+
+    def __init__(self, app: ASGIApp, key: str | None, origins: Collection[str]) -> None:
+        self._app = app
+        self._key = None if key is None else key.encode()
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on or refuse it."""
+        if scope["type"] == "http":
+            refusal = self._refusal(scope)
+            if refusal is not None:
+                await refusal.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> ApiError | None:
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        if origin is not None and not self._origins & {origin, "*"}:
+            return ApiError(403, f"pages of {origin!a:.80} may not ask: name it with --cors", code="origin_not_allowed")
+        if scope["method"] == "OPTIONS" and origin is not None:
+            return None  # a preflight request, which browsers send without the key
+        if self._key is None or scope["path"] == _NO_KEY:
+            return None
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._key):
+            return None
+        return ApiError(401, "the key is missing or wrong: send Authorization: Bearer KEY", code="invalid_api_key")

@@ -1,47 +1,52 @@
-"""Calls: HTTP requests while the engine answers them, and how its events reach them."""
+"""Calls: HTTP requests while the engine answers them, and the delivery of its events on the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from specchat.app.server.errors import ApiError
 from specchat.app.server.figures import Figures
-from specchat.app.server.loop_outbox import LoopOutbox
-from specchat.engine import Died, Engine, EngineError, Event, Finished, Notice, Request
+from specchat.engine import Died, Engine, EngineError, Event, Finished, Notice, Outbox, Request, Round
+
+GATHER_S = 0.002
+"""From the first event of a round to its delivery: the events of the other rows arrive in this time."""
+PACE_S = 1 / 30
+"""Shortest time between deliveries, except for the first and last events of replies."""
 
 
 class Call:
-    """One HTTP request: the engine's requests it is made of, and their events. Used on the loop only."""
+    """One HTTP request: its engine requests and their events. Used on the loop only."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self.requests = tuple(requests)
         self.open = {request.request_id for request in requests}
         """Requests that have not ended."""
         self.failure: ApiError | None = None
-        """Why no events are waited for any more: the client is gone, or time is up."""
+        """Why the call has failed: the client has disconnected, or time is up."""
         self._events: list[tuple[str, Event]] = []
         self._waiting: asyncio.Future[None] | None = None
 
     @property
     def over(self) -> bool:
-        """Whether all requests have ended, and `events` has given all that came of them."""
+        """Whether all requests have ended, and `events` has returned all their events."""
         return not self.open and not self._events
 
     def add(self, request_id: str, event: Event) -> None:
-        """Take one event of one of its requests."""
+        """Add one event of a request."""
         if isinstance(event, Finished):
             self.open.discard(request_id)
         self._events.append((request_id, event))
         self._wake()
 
     def fail(self, failure: ApiError) -> None:
-        """Let nobody wait any longer."""
+        """Fail the call, which wakes `events`."""
         self.failure = self.failure or failure
         self._wake()
 
     async def events(self) -> list[tuple[str, Event]]:
-        """The events since the last time, each with its request's id; waits for at least one.
+        """The events since the last call, each with its request's id; waits for at least one.
 
         Raises:
             ApiError: the call has failed.
@@ -55,9 +60,57 @@ class Call:
         return events
 
     def _wake(self) -> None:
-        """Let who waits for events go on."""
+        """Wake `events`."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
+
+
+class LoopOutbox(Outbox):
+    """Outbox that delivers events to a function on an event loop, many at a time.
+
+    Each wake-up of the loop evicts the engine's data from the processor's caches, so a round of 64 requests, or
+    several short rounds of one request, wake it once.
+
+    Args:
+        loop: where `deliver` is called.
+        deliver: gets the events, in order.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[Event]], None]) -> None:
+        super().__init__()
+        self._loop = loop
+        self._take = deliver
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon = False
+        """Whether a delivery is due within `GATHER_S`."""
+        self._later = False
+        """Whether a delivery is due within `PACE_S`."""
+
+    def put(self, event: Event) -> None:
+        """Append one event; wake the loop unless a delivery is due in time."""
+        super().put(event)
+        if not self._soon and (not self._later or _is_awaited(event)):
+            self._soon = True
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._deliver_in, GATHER_S)
+
+    def _deliver_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._run)
+
+    def _run(self) -> None:
+        self._soon = self._later = False  # before the drain, so that later events wake the loop
+        events = self.drain()
+        if events:
+            self._later = True
+            self._deliver_in(PACE_S)
+            self._take(events)
+
+
+def _is_awaited(event: Event) -> bool:
+    """Whether it is the first or last event of a reply that a client sees."""
+    return isinstance(event, Finished) or (isinstance(event, Round) and not event.number)
 
 
 class Calls:
@@ -78,14 +131,14 @@ class Calls:
         self._seconds = seconds
         self._outbox = LoopOutbox(loop, self._deliver)
         self._of: dict[str, Call] = {}
-        """The call of each open request that a client waits for."""
+        """Request id to the call of each open request."""
         self._timers: dict[Call, asyncio.TimerHandle] = {}
         self.figures = Figures()
         self.death: str | None = None
         """Why the engine has ended, once it has."""
 
     def begin(self, requests: Sequence[Request]) -> Call:
-        """Hand requests to the engine. Every call must be ended with `end`.
+        """Submit requests to the engine. Every call must be ended with `end`.
 
         Raises:
             ApiError: too many requests wait already, a request is refused, or the engine has ended.
@@ -109,13 +162,13 @@ class Calls:
         return call
 
     def end(self, call: Call) -> None:
-        """The client has all it gets: what is still open is cancelled, which frees its slots within a round."""
+        """End a call: open requests are cancelled, which frees their slots within a round."""
         if timer := self._timers.pop(call, None):
             timer.cancel()
         self._cancel(call)
 
     def check_alive(self) -> list[str]:
-        """Read what the engine says about itself; the sentences of its notices.
+        """Read the engine's own events. Returns the texts of its notices.
 
         Raises:
             ApiError: it has ended.
@@ -127,7 +180,7 @@ class Calls:
         return [event.text for event in said if isinstance(event, Notice)]
 
     def _give_up(self, call: Call, why: ApiError) -> None:
-        """Fail a call and free its slots, also where its client has stopped reading, who is told if it goes on."""
+        """Fail a call and free its slots, even if its client has stopped reading."""
         call.fail(why)
         self._cancel(call)
 

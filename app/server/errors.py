@@ -1,4 +1,4 @@
-"""Refusals in the shape of OpenAI's API: `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors in the format of OpenAI's API: `{"error": {"message", "type", "param", "code"}}`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ KINDS = {
     503: "server_error",
     504: "server_error",
 }
-"""`type` of an error by its status; any other is an `invalid_request_error`."""
+"""Type of an error by its status; the default is `invalid_request_error`."""
 
 
 class ApiError(Exception):
-    """A refusal that the client is told.
+    """An error that is sent to the client.
 
     Args:
         status: HTTP status.
-        message: one sentence that names the thing and says what to do.
-        param: the field of the request that is meant.
-        code: a word that programs look for.
+        message: one sentence that says what is wrong and what to do.
+        param: the field of the request.
+        code: an identifier for programs.
     """
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
@@ -33,12 +33,12 @@ class ApiError(Exception):
         self.code = code
 
     def body(self) -> dict[str, object]:
-        """The object that is sent, as a reply or inside a stream."""
+        """The object for a response or a stream."""
         kind = KINDS.get(self.status, "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
-        """The HTTP reply."""
+        """The HTTP response."""
         headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}.get(self.status, {})
         if self.status in (408, 413):  # the rest of the body is not read
             headers["connection"] = "close"

@@ -1,4 +1,4 @@
-"""Figures of all requests of a server, as Prometheus reads them. Each is defined by `engine.Metrics`."""
+"""Figures of all requests of a server for Prometheus, as defined by `engine.Metrics`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from specchat.engine import Admitted, Event, Finished, Metrics, Round
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 _PENDING = 256
-"""Records that are counted together: one by one, between two passes, each takes several times as long."""
+"""Records that are counted together: counting them one by one, between passes, takes several times as long."""
 Family = CounterMetricFamily | GaugeMetricFamily
 
 
 class Figures(Collector):
-    """Counts events; `text` says what they come to."""
+    """Counts events; `text` writes the figures."""
 
     def __init__(self) -> None:
         self._metrics = Metrics()
         self._pending: list[Admitted | Round] = []
-        """Records that are not in `_metrics` yet."""
+        """Records not yet in `_metrics`."""
         self._waiting: set[str] = set()
         self._running: set[str] = set()
         self._awaiting_first: dict[str, float] = {}
@@ -47,7 +47,7 @@ class Figures(Collector):
         return len(self._waiting) + len(self._running)
 
     def submitted(self, request_id: str) -> None:
-        """A request was handed to the engine, which will say when it has ended."""
+        """Count a request as waiting."""
         self._waiting.add(request_id)
 
     def add(self, event: Event) -> None:

@@ -1,30 +1,130 @@
-"""Objects of OpenAI's API: chunks of a stream and whole replies, of chats and of completions."""
+"""Replies in OpenAI's API: from the engine's events to chunks of a stream and whole replies."""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log
 from typing import Any
 
-from specchat.app.server.choice import Choice, Delta, TokenLogprob
-from specchat.engine import Admitted, Finished, Loading, Notice, Prefilled, Ready, Round, to_json
+from specchat.engine import Admitted, Candidate, Detail, Event, Finished, FinishReason, Round, to_json
 
-_RECORDS = (Ready, Loading, Admitted, Prefilled, Round, Notice, Finished)
-_NO_EVENT = Notice(None, "", 0.0)
-_MARK = "\0"
 DONE = b"data: [DONE]\n\n"
+LEAST_LOGPROB = -9999.0
+"""Log-probability of a probability of 0 in the protocol."""
+ENDINGS = {
+    FinishReason.EOS: "stop",
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.CONTEXT: "length",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One emitted token: its text, its log-probability under the target, and the likeliest tokens.
+
+    The distribution is that of the draw (temperature, filters and penalties applied); of a greedy reply, the softmax
+    at temperature 1.
+    """
+
+    text: str
+    logprob: float
+    top: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The part that one event adds to a choice."""
+
+    event: Event
+    text: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    ending: str | None = None
+
+    @property
+    def is_round(self) -> bool:
+        """Whether the event is a round."""
+        return isinstance(self.event, Round)
+
+    def then(self, later: Delta) -> Delta:
+        """This part and a later one as one."""
+        return Delta(later.event, self.text + later.text, self.logprobs + later.logprobs, later.ending)
+
+
+class Choice:
+    """Running state of one choice.
+
+    Args:
+        index: its number in the reply.
+        top: length of the lists of likely tokens; None for no log-probabilities.
+    """
+
+    def __init__(self, index: int, top: int | None) -> None:
+        self.index = index
+        self.prompt_tokens = 0
+        self.reused_tokens = 0
+        self.tokens = 0
+        """Tokens of the reply."""
+        self.admitted = False
+        self._top = top
+        self._held: tuple[TokenLogprob, ...] = ()
+        """Last tokens without text: one of them may be the end-of-sequence token, which is not reported."""
+
+    def add(self, event: Event) -> Delta:
+        """The part that one event of its request adds."""
+        match event:
+            case Admitted():
+                self.admitted = True
+                self.prompt_tokens, self.reused_tokens = event.prompt_tokens, event.reused_tokens
+                return Delta(event)
+            case Round():
+                self.tokens += len(event.emitted)
+                return Delta(event, event.text, self._with_held(event))
+            case Finished():
+                left = self._held[:-1] if event.reason is FinishReason.EOS else self._held
+                if left and event.tail:
+                    left = (*left[:-1], replace(left[-1], text=event.tail))
+                return Delta(event, event.tail, left, ENDINGS.get(event.reason, "stop"))
+        return Delta(event)
+
+    def _with_held(self, event: Round) -> tuple[TokenLogprob, ...]:
+        if self._top is None:
+            return ()
+        texts = [*event.pieces[: event.accepted], *(() if event.last is None else (event.last_piece,))]
+        details = [*event.detail[: event.accepted], *(() if event.last is None else event.detail[-1:])]
+        new = tuple(_logprob(text, each, self._top) for text, each in zip(texts, details, strict=True))
+        known = (*self._held, *new)
+        count = len(known)
+        while count and not known[count - 1].text:
+            count -= 1
+        self._held = known[count:]
+        return known[:count]
+
+
+def _logprob(text: str, detail: Detail, top: int) -> TokenLogprob:
+    return TokenLogprob(text, _log(detail.probability or 0.0), tuple(_entry(each) for each in detail.target[:top]))
+
+
+def _entry(candidate: Candidate) -> tuple[str, float]:
+    return candidate.text, _log(candidate.probability)
+
+
+def _log(probability: float) -> float:
+    return log(probability) if probability > 0 else LEAST_LOGPROB
 
 
 class Format(ABC):
-    """The objects of one reply.
+    """Writes the objects of one reply.
 
     Args:
         call_id: its id.
         model: the name of the model.
         created: seconds since 1970.
         speculation: whether chunks carry their records.
-        with_logprobs: whether log-probabilities were asked for.
+        with_logprobs: whether log-probabilities were requested.
     """
 
     chunk_kind: str
@@ -35,45 +135,31 @@ class Format(ABC):
         self._chunk_head = {**self._head, "object": self.chunk_kind}
         self._speculation = speculation
         self._with_logprobs = with_logprobs
-        self._around: dict[int, tuple[str, str]] = {}
-        """Of each choice, what stands before and behind the text in a chunk that has nothing else to say."""
 
     @property
     def joins(self) -> bool:
-        """Whether a chunk may say what several rounds add: none has a record to carry."""
+        """Whether rounds may share a chunk: not if chunks carry records."""
         return not self._speculation
 
     def chunk(self, choice: Choice, delta: Delta) -> bytes:
-        """The chunk of a stream for one event; empty if it has nothing to say."""
+        """The chunk of a stream for one event; may be empty."""
         opens = isinstance(delta.event, Admitted) and self.opens
         if not (delta.text or delta.logprobs or delta.ending or opens or self._speculation):
             return b""
-        if delta.text and not (delta.logprobs or delta.ending or opens):
-            before, behind = self._around.get(choice.index) or self._wrapping(choice)
-            text = f"{before}{json.dumps(delta.text)}{behind}"
-        else:
-            text = self._chunk(choice, delta, opens=opens)
+        logprobs = self.logprobs(choice, delta.logprobs) if self._with_logprobs and delta.logprobs else None
+        part = self.part(delta.text, first=opens)
+        content = {"index": choice.index, **part, "logprobs": logprobs, "finish_reason": delta.ending}
+        text = _json({**self._chunk_head, "choices": [content]})
         if self._speculation:
             text = f'{text[:-1]},"speculation":{to_json(delta.event)}}}'
         return f"data: {text}\n\n".encode()
 
-    def _chunk(self, choice: Choice, delta: Delta, *, opens: bool) -> str:
-        logprobs = self.logprobs(choice, delta.logprobs) if self._with_logprobs and delta.logprobs else None
-        part = self.part(delta.text, first=opens)
-        content = {"index": choice.index, **part, "logprobs": logprobs, "finish_reason": delta.ending}
-        return _json({**self._chunk_head, "choices": [content]})
-
-    def _wrapping(self, choice: Choice) -> tuple[str, str]:
-        """What stands around the text in a choice's chunks: most say nothing else, and only it is encoded for each."""
-        before, _, behind = self._chunk(choice, Delta(_NO_EVENT, _MARK), opens=False).rpartition(json.dumps(_MARK))
-        return self._around.setdefault(choice.index, (before, behind))
-
     def usage_chunk(self, choices: Sequence[Choice], prompts: int) -> bytes:
-        """The last chunk of a stream that was asked to say its counts."""
+        """The last chunk of a stream, with token counts."""
         return f"data: {_json({**self._chunk_head, 'choices': [], 'usage': usage(choices, prompts)})}\n\n".encode()
 
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Sequence[Delta]], prompts: int) -> bytes:
-        """A reply in one object."""
+        """A whole reply."""
         parts = []
         for choice, each in zip(choices, deltas, strict=True):
             entries = tuple(entry for delta in each for entry in delta.logprobs)
@@ -90,15 +176,15 @@ class Format(ABC):
         return _json({**head, "choices": parts, "usage": usage(choices, prompts)}).encode()
 
     opens = False
-    """Whether a stream begins with a chunk of its own."""
+    """Whether a stream begins with a chunk without text."""
 
     @abstractmethod
     def part(self, text: str, *, first: bool) -> dict[str, Any]:
-        """Text of a chunk."""
+        """Fields for the text of a chunk."""
 
     @abstractmethod
     def complete(self, text: str) -> dict[str, Any]:
-        """Text of a whole reply."""
+        """Fields for the text of a whole reply."""
 
     @abstractmethod
     def logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
@@ -111,7 +197,7 @@ class ChatFormat(Format):
     chunk_kind, whole_kind, opens = "chat.completion.chunk", "chat.completion", True
 
     def part(self, text: str, *, first: bool) -> dict[str, Any]:
-        """The first chunk says who speaks."""
+        """The role in the first chunk, then text."""
         if first:
             return {"delta": {"role": "assistant", "content": ""}}
         return {"delta": {"content": text} if text else {}}
@@ -166,7 +252,7 @@ class CompletionFormat(Format):
 
 
 def usage(choices: Sequence[Choice], prompts: int) -> dict[str, Any]:
-    """Counts of a whole reply; each prompt counts once, however many choices it has."""
+    """Token counts of a reply; a prompt with several choices counts once."""
     each = len(choices) // prompts
     read = sum(choice.prompt_tokens for choice in choices[::each])
     reused = sum(choice.reused_tokens for choice in choices[::each])

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, with limits on the head of a request and refusals in the shape that all others have."""
+"""uvicorn's HTTP protocol, with limits on the head of a request, and errors in the format of the API."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from specchat.app.server.errors import ApiError
 HEADERS_S = 20.0
 """Seconds that a client may take to send the head of a request."""
 HEAD_BYTES = 1 << 16
-"""The longest head."""
+"""Longest head."""
 _FRAMING = (b"content-length", b"transfer-encoding")
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """Protocol of one connection, which is closed if a request does not get as far as its body."""
+    """Protocol of one connection, which is closed if the head of a request is invalid or late."""
 
     _too_slow: asyncio.TimerHandle | None = None
     _data: bytes = b""
-    """What is being parsed."""
+    """The data being parsed."""
     _head: int = 0
-    """Bytes that have come of a head that is not complete."""
+    """Bytes received of an incomplete head."""
     _in_head: bool = True
     _repeats_head: bool = False
     """Whether a head is parsed a second time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has come."""
+        """A client has connected."""
         super().connection_made(transport)
         self._expect_request()
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes of a request."""
+        """Parse bytes of a request."""
         self._data = data
         super().data_received(data)
         self._data = b""
@@ -54,7 +54,7 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """A part of what is asked for."""
+        """A part of the URL."""
         if not self._repeats_head:
             super().on_url(url)
 
@@ -70,30 +70,30 @@ class HttpProtocol(HttpToolsProtocol):
             self._in_head = False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone."""
+        """The client has disconnected."""
         self._stop_expecting()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """What came is no HTTP: say so as everything else is said, and hang up."""
+        """Refuse invalid HTTP with an error of the API, and close the connection."""
         if self.transport.is_closing():
             return
-        if self._answered:  # else a refusal would be read as a part of the answer
+        if self._answered:  # otherwise the error would become part of the answer
             body = bytes(ApiError(400, f"{msg.rstrip('.')}: send HTTP/1.1", code="invalid_http").response().body)
             head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
             self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """A client offers another protocol (some offer HTTP/2 with every request): it is answered in this one.
+        """Answer a client that offers another protocol (some offer HTTP/2 with every request) in HTTP/1.1.
 
-        The parser takes what follows the head for that protocol, so another one reads it, as the body that it is.
-        Called while the parser's complaint is handled, which says where the head has ended.
+        The parser stops after the head, so a new parser reads the body. Called while the parser's exception is
+        handled, which contains the end of the head.
         """
-        complaint = sys.exc_info()[1]
-        if not isinstance(complaint, httptools.HttpParserUpgrade):
+        error = sys.exc_info()[1]
+        if not isinstance(error, httptools.HttpParserUpgrade):
             return
-        rest = self._data[complaint.args[0] :]
+        rest = self._data[error.args[0] :]
         framing = [b"%b: %b\r\n" % header for header in self.headers if header[0] in _FRAMING]
         self.parser = httptools.HttpRequestParser(self)
         self.cycle.more_body, self._repeats_head = True, True
@@ -104,7 +104,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     @property
     def _answered(self) -> bool:
-        """Whether there is no request that waits for an answer or gets one."""
+        """Whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def _expect_request(self) -> None:

@@ -1,4 +1,4 @@
-"""Bodies of OpenAI's API, as far as they are served: what is read, what is ignored, what is refused."""
+"""Request bodies of OpenAI's API: fields that are used, ignored and refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IGNORED = frozenset(
         "verbosity",
     }
 )
-"""Fields that change nothing in a reply of this server."""
+"""Fields without effect on a reply of this server."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "echo": (None, False),
     "suffix": (None, ""),
@@ -46,7 +46,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "prediction": (None,),
     "web_search_options": (None,),
 }
-"""Fields of the protocol that are not served, and the values that ask for nothing."""
+"""Fields of the protocol that are not supported, and the values that are accepted as they have no effect."""
 
 
 class _Model(BaseModel):
@@ -54,7 +54,7 @@ class _Model(BaseModel):
 
 
 class StreamOptions(_Model):
-    """What a stream carries beside the text."""
+    """Parts of a stream besides the text."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -74,14 +74,14 @@ class MessageBody(_Model):
     content: str | list[TextPart] | None = None
 
     def text(self) -> str:
-        """Its content in one piece."""
+        """The content as one text."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
 
 
 class Body(_Model):
-    """What both kinds of completion have in common; the last fields are specchat's own."""
+    """Common fields of both kinds of completion; the last fields are specchat's own."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -114,14 +114,13 @@ class Body(_Model):
         """The logit biases, by token id.
 
         Raises:
-            ApiError: a key is no token id.
+            ApiError: a key is not a token id.
         """
         try:
             return tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items())
         except ValueError:
-            raise ApiError(
-                400, "logit_bias maps token ids to numbers: give whole numbers", param="logit_bias"
-            ) from None
+            message = "logit_bias maps token ids to numbers: give whole numbers"
+            raise ApiError(400, message, param="logit_bias") from None
 
 
 class ChatBody(Body):
@@ -156,7 +155,7 @@ class CompletionBody(Body):
 
 
 class TokenizeBody(_Model):
-    """POST /tokenize: a text, or a conversation as the model's chat template writes it."""
+    """POST /tokenize: a text, or a conversation in the model's chat template."""
 
     model: str | None = None
     prompt: str | None = None
@@ -167,10 +166,10 @@ AnyBody = TypeVar("AnyBody", bound=_Model)
 
 
 def parse(kind: type[AnyBody], data: bytes) -> AnyBody:
-    """Read a body.
+    """Parse a body.
 
     Raises:
-        ApiError: it is not JSON, a field is missing, unknown, not served, or has a value that is not allowed.
+        ApiError: it is not JSON, or a field is missing, unknown, not supported, or invalid.
     """
     try:
         values = json.loads(data, parse_constant=_refuse_constant)
@@ -195,7 +194,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _refusal(error: ValidationError) -> ApiError:
-    """The first complaint, as a sentence."""
+    """The first error, as a sentence."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"] if not _names_a_type(part))
     text = str(first["msg"])
@@ -208,5 +207,5 @@ def _refusal(error: ValidationError) -> ApiError:
 
 
 def _names_a_type(part: int | str) -> bool:
-    """Whether a part of an error's place names a member of a union instead of a field."""
+    """Whether a part of an error's location names a member of a union instead of a field."""
     return isinstance(part, str) and ("[" in part or part in ("str", "int", "float"))

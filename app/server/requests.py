@@ -1,4 +1,4 @@
-"""From a body of the protocol to requests of the engine."""
+"""Converts a body of the protocol to requests of the engine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from specchat.app.settings.settings import Settings
 from specchat.engine import Engine, EngineError, Message, Request
 
 COMPLETION_TOKENS = 16
-"""The protocol's own default for /v1/completions."""
+"""The protocol's default of max_tokens for /v1/completions."""
+_SAMPLING = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds where a request says nothing, and the engine that reads prompts."""
+    """Defaults for requests, and the engine that tokenizes prompts."""
 
     engine: Engine
     settings: Settings
@@ -24,9 +25,9 @@ class Defaults:
 
 
 def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Defaults) -> list[Request]:
-    """One request for each choice, by prompt and then by number; prompts are read to tokens here.
+    """One request for each choice, by prompt and then by number, with tokenized prompts.
 
-    Reading a long prompt takes time: call it off the loop.
+    Tokenizing a long prompt takes time: do not call it on the loop.
 
     Raises:
         ApiError: a value is out of range, or a prompt does not fit.
@@ -63,12 +64,12 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
 
 
 def conversation(messages: Sequence[MessageBody]) -> tuple[Message, ...]:
-    """Turns as the engine has them."""
+    """Messages of the engine."""
     return tuple(Message({"developer": "system"}.get(turn.role, turn.role), turn.text()) for turn in messages)
 
 
 def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, thinking: bool | None = None) -> list[int]:
-    """Token ids of a text or a conversation, with the template's switch for thinking as it is wanted.
+    """Token ids of a text or a conversation, with the template's thinking switch, if given.
 
     Raises:
         ApiError: the model cannot read it.
@@ -93,21 +94,9 @@ def _read(
 
 
 def _model_request(body: Body, call_id: str, longest: int, settings: Settings) -> Request:
-    """A request with everything but its prompt, which stands in for it."""
+    """A request with a placeholder for its prompt."""
     model = settings.request(call_id, (Message("user", "?"),), body.stops())
-    sampling = {
-        name: value
-        for name in (
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-            "repetition_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-        )
-        if (value := getattr(body, name)) is not None
-    }
+    sampling = body.model_dump(include=_SAMPLING, exclude_none=True)
     gamma = settings.gamma if body.gamma is None else None if body.gamma == "auto" else body.gamma
     return replace(
         model,
@@ -120,7 +109,7 @@ def _model_request(body: Body, call_id: str, longest: int, settings: Settings) -
     )
 
 
-def _seed(wanted: int | None, settings: Settings, number: int) -> int | None:
-    """Choices of one seed differ from each other, and the first is the one that n = 1 gives."""
-    seed = settings.seed if wanted is None else wanted
+def _seed(seed: int | None, settings: Settings, number: int) -> int | None:
+    """The seed of a choice: the choices differ, and the first equals that of n = 1."""
+    seed = settings.seed if seed is None else seed
     return None if seed is None else seed + number

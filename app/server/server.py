@@ -1,4 +1,4 @@
-"""The HTTP server: a socket, uvicorn, signals, and the engine's last words."""
+"""The HTTP server: a socket, uvicorn, signals, and the messages of the engine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from specchat.engine import Engine
 
 KEEP_ALIVE_S = 60
 _LOOK_S = 1.0
-"""Between two looks at what the engine says about itself."""
+"""Interval of reading the engine's messages."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which ends this program in order: the first signal drains, the second does not wait."""
+    """uvicorn's server: the first signal lets running replies finish, the second ends it at once."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """A signal has come."""
+        """Handle a signal."""
         self.force_exit = self.should_exit
         self.should_exit = True
 
@@ -38,7 +38,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A socket at an address, not yet listening.
 
     Raises:
-        UsageError: the address cannot be had.
+        UsageError: the address is not available.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -64,17 +64,17 @@ def run(
     drain: float,
     on_start: Callable[[], None],
 ) -> str | None:
-    """Serve until a signal comes or the engine ends; why it ended, if it did.
+    """Serve until a signal comes or the engine dies. Returns why it died, or None.
 
     Args:
         engine: loaded.
-        settings: what holds where a request says nothing.
-        bound: where to listen.
-        limits: how much is let in.
-        key: what callers must give.
-        origins: web pages that may ask.
+        settings: defaults for requests.
+        bound: the bound socket.
+        limits: limits on requests.
+        key: the key that clients must send, if any.
+        origins: web pages that may send requests.
         drain: seconds that running replies have to finish after a signal.
-        on_start: called when clients are served.
+        on_start: called when the server accepts requests.
     """
 
     async def serve() -> str | None:
@@ -107,7 +107,7 @@ def run(
 
 
 async def _watch(service: Service, server: Server, on_start: Callable[[], None]) -> None:
-    """Say when clients are served, and what the engine says; end the server if the engine has ended."""
+    """Call `on_start`, print the engine's notices, and end the server when the engine dies."""
     while not server.started:
         await asyncio.sleep(0.01)
     on_start()

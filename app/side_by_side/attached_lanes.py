@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from specchat.app.sources.observed import retold
+from specchat.app.sources.observed import resolve_rounds
 from specchat.engine import (
     Died,
     EngineError,
@@ -208,6 +208,6 @@ class _Retold(Outbox):
         """Keep one event; the last one lets all go."""
         super().put(event)
         if isinstance(event, Finished):
-            for told in retold(self.drain()):
+            for told in resolve_rounds(self.drain()):
                 if not isinstance(told, Request):  # only a trace has one
                     self._to.put(told)

@@ -16,7 +16,7 @@ from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.attached_lanes import SPECCHAT_SERVER
 from specchat.app.side_by_side.set_up import label, lane_config, lanes, with_seed
 from specchat.app.sources.lane_source import LaneSource, TimedSource
-from specchat.app.sources.observed import retold
+from specchat.app.sources.observed import resolve_rounds
 from specchat.engine import Comparison, Event, LaneEngine, LaneReady, LaneTally, Order, Record, Request, Totals
 
 SIDES = ("left", "right")
@@ -218,7 +218,7 @@ class Duet:
         heard.append(event)
         if isinstance(event, Totals):  # a server has told what became of the tokens that are counted
             self._tallies[side] = self._new_tally(side)
-            for told in retold(heard):
+            for told in resolve_rounds(heard):
                 if not isinstance(told, Request):  # only a trace has one
                     self._tallies[side].add(told)
         else:

@@ -1,4 +1,4 @@
-"""A server somewhere else as the engine: its records come with the chunks of its streams, or are made of them."""
+"""A server as the engine: its chunks contain records, or records are made of them."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from specchat.engine import (
 
 
 class AttachedEngine:
-    """The engine behind a server. Of a `specchat serve` all is known, timed by the server's clock; of others what they
-    say (`app.sources.servers`), timed by the stream.
+    """A server with the interface of `specchat.engine.Engine`. No method waits for the server.
 
-    Commands go in as to `specchat.engine.Engine`, and events come out of outboxes; no method waits for the server.
+    A `specchat serve` sends its records, timed by its own clock. The records of other servers are made of what they
+    report (`app.sources.servers`), timed by the stream.
 
     Args:
-        url: of the server, with or without /v1.
+        url: address of the server, with or without /v1.
         key: its key, if it has one.
-        model: one of its models; None takes the one that it has loaded, or lists first.
+        model: one of its models; None for the loaded one, or the first.
 
     Raises:
-        EngineError: it is no address.
+        EngineError: the URL is not an address.
     """
 
     def __init__(self, url: str, key: str | None = None, model: str | None = None) -> None:
@@ -52,24 +52,24 @@ class AttachedEngine:
         self.outbox = Outbox()
         self._model = model
         self._server: Server | None = None
-        self._meeting = threading.Lock()
-        self._begun = time.monotonic()
+        self._server_lock = threading.Lock()
+        self._created = time.monotonic()
         self._streams: dict[str, _Stream] = {}
         self._lock = threading.Lock()
         self._paused = False
         self._steps = 0
         self._held: list[Event] = []
-        """What has come and is not given yet: the rounds of a pause."""
+        """Events that are held back during a pause."""
 
     def start(self) -> None:
-        """Ask the server who it is."""
-        threading.Thread(target=self._meet, name="attach", daemon=True).start()
+        """Connect to the server."""
+        threading.Thread(target=self._connect, name="attach", daemon=True).start()
 
     def submit(self, request: Request, outbox: Outbox | None = None) -> None:
-        """Ask for a reply.
+        """Request a reply.
 
         Raises:
-            EngineError: the protocol cannot carry the request, or one of its id has not ended.
+            EngineError: the protocol does not support the request, or the id is in use.
         """
         request.check_prompt()
         check(request)
@@ -81,19 +81,17 @@ class AttachedEngine:
         threading.Thread(target=self._answer, args=(stream, request), name="reply", daemon=True).start()
 
     def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
-        """Refuse: the protocol has no words for it.
+        """Refuse: the protocol does not support it.
 
         Raises:
             EngineError: always.
         """
-        raise EngineError(
-            f"{self.url} cannot be asked what comes behind these tokens: examine with a model of your own"
-        )
+        raise EngineError(f"{self.url} cannot examine tokens: use a model on this machine")
 
     def cancel(self, request_id: str) -> None:
-        """Leave, which ends the reply at the server within a round; one that has not begun ends here at once.
+        """Cut the connection, which ends the reply at the server within a round. Unknown ids are ignored.
 
-        Unknown ids are ignored.
+        A reply that the server has not begun to answer ends here immediately.
         """
         with self._lock:
             stream = self._streams.get(request_id)
@@ -101,42 +99,42 @@ class AttachedEngine:
             self._end(stream, Finished(request_id, FinishReason.CANCELLED, "", "", stream.at))
 
     def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:  # noqa: ARG002
-        """Refuse: a reply at a server drafts as it was asked to.
+        """Refuse: a server cannot change a running reply.
 
         Raises:
             EngineError: always.
         """
-        raise EngineError("a reply at a server drafts as it began: the change counts from the next reply on")
+        raise EngineError("a server cannot change a running reply: the change applies from the next reply on")
 
     def set_detail(self, request_id: str, detail: int) -> None:
-        """Does nothing: a reply at a server has the detail it was asked for."""
+        """Ignored: a server cannot change a running reply."""
 
     def count(self, messages: tuple[Message, ...], key: str = "") -> None:
-        """Ask how many tokens these messages take as a prompt; nothing is said if the server cannot tell."""
+        """Report with a `Counted` how many tokens these messages take as a prompt, if the server can tell."""
         threading.Thread(target=self._count, args=(messages, key), name="count", daemon=True).start()
 
     def pause(self) -> None:
-        """Hold back what comes; the server goes on."""
+        """Hold events back; the server continues."""
         self._paused, self._steps = True, 0
 
     def step(self) -> None:
-        """While paused: give one more round."""
+        """While paused: release one more round."""
         self._steps += self._paused
 
     def resume(self) -> None:
-        """Give what was held back, and what comes."""
+        """Release the events that were held back."""
         self._paused = False
 
     def drain(self) -> list[Event]:
-        """What has come since the last call; while paused, what was stepped to."""
+        """Events since the last call; while paused, up to the released round."""
         self._held += self.outbox.drain()
         count = len(self._held)
         if self._paused:
             rounds = [place for place, event in enumerate(self._held, start=1) if isinstance(event, Round)]
             count = rounds[min(self._steps, len(rounds)) - 1] if self._steps and rounds else 0
             self._steps = 0
-        given, self._held = self._held[:count], self._held[count:]
-        return given
+        released, self._held = self._held[:count], self._held[count:]
+        return released
 
     def close(self, timeout: float | None = None) -> None:  # noqa: ARG002
         """End all replies."""
@@ -144,24 +142,24 @@ class AttachedEngine:
             self.cancel(request_id)
         self._connection.close()
 
-    def _meet(self) -> None:
+    def _connect(self) -> None:
         self.outbox.put(Loading("attach", f"asking {self.url}", None, 0.0))
         try:
-            ready = self._met().ready
+            ready = self._known_server().ready
         except EngineError as error:
             self.outbox.put(Died(str(error), 0.0))
         else:
             self.outbox.put(ready)
 
-    def _met(self) -> Server:
-        """The server, which is asked who it is once.
+    def _known_server(self) -> Server:
+        """The adapter of the server, which is recognised at the first call.
 
         Raises:
-            EngineError: it cannot be reached, or is of no use.
+            EngineError: it cannot be reached or used.
         """
-        with self._meeting:
+        with self._server_lock:
             if self._server is None:
-                self._server = self._connection.meet(self._model)
+                self._server = self._connection.find_server(self._model)
             return self._server
 
     def _count(self, messages: tuple[Message, ...], key: str) -> None:
@@ -172,7 +170,7 @@ class AttachedEngine:
         """Tokens of these messages as a prompt.
 
         Raises:
-            EngineError: the server cannot tell, or refuses; it then refuses the reply too, and that is said.
+            EngineError: the server cannot tell, or refuses; then it refuses the reply too, with a message.
         """
         tokens = count(self._connection.ask("/tokenize", {"messages": turns(messages)}), "count")
         if tokens is None:
@@ -180,25 +178,25 @@ class AttachedEngine:
         return tokens
 
     def _left_out(self, request: Request, context: int) -> range:
-        """What the server is not told, as it would not fit; it refuses by itself what cannot be counted."""
+        """Indices of messages to leave out, as they do not fit; empty if the server cannot count tokens."""
         if context:
             with suppress(EngineError):
                 return left_out(request, self._length, 0, context)
         return range(0)
 
     def _clock(self) -> float:
-        return time.monotonic() - self._begun
+        return time.monotonic() - self._created
 
     def _answer(self, stream: _Stream, request: Request) -> None:
-        """Ask for one reply and read it to its end, on a thread of its own. What has come of it is kept."""
+        """Request one reply and read it to its end, on its own thread. A part that has arrived is kept."""
         reader: Reader | None = None
         message = f"{self.url} ended the reply before it was complete: ask again"
         try:
-            server = self._met()
+            server = self._known_server()
             reader = server.reader(stream.request_id, self._clock)
-            gone = self._left_out(request, server.ready.context)
-            told = replace(request, messages=without(request.messages, gone))
-            self._read(stream, server.call(told, self._connection.ask), reader, gone)
+            omitted = self._left_out(request, server.ready.context)
+            fitting = replace(request, messages=without(request.messages, omitted))
+            self._read(stream, server.call(fitting, self._connection.ask), reader, omitted)
         except EngineError as error:
             message = str(error)
         except LOST as error:
@@ -212,14 +210,14 @@ class AttachedEngine:
         self._end(stream, finished)
 
     def _end(self, stream: _Stream, finished: Finished) -> None:
-        """Say that a reply has ended, which frees its id."""
+        """Emit the end of a reply, and free its id."""
         with self._lock:
             if self._streams.get(stream.request_id) is stream:
                 del self._streams[stream.request_id]
         stream.put(finished)
 
-    def _read(self, stream: _Stream, call: Call, reader: Reader, gone: range) -> None:
-        """Read the chunks of one reply that the messages at the places of `gone` were left out of.
+    def _read(self, stream: _Stream, call: Call, reader: Reader, omitted: range) -> None:
+        """Read the chunks of one reply, whose request leaves out the messages with the indices `omitted`.
 
         Raises:
             EngineError: the server refuses, or sends something else.
@@ -233,7 +231,7 @@ class AttachedEngine:
                 raise EngineError(complaint(reply.read(), reply.status_code))
             for chunk in chunks(reply):
                 for event in reader.read(chunk):
-                    stream.put(replace(event, left_out=tuple(gone)) if isinstance(event, Admitted) else event)
+                    stream.put(replace(event, left_out=tuple(omitted)) if isinstance(event, Admitted) else event)
 
 
 class _Stream:
@@ -251,14 +249,14 @@ class _Stream:
         self._lock = threading.Lock()
 
     def put(self, event: Event) -> None:
-        """Hand over one event; none follows the end."""
+        """Emit one event, unless the reply has ended."""
         with self._lock:
             if not self._ended:
                 self.at, self._ended = event.at, isinstance(event, Finished)
                 self.outbox.put(event)
 
     def trace(self, name: str, info: Mapping[str, Any]) -> None:
-        """What httpcore reports of the request: its connection, as soon as there is one."""
+        """Callback of httpcore, which reports the socket once it is connected."""
         if name.endswith(("connect_tcp.complete", "start_tls.complete")):
             with self._lock:
                 self._socket = info["return_value"].get_extra_info("socket")
@@ -270,7 +268,7 @@ class _Stream:
             self._begun = True
 
     def leave(self) -> bool:
-        """Read no more; whether the server had begun to answer, so that what has come of it is still to be read."""
+        """Stop reading. Returns whether the server had begun to answer, so that received chunks are still read."""
         with self._lock:
             self.left = True
             self._cut_if_left()
@@ -279,4 +277,4 @@ class _Stream:
     def _cut_if_left(self) -> None:
         if self.left and self._socket is not None:
             with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for more
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads

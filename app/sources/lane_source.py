@@ -1,4 +1,4 @@
-"""One lane of an engine as a source of the app."""
+"""A lane of an engine as a source of the app."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Protocol
 
 from specchat.app.sources.source import Source
-from specchat.engine import Comparison, Event, Finished, Message, Outbox, Record, Request
+from specchat.engine import Comparison, Event, Finished, Outbox, Record, Request
 from specchat.engine.tools.compare import Lanes, submit_probe, top2_gap
 
 
 class RunningLanes(Lanes, Protocol):
-    """Lanes that are started, drained and closed together; `LaneEngine` is one."""
+    """Lanes that are started, drained and closed together, such as `LaneEngine`."""
 
     def start(self) -> None:
         """Begin to load."""
@@ -21,28 +21,28 @@ class RunningLanes(Lanes, Protocol):
         """End a request of any lane; unknown ids are ignored."""
 
     def drain(self) -> list[Event]:
-        """What concerns all lanes since the last call."""
+        """Events of the whole engine since the last call."""
 
     def close(self) -> None:
         """End every lane."""
 
 
 class TimedSource(Source, Protocol):
-    """A source that can be asked how close the target's choice was where two texts differ."""
+    """A source that can measure how close the target's choice was at the first difference between two texts."""
 
     gap: float | None
-    """The answer to `ask_gap`, in logits; None until it is there."""
+    """Result of `ask_gap`, in logits; None until it is known."""
     asking: bool
-    """Whether that answer is still to come."""
+    """Whether the result is still to come."""
 
     def ask_gap(self, comparison: Comparison) -> None:
-        """Ask the target once more, without drafts, for its choice where two texts part."""
+        """Run the target once more, without drafts, for its choice at the first difference."""
 
 
-class LaneSource:
-    """A lane of a live engine. The first lane starts and closes all lanes, and gives the records of the whole.
+class LaneSource(Source):
+    """Lane of a live engine. The first lane starts and closes all lanes, and returns the records of the whole engine.
 
-    A lane is compared with another one, so it is neither paused nor changed while it answers.
+    Lanes are compared with each other, so a lane cannot be paused, and a reply cannot be changed.
     """
 
     def __init__(self, engine: RunningLanes, lane: int) -> None:
@@ -61,12 +61,12 @@ class LaneSource:
             self._engine.start()
 
     def submit(self, request: Request) -> None:
-        """Ask the lane for a reply."""
+        """Generate a reply in the lane."""
         self._request, self.gap = request, None
         self._engine.submit(request, self._outbox, self._lane)
 
     def examine(self, request: Request, continuation: Sequence[int]) -> None:
-        """Ask the lane what comes behind these tokens of a reply."""
+        """Compute the distribution after these tokens in the lane."""
         self._engine.submit(replace(request, reply_ids=tuple(continuation)), self._outbox, self._lane)
 
     def cancel(self, request_id: str) -> None:
@@ -74,13 +74,13 @@ class LaneSource:
         self._engine.cancel(request_id)
 
     def ask_gap(self, comparison: Comparison) -> None:
-        """One token behind what both texts share, with the target's two likeliest."""
+        """Generate the token after the common prefix of both texts, with the target's top two."""
         if self._request is not None:
             self._answer, self.asking = [], True
             self._probe = submit_probe(self._engine, self._request, comparison, self._outbox)
 
     def drain(self) -> list[Record]:
-        """Everything the lane has said since the last call; the first lane adds what concerns the whole engine."""
+        """The lane's records since the last call; the first lane adds those of the whole engine."""
         said: list[Record] = [*(self._engine.drain() if self._lane == 0 else ())]
         for record in self._outbox.drain():
             if getattr(record, "request_id", None) == self._probe:
@@ -93,24 +93,6 @@ class LaneSource:
         """Close the engine; it ends within one round."""
         if self._lane == 0:
             self._engine.close()
-
-    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
-        """Does nothing: a reply drafts as it was asked to."""
-
-    def set_detail(self, request_id: str, detail: int) -> None:
-        """Does nothing: recording detail takes time."""
-
-    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
-        """Does nothing: both lanes are asked the same."""
-
-    def pause(self) -> None:
-        """Does nothing."""
-
-    def step(self) -> None:
-        """Does nothing."""
-
-    def resume(self) -> None:
-        """Does nothing."""
 
     def _take_answer(self, record: Record) -> None:
         self._answer.append(record)

@@ -1,4 +1,4 @@
-"""Replies of other servers as records: rounds from what a server says while it answers, or only at the end."""
+"""Replies of other servers as records, made of what the server reports with its chunks or at the end."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from specchat.engine import Fate, Record, Round, Step, Token, Totals
 
 OBSERVED = "observed"
-"""The drafter of a round that a server told of: what drafted there is its own affair."""
+"""Drafter of a round at another server, which does not name its drafter."""
 NO_ID = -1
-"""Stands for a token id that the server does not say."""
+"""Token id that the server does not report."""
 UNSEEN = {Fate.REJECTED: "✕", Fate.DISCARDED: "·"}
-"""Drawn for drafted tokens whose text the server does not say."""
+"""Symbols for drafted tokens whose text the server does not report."""
 
 
 def drawn_text(record: Round, token: Token) -> str:
-    """A token's text, or a sign for one that the server only counted."""
+    """A token's text, or a symbol if the server only counted the token."""
     return UNSEEN.get(token.fate, token.text) if record.observed else token.text
 
 
@@ -28,14 +28,14 @@ def observed_round(
         request_id: the request.
         number: of the round.
         position: tokens of prompt and reply before it.
-        step: what was drafted and accepted; None if the server does not say, then `pieces` is one token.
-        pieces: text per emitted token. There is one more than was accepted, unless the reply ended within those.
+        step: drafted and accepted tokens; None if unknown, then `pieces` is one token.
+        pieces: text of each emitted token: one more than was accepted, unless the reply ended earlier.
         at: when its last text came.
         seconds: since the text before.
     """
     drafted, accepted = step or Step(0, 0)
     ended = len(pieces) <= accepted
-    if ended:  # what was drafted behind the end does not count
+    if ended:  # tokens drafted after the end do not count
         drafted = accepted = len(pieces)
     if step is None:
         fate: Fate | None = Fate.UNKNOWN
@@ -68,53 +68,52 @@ def observed_round(
     )
 
 
-def retold(records: Iterable[Record]) -> list[Record]:
-    """Records of any number of replies, with rounds in the place of tokens that a server has told apart at the end."""
+def resolve_rounds(records: Iterable[Record]) -> list[Record]:
+    """Records of any number of replies; if a server reported its steps at the end, with rounds made of them."""
     known = list(records)
-    told: dict[str, list[Round]] = {}
+    resolved: dict[str, list[Round]] = {}
     for totals in known:
         if isinstance(totals, Totals) and totals.steps is not None:
             own = [r for r in known if isinstance(r, Round) and r.request_id == totals.request_id]
-            rounds = told_apart(own, totals.steps) if any(r.last_fate is Fate.UNKNOWN for r in own) else None
-            told |= {totals.request_id: rounds} if rounds else {}
-    left = dict.fromkeys(told, 0)
-    """Tokens that have come since the last round was put in."""
-    made: list[Record] = []
+            if any(r.last_fate is Fate.UNKNOWN for r in own) and (rounds := rounds_of_steps(own, totals.steps)):
+                resolved[totals.request_id] = rounds
+    pending = dict.fromkeys(resolved, 0)
+    """Tokens of each reply since its last inserted round."""
+    result: list[Record] = []
     for record in known:
-        if not isinstance(record, Round) or record.request_id not in told:
-            made.append(record)
+        if not isinstance(record, Round) or record.request_id not in resolved:
+            result.append(record)
             continue
-        left[record.request_id] += 1
-        rounds = told[record.request_id]
-        if left[record.request_id] == len(rounds[0].emitted):
-            made.append(rounds.pop(0))
-            left[record.request_id] = 0
-    return made
+        pending[record.request_id] += 1
+        rounds = resolved[record.request_id]
+        if pending[record.request_id] == len(rounds[0].emitted):
+            result.append(rounds.pop(0))
+            pending[record.request_id] = 0
+    return result
 
 
-def told_apart(rounds: Sequence[Round], steps: Sequence[Step]) -> list[Round] | None:
-    """The rounds of a reply whose tokens came with unknown fates, once the server has said what each pass did.
+def rounds_of_steps(rounds: Sequence[Round], steps: Sequence[Step]) -> list[Round] | None:
+    """The rounds of a reply whose tokens had unknown fates, from the steps that the server reports at its end.
 
-    The first token comes from reading the prompt; each step then emitted what it accepted and one token more, the last
-    one perhaps less, as the reply ended there.
+    The first token comes from prefill. Each step then emitted its accepted tokens and one more; the last step may have
+    emitted fewer, if the reply ended there.
 
     Args:
         rounds: one for each token.
         steps: every pass that tested drafts; empty if nothing was drafted.
 
     Returns:
-        None if the steps do not account for every token: passes without a draft lie between them, and where is not
-        said.
+        None if the steps do not account for every token, as there were passes without a draft at unknown places.
     """
     passes = [Step(0, 0), *steps] if steps else [Step(0, 0)] * len(rounds)
     cut = sum(step.accepted + 1 for step in passes) - len(rounds)
     if not passes or not 0 <= cut <= passes[-1].accepted:
         return None
-    told: list[Round] = []
+    made: list[Round] = []
     rest = list(rounds)
     for step in passes:
         part, rest = rest[: step.accepted + 1], rest[step.accepted + 1 :]
         pieces, seconds = [record.text for record in part], sum(record.rest_s for record in part)
         first, at = part[0], part[-1].at
-        told.append(observed_round(first.request_id, len(told), first.position, step, pieces, at, seconds))
-    return told
+        made.append(observed_round(first.request_id, len(made), first.position, step, pieces, at, seconds))
+    return made

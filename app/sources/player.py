@@ -1,4 +1,4 @@
-"""Plays a recorded trace at its own speed: no model, no torch, and no clock but the one it is given."""
+"""Plays a recorded trace at its own speed, by an injected clock, without a model and without torch."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from math import nextafter
 
-from specchat.engine import Admitted, EngineError, Event, Finished, Message, Record, Request, Round
+from specchat.app.sources.source import Source
+from specchat.engine import Admitted, EngineError, Finished, Record, Request, Round
 
 SPEEDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 IDLE_S = 1.0
-"""Gaps between two replies, in which the user thinks, are cut to this."""
+"""Longest gap between two replies; longer ones are shortened to this."""
 
 
-class Player:
-    """A source (`app.sources.source.Source`) that gives the records of a trace at the times they were recorded."""
+class Player(Source):
+    """Source that returns the records of a trace at the times they were recorded.
+
+    Replies end and draft as they were recorded; commands that would change them are ignored.
+    """
 
     def __init__(
         self, records: Iterable[Record], name: str = "trace", clock: Callable[[], float] = time.monotonic
@@ -38,12 +42,12 @@ class Player:
 
     @property
     def duration(self) -> float:
-        """Seconds the whole trace takes at its own speed."""
+        """Seconds that the whole trace takes at its own speed."""
         return self._times[-1] if self._times else 0.0
 
     @property
     def ended(self) -> bool:
-        """Whether every record has been given."""
+        """Whether every record has been returned."""
         return self._given == len(self._records)
 
     def start(self) -> None:
@@ -58,23 +62,23 @@ class Player:
         return due
 
     def pause(self) -> None:
-        """Stand still."""
+        """Stop the clock of the trace."""
         self._advance()
         self.paused = True
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after `pause`."""
         self._advance()
         self.paused = False
 
     def step(self) -> None:
-        """Go to the end of the next round; with it come the rounds that other requests had in the same batch."""
+        """Go to the end of the next round, and of the rounds of other requests in the same batch."""
         self._advance()
         index = next((i for i in range(self._given, len(self._records)) if isinstance(self._records[i], Round)), None)
         self.position = self.duration if index is None else max(self.position, self._end_of_batch(index))
 
     def seek(self, position: float) -> bool:
-        """Go to this time. True where that is back: everything up to it is then given again."""
+        """Go to this time. Returns whether that is back; all records up to it are then returned again."""
         self._advance()
         position = min(max(position, 0.0), self.duration)
         back = position < self.position
@@ -84,12 +88,12 @@ class Player:
         return back
 
     def back(self) -> bool:
-        """Go to just before the last round that was given. True where there was one; see `seek`."""
+        """Go to just before the last returned round. Returns whether there was one; see `seek`."""
         last = next((i for i in reversed(range(self._given)) if isinstance(self._records[i], Round)), None)
         return last is not None and self.seek(nextafter(self._times[last], -1.0))
 
     def to_rejection(self) -> bool:
-        """Go to the end of the next round that has a rejection. False, and no move, where there is none."""
+        """Go to the end of the next round with a rejection. Returns whether there is one."""
         for index in range(self._given, len(self._records)):
             record = self._records[index]
             if isinstance(record, Round) and record.accepted < record.tested:
@@ -97,24 +101,18 @@ class Player:
                 return True
         return False
 
-    def set_detail(self, request_id: str, detail: int) -> None:
-        """Does nothing: a trace has the detail it was recorded with."""
-
-    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
-        """Does nothing: a trace has no tokenizer."""
-
     def faster(self, steps: int = 1) -> None:
         """Go up (or, with a negative number, down) the list of speeds."""
         self._advance()
         self._speed = min(max(self._speed + steps, 0), len(SPEEDS) - 1)
 
     def restart(self) -> None:
-        """Begin again; what was given before is given again."""
+        """Begin again; all records are returned again."""
         self._advance()
         self.position, self._given, self.paused = 0.0, 0, False
 
     def submit(self, request: Request) -> None:  # noqa: ARG002
-        """Refuse: a trace cannot answer.
+        """Refuse.
 
         Raises:
             EngineError: always.
@@ -122,24 +120,15 @@ class Player:
         raise EngineError(f"{self.name} is a replay and cannot answer: start specchat without a trace to chat")
 
     def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
-        """Refuse: a trace has no model.
+        """Refuse.
 
         Raises:
             EngineError: always.
         """
         raise EngineError(f"{self.name} is a replay and computes nothing")
 
-    def cancel(self, request_id: str) -> None:
-        """Does nothing: a recorded reply ends as it was recorded."""
-
-    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
-        """Does nothing: a recorded reply drafts as it was recorded."""
-
-    def close(self) -> None:
-        """Does nothing."""
-
     def _end_of_batch(self, index: int) -> float:
-        """When the last of the rounds is due that ran at the same time as this one."""
+        """When the last round of the same batch is due."""
         first = self._records[index]
         for later in range(index + 1, len(self._records)):
             record = self._records[later]
@@ -162,7 +151,7 @@ def schedule(records: Sequence[Record]) -> list[float]:
     times: list[float] = []
     due, before, running = 0.0, None, 0
     for record in records:
-        at = submitted.get(record.request_id, before) if isinstance(record, Request) else _at(record)
+        at = submitted.get(record.request_id, before) if isinstance(record, Request) else record.at
         if at is not None:
             gap = max(at - (at if before is None else before), 0.0)
             due += gap if running else min(gap, IDLE_S)
@@ -171,7 +160,3 @@ def schedule(records: Sequence[Record]) -> list[float]:
         running += isinstance(record, Request)
         running -= isinstance(record, Finished)
     return times
-
-
-def _at(event: Event) -> float:
-    return event.at

@@ -15,10 +15,7 @@ class Probe:
         self._gpu: Any = None
 
     def interface(self) -> float | None:
-        """Processor time of the calling thread / time, since the call before; None at the first.
-
-        To be called in the interface's thread.
-        """
+        """CPU time / elapsed time of the calling thread, the interface's, since the last call; None at the first."""
         before, wall = self._processor, self._wall
         self._processor, self._wall = time.thread_time(), time.monotonic()
         if before is None or self._wall <= wall:
@@ -26,18 +23,18 @@ class Probe:
         return (self._processor - before) / (self._wall - wall)
 
     def find_gpu(self, name: str) -> None:
-        """Look for the GPU of this name; without NVML, or without one, nothing is found."""
+        """Select the GPU of this name; none without NVML or without such a GPU."""
         try:
             import pynvml
 
             pynvml.nvmlInit()
             handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
             self._gpu = next((h for h in handles if _text(pynvml.nvmlDeviceGetName(h)) == name), None)
-        except Exception:  # no library, no driver, no permission: the figures are then left out
+        except Exception:  # no library, driver or permission
             self._gpu = None
 
     def gpu(self) -> str:
-        """Utilisation and memory in words; empty where there is none."""
+        """Utilisation and memory as text; empty without a GPU."""
         if self._gpu is None:
             return ""
         import pynvml

@@ -1,4 +1,4 @@
-"""Fetching a model in a process of its own, which can be paused by ending it: the next one goes on where it stopped."""
+"""Downloads a model in a separate process. Ending the process pauses the download: the next process resumes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAILED = "the download ended without a reason"
 
 
 class PullState(StrEnum):
-    """How far a download has got."""
+    """State of a download."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -24,7 +24,7 @@ class PullState(StrEnum):
 
 
 class Pull:
-    """One model, fetched by `specchat models pull --json`; what has arrived stays on the disk.
+    """Download of one model by `specchat models pull --json`. Partial data stays on the disk.
 
     Args:
         name: A preset, a hub id or a GGUF file.
@@ -34,22 +34,22 @@ class Pull:
         self.name = name
         self.state = PullState.PAUSED
         self.text = ""
-        """What is being done, or why it failed, in a sentence."""
+        """Progress, or the reason of a failure, as a sentence."""
         self.fraction: float | None = None
-        """How much of it is done; None where that is not known."""
+        """Fraction that is done; None if unknown."""
         self._process: subprocess.Popen[str] | None = None
 
     @property
     def running(self) -> bool:
-        """Whether something is being fetched now."""
+        """Whether the download is running."""
         return self.state is PullState.RUNNING
 
     def start(self) -> None:
-        """Begin, or go on."""
+        """Begin or resume."""
         if self.state is PullState.RUNNING:
             return
         command = [sys.executable, "-m", "specchat", "models", "pull", "--json", "--", self.name]
-        self._process, self.state = None, PullState.RUNNING  # the end of one that was paused is not this one's
+        self._process, self.state = None, PullState.RUNNING  # ignore the end of a paused process
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -58,12 +58,12 @@ class Pull:
             text=True,
             encoding="utf-8",
             errors="replace",
-            start_new_session=True,  # with what it starts itself, it is ended together
+            start_new_session=True,  # a process group, to end it with its children
         )
         threading.Thread(target=self._watch, args=(self._process,), name="pull", daemon=True).start()
 
     def pause(self) -> None:
-        """Stop; what has arrived stays."""
+        """Stop; partial data stays."""
         if self.state is PullState.RUNNING and self._process is not None:
             self.state = PullState.PAUSED
             _end(self._process)

@@ -1,4 +1,4 @@
-"""A source that can be paused: it gives one round of the batch at a time, each in parts (`Part`)."""
+"""A source that can be paused and then releases one round of the batch at a time, in parts (`Part`)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Part(IntEnum):
 
 
 class Stepper:
-    """Stands between the request manager and another source, and passes everything on while nothing is paused.
+    """Wraps a source, and passes everything on unless it is paused.
 
-    Paused, it asks its source for one round at a time and keeps it back until `advance` has shown it all: first what
-    was drafted, then what became of it, then the last token. A round without a draft has only the last.
+    While paused, it requests one round at a time and holds it until `step` has shown its parts: first the drafted
+    tokens, then their fates, then the last token. A round without a draft has only the last token.
     """
 
     def __init__(self, source: Source) -> None:
@@ -32,13 +32,13 @@ class Stepper:
         self._held: deque[Record] = deque()
         self._released: list[Record] = []
         self._part: Part | None = None
-        self._asked = False
+        self._requested = False
         self._passing = False
-        """Whether what comes next is to be passed on, paused or not."""
+        """Whether the next records are passed on even if paused."""
 
     @property
     def source(self) -> Source:
-        """What it stands before."""
+        """The wrapped source."""
         return self._source
 
     @property
@@ -47,35 +47,34 @@ class Stepper:
         return [] if self._part is None else [(record, self._part) for record in self._batch()]
 
     def pause(self) -> None:
-        """Hold everything from the next round on."""
+        """Hold records from the next round on."""
         self.paused = True
         self._source.pause()
 
     def resume(self) -> None:
-        """Release what was held, and resume."""
-        self.paused, self._part, self._asked = False, None, False
+        """Release held records, and continue."""
+        self.paused, self._part, self._requested = False, None, False
         self._source.resume()
 
     def step(self) -> None:
-        """Show the next part of the round; at its end, ask for the next one."""
+        """Show the next part of the round; after the last part, request the next round."""
         if self._part is Part.DRAFTED:
             self._part = Part.JUDGED
         elif self._part is Part.JUDGED:
             self._release()
-        elif not self._asked:
-            self._asked = True
+        elif not self._requested:
+            self._requested = True
             self._source.step()
 
     def jump(self, *, back: bool) -> None:
-        """The source stands elsewhere: what it gives next is passed on. What was held is given again after a step
-        back."""
+        """The source has moved: its next records are passed on. After a step back it returns held records again."""
         if back:
             self._held.clear()
             self._released.clear()
-        self._part, self._asked, self._passing = None, False, True
+        self._part, self._requested, self._passing = None, False, True
 
     def drain(self) -> list[Record]:
-        """What has happened since the last call, up to the round that is held."""
+        """Records since the last call, up to the held round."""
         new = self._source.drain()
         self._held.extend(new)
         out, self._released = self._released, []
@@ -88,7 +87,7 @@ class Stepper:
             out.append(self._held.popleft())
         batch = self._batch()
         if batch and self._part is None and (len(batch) == batch[0].rows or not new):
-            self._asked = False
+            self._requested = False
             self._part = Part.DRAFTED
             if not any(record.drafted for record in batch):
                 self._release()
@@ -101,7 +100,7 @@ class Stepper:
         self._source.start()
 
     def submit(self, request: Request) -> None:
-        """Ask the source for a reply.
+        """Request a reply from the source.
 
         Raises:
             EngineError: the request cannot be served.
@@ -109,17 +108,17 @@ class Stepper:
         self._source.submit(request)
 
     def examine(self, request: Request, continuation: Sequence[int]) -> None:
-        """Ask what comes behind these tokens of a reply.
+        """Compute the distribution after these tokens of a reply.
 
         Raises:
             EngineError: the request cannot be served, or rounds are held back.
         """
         if self.paused:
-            raise EngineError("no pass is run while it is paused: go on (f10) first")
+            raise EngineError("the engine is paused: continue (f10) first")
         self._source.examine(request, continuation)
 
     def cancel(self, request_id: str) -> None:
-        """End a reply; what is held of it is shown."""
+        """End a reply; its held records are released."""
         if any(record.request_id == request_id for record, _ in self.shown):
             self._release()
         self._source.cancel(request_id)
@@ -129,20 +128,20 @@ class Stepper:
         self._source.adjust(request_id, drafter, gamma)
 
     def set_detail(self, request_id: str, detail: int) -> None:
-        """Ask the source for more, or less, about a reply."""
+        """Change the detail of a reply."""
         self._source.set_detail(request_id, detail)
 
     def count(self, messages: tuple[Message, ...], key: str = "") -> None:
-        """Ask the source."""
+        """Count the tokens of a prompt."""
         self._source.count(messages, key)
 
     def close(self) -> None:
-        """Close the source; what is held is given at last."""
+        """Close the source; held records are released."""
         self.paused = False
         self._source.close()
 
     def _batch(self) -> list[Round]:
-        """The rounds of one batch at the front of what is held."""
+        """The rounds of the first held batch."""
         batch: dict[str, Round] = {}
         for record in self._held:
             if not isinstance(record, Round):

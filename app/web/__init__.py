@@ -1,1 +1,1 @@
-"""`specchat web`: the app in a browser, drawn by textual-serve."""
+"""`specchat web`: the app in a browser, with textual-serve."""

@@ -1,4 +1,4 @@
-"""The web server: textual-serve's, with a page of our own that asks no network, behind a guard."""
+"""The web server: textual-serve with an offline page and access control."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ COOKIE = "specchat"
 
 
 class WebServer(Server):
-    """Runs one app for each page that is open, and says when it listens.
+    """Runs one app for each open page.
 
     Args:
         command: the shell command of the app.
-        key: what visitors must give, as ?key=…, once; None lets in who sits at this machine.
-        on_start: called when pages are served.
+        key: the key that visitors must give once, as ?key=…; None allows this machine only.
+        on_start: called when the server listens.
     """
 
     def __init__(self, command: str, key: str | None, on_start: Callable[[], None]) -> None:
@@ -36,7 +36,7 @@ class WebServer(Server):
         self._on_start = on_start
 
     async def on_startup(self, app: web.Application) -> None:  # noqa: ARG002
-        """The server listens."""
+        """Called when the server listens."""
         self._on_start()
 
     def run(self, bound: socket.socket) -> None:
@@ -51,21 +51,21 @@ class WebServer(Server):
 
 
 def guard(key: str | None) -> Middleware:
-    """Middleware that lets in who has the key or, without one, pages of this machine alone.
+    """Middleware that requires the key or, without one, a visitor on this machine.
 
-    A browser lets any page open a connection to 127.0.0.1 and names that page's origin; a name that was made to point
-    to 127.0.0.1 stands in Host.
+    Browsers let any page connect to 127.0.0.1, with the page's origin in a header. If a page's host name was rebound
+    to 127.0.0.1, that name is in the Host header.
     """
     token = None if key is None else hashlib.sha256(f"specchat web {key}".encode()).hexdigest()
 
     @web.middleware
-    async def let_in(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         origin = request.headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != request.host:
-            return web.Response(status=403, text="specchat: other pages may not come in here\n")
+            return web.Response(status=403, text="specchat: other web pages have no access\n")
         if token is None:
             if not is_this_machine(urlsplit(f"//{request.host}").hostname or ""):
-                return web.Response(status=403, text="specchat: only this machine is let in without a key\n")
+                return web.Response(status=403, text="specchat: without a key, only this machine has access\n")
             return await handler(request)
         given = request.query.get("key")
         if given is not None and hmac.compare_digest(given.encode(), (key or "").encode()):
@@ -76,4 +76,4 @@ def guard(key: str | None) -> Middleware:
             return await handler(request)
         return web.Response(status=401, text="specchat: the key is missing or wrong: open this address with ?key=KEY\n")
 
-    return let_in
+    return check

@@ -11,7 +11,7 @@ from typing import Any
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
 from specchat.app.sanitize import escape_controls
-from specchat.app.sources.observed import drawn_text, retold
+from specchat.app.sources.observed import drawn_text, resolve_rounds
 from specchat.app.sources.player import IDLE_S, schedule
 from specchat.engine import Admitted, Candidate, Finished, Metrics, Ready, Record, Request, Round, Totals
 
@@ -20,7 +20,7 @@ Data = dict[str, Any]
 
 def trace_data(records: Sequence[Record], title: str) -> Data:
     """A trace: replies run at the times they were recorded, side by side where they ran so."""
-    records = retold(records)
+    records = resolve_rounds(records)
     times = schedule(records)
     ready = next((r for r in records if isinstance(r, Ready)), None)
     replies: dict[str, Data] = {}

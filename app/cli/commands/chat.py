@@ -1,4 +1,4 @@
-"""`specchat`: the interface on a live engine."""
+"""`specchat` and `specchat replay`: the interface on a live engine, or on a recorded trace."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specchat.app.errors import StoreError, UsageError
 from specchat.app.paths import database_file, settings_file
 from specchat.app.settings.settings import Settings, load_settings
-from specchat.engine import models_folder
+from specchat.engine import EngineError, models_folder, read_trace
 
 SWITCH_S = 0.0005
-"""How long drawing may keep Python from the engine, whose pass has ended; by default it is ten times as long."""
+"""Python's thread switch interval: how long drawing may delay the engine after a pass. The default is 5 ms."""
 
 if TYPE_CHECKING:
     from specchat.app.chat.session import Session
@@ -27,10 +26,15 @@ if TYPE_CHECKING:
 
 
 def open_chat(options: Mapping[str, object], side: SideOptions | None = None, attach: str | None = None) -> int:
-    """Chat until the user leaves; returns the exit code. With `side`, begin side by side; `attach` names a server.
+    """Chat until the user leaves; returns the exit code.
+
+    Args:
+        options: options of the settings that were given.
+        side: begin side by side with these set-ups.
+        attach: address of a server to use instead of an engine.
 
     Raises:
-        UsageError: an option is out of range, or there is no terminal to draw on.
+        UsageError: an option is out of range, or there is no terminal.
     """
     need_terminal("ask a question without the interface: specchat ask")
     settings, notice = load_settings(settings_file(), options)
@@ -38,7 +42,7 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
     sys.setswitchinterval(SWITCH_S)
 
     from specchat.app.cli.commands.ask import attached
-    from specchat.app.side_by_side.duet import SideOptions
+    from specchat.app.side_by_side.duet import SideOptions, live_duet
     from specchat.app.sources.probe import Probe
     from specchat.app.ui.app import SpecChat
     from specchat.app.ui.event_loop import run_app
@@ -47,29 +51,26 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
     if side is not None:
         side.pair(settings)
     model = None if side is not None else options.get("target")
-    """The server's, by name. Begun side by side, `--target` is of the lane here."""
+    """The server's model. Side by side, `--target` is the model of the lane on this machine."""
     source = attached(attach, model) if attach else None
+    make_duet = attached_duets(attach, model, options, wanted) if attach else lambda shared: live_duet(shared, wanted)
     app = SpecChat(
         lambda: prepare(settings, notice, engine=source),
         theme=settings.theme,
         pictures=pictures(settings),
         probe=Probe(),
         make_source=None if source is not None else _engine,
-        make_duet=beside(attach, model, options, wanted) if attach else partial(_both_here, wanted),
+        make_duet=make_duet,
         begin_side_by_side=side is not None,
     )
     run_app(app)
     return app.return_code or 0
 
 
-def _both_here(wanted: SideOptions, shared: Settings) -> Duet:
-    from specchat.app.side_by_side.duet import live_duet
-
-    return live_duet(shared, wanted)
-
-
-def beside(url: str, model: object, options: Mapping[str, object], wanted: SideOptions) -> Callable[[Settings], Duet]:
-    """Makes duets of a lane here and the server of this address, asked for its model of this name."""
+def attached_duets(
+    url: str, model: object, options: Mapping[str, object], wanted: SideOptions
+) -> Callable[[Settings], Duet]:
+    """A factory of duets of a lane on this machine and the model of this name at a server."""
     from specchat.app.cli.commands.ask import attached
     from specchat.app.side_by_side.attached_duet import attached_duet
 
@@ -78,15 +79,40 @@ def beside(url: str, model: object, options: Mapping[str, object], wanted: SideO
     return lambda shared: attached_duet(replace(shared, target=here.target), wanted, attached(url, model))
 
 
+def open_replay(file: Path) -> int:
+    """Play a trace until the user leaves; returns the exit code.
+
+    Raises:
+        EngineError: the file is missing, damaged, or empty.
+        UsageError: there is no terminal.
+    """
+    records = list(read_trace(file))
+    if not records:
+        raise EngineError(f"{file} holds no records: there is nothing to play")
+    need_terminal("a replay is drawn on it")
+    settings, notice = load_settings(settings_file())
+
+    from specchat.app.chat.session import Session
+    from specchat.app.sources.player import Player
+    from specchat.app.sources.probe import Probe
+    from specchat.app.ui.app import SpecChat
+
+    player = Player(records, file.name)
+    session = Session(player, notices=(notice,) if notice else (), settings_file=settings_file())
+    app = SpecChat(lambda: session, player=player, theme=settings.theme, pictures=pictures(settings), probe=Probe())
+    app.run()
+    return app.return_code or 0
+
+
 def pictures(settings: Settings) -> Path | None:
-    """The folder for pictures and exports that the settings name."""
+    """The settings' folder for pictures and exports."""
     return Path(settings.exports).expanduser() if settings.exports else None
 
 
 def prepare(
     settings: Settings, notice: str | None, database: Path | None = None, engine: Source | None = None
 ) -> Session:
-    """Open the store and make the engine (unless there is one), once the first frame is on screen."""
+    """Open the store and make the engine, unless one is given. Called after the first frame is on screen."""
     from specchat.app.chat.session import Session
 
     store, notices = open_store(notice, database)
@@ -103,9 +129,9 @@ def _engine(settings: Settings) -> Source:
 def open_store(
     notice: str | None, database: Path | None = None, now: Callable[[], float] = time.time
 ) -> tuple[Store | None, tuple[str, ...]]:
-    """The chats, and the sentences to show at the start, `notice` first.
+    """The store, and the sentences to show at the start, `notice` first.
 
-    A store that cannot be opened is such a sentence: chatting works without it.
+    If the store cannot be opened, it is None and a sentence says why: chatting works without it.
     """
     from specchat.app.storage.store import Store
 
@@ -120,10 +146,10 @@ def open_store(
 
 
 def need_terminal(instead: str) -> None:
-    """The interface draws on stdout and reads keys from stdin.
+    """Check that stdin and stdout are a terminal.
 
     Raises:
-        UsageError: one of them is no terminal.
+        UsageError: one of them is not; `instead` says what to do.
     """
     if "TEXTUAL_DRIVER" in os.environ:  # textual-serve: the browser is the terminal
         return

@@ -1,4 +1,4 @@
-"""`specchat compare`: one prompt, or many, in two set-ups; times, speedup, and whether the texts are equal."""
+"""`specchat compare`: prompts in two set-ups; times, speedup, and whether the texts are equal."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from specchat.app.cli.commands import options
+from specchat.app.cli import options
 from specchat.app.cli.commands.ask import attached
-from specchat.app.cli.commands.bench import Json, typed
-from specchat.app.cli.status_line import StatusLine
+from specchat.app.cli.options import opt
+from specchat.app.cli.progress import StatusLine
 from specchat.app.errors import UsageError
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import clean_prompt
@@ -23,77 +23,39 @@ from specchat.app.side_by_side.set_up import label, lane_config, lanes, with_see
 from specchat.engine import LaneEngine, Message, Notice, Order, Request
 from specchat.engine.tools.compare import ComparisonReport, Trial, make_report, run_trials, spread_line
 
-BOTH = "both"
-MAX_TOKENS = 128
-"""Of a reply, where neither an option nor a variable says otherwise."""
-LONGEST_FILE = 4 << 20
-
-SetUpLeft = Annotated[
-    str | None, typer.Option("--left", metavar="SETUP", help="DRAFTER[:gamma=N|auto,draft=MODEL,target=MODEL].")
-]
-SetUpRight = Annotated[
-    str | None,
-    typer.Option("--right", metavar="SETUP", help="The same for the other lane; the best drafter if left out."),
-]
-Exact = Annotated[
-    bool, typer.Option("--exact", help="Target passes of fixed shape: equal texts bit by bit, a little slower.")
-]
+_BOTH = "both"
+_MAX_TOKENS = 128
+"""Default length of a reply."""
+_LONGEST_FILE = 4 << 20
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens")
+_OPTIONS = options.settings(*options.MODELS, *_SAMPLING)
 
 
+@options.collect(given=_OPTIONS)
 def compare(
-    prompt: Annotated[str | None, typer.Argument(help="What both lanes are asked.")] = None,
-    left: SetUpLeft = None,
-    right: SetUpRight = None,
+    given: options.Given,
+    prompt: Annotated[str | None, typer.Argument(help="The prompt of both lanes.")] = None,
+    left: options.SetUpLeft = None,
+    right: options.SetUpRight = None,
     file: Annotated[
-        Path | None,
-        typer.Option("--file", metavar="FILE", help="Prompts, one a line; or JSON with a list of texts under prompts."),
+        Path | None, opt("--file", "FILE", "Prompts, one per line; or JSON with a list of texts at prompts.")
     ] = None,
-    repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="Medians are over so many runs.")] = 3,
+    repeat: Annotated[int, opt("--repeat", "N", "Runs of which the median is taken.")] = 3,
     watch: Annotated[
-        bool,
-        typer.Option("--watch", help="Run it again and again, and show the spread; ctrl+c ends it with the report."),
+        bool, opt("--watch", None, "Repeat until ctrl+c, and show the spread; then print the report.")
     ] = False,
-    order: Annotated[
-        str | None,
-        typer.Option("--order", metavar="ORDER", help="interleaved, sequential, or both of them. [interleaved]"),
-    ] = None,
-    exact: Exact = False,
+    order: Annotated[str | None, opt("--order", "ORDER", "interleaved (default), sequential, or both of them.")] = None,
+    exact: options.Exact = False,
     attach: Annotated[
-        str | None,
-        typer.Option("--attach", metavar="URL", help="A server as the right lane, asked when the left one has ended."),
+        str | None, opt("--attach", "URL", "A server as the right lane, asked after the left one.")
     ] = None,
-    target: options.Target = None,
-    draft: options.Draft = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    seed: options.Seed = None,
-    max_tokens: options.MaxTokens = None,
-    context: options.Context = None,
-    dtype: options.Dtype = None,
-    quantize: options.Quantize = None,
-    device: options.Device = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Run a prompt in two set-ups that share the device fairly, and say what each took and whether they agree.
+    """Run a prompt in two set-ups that share the device fairly; report their times and whether the texts agree.
 
-    With --attach, one set-up here is compared with a server, which is timed by its own stream.
+    With --attach, one set-up on this machine is compared with a server, which is timed by its own stream.
     """
-    given = {
-        "target": target,
-        "draft": options.joined(draft),
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "seed": seed,
-        "max_tokens": max_tokens or MAX_TOKENS,
-        "context": context,
-        "dtype": dtype,
-        "quantize": quantize,
-        "device": device,
-    }
+    given = {"max_tokens": _MAX_TOKENS, **given}
     shared, _ = load_settings(settings_file(), given)
     options.check_lanes(attach, right, order)
     pair = lanes(left or (shared.drafter if attach else None), right, with_seed(shared))
@@ -106,9 +68,9 @@ def compare(
 
 
 def _orders(order: str) -> list[Order]:
-    if order not in (*Order, BOTH):
+    if order not in (*Order, _BOTH):
         raise UsageError(f"--order {order!r} is not known: choose interleaved, sequential or both")
-    return list(Order) if order == BOTH else [Order(order)]
+    return list(Order) if order == _BOTH else [Order(order)]
 
 
 def _run(
@@ -151,7 +113,7 @@ def _run(
         ],
         greedy=sampling.greedy,
         same_target=engine.same_target,
-        command=typed(),
+        command=options.command_line(),
         target=" and ".join(targets),
         device=ready.device_name,
         dtype=ready.dtype,
@@ -162,10 +124,10 @@ def _run(
 
 
 def _prompts(prompt: str | None, file: Path | None) -> list[str]:
-    """What is asked, in order.
+    """The prompts, in order.
 
     Raises:
-        UsageError: nothing is, or the file cannot be read as prompts.
+        UsageError: there are none, or the file cannot be read as prompts.
     """
     if (prompt is None) is (file is None):
         both = "both a prompt and --file are given: leave one of them out"
@@ -185,8 +147,8 @@ def _read(file: Path) -> list[str]:
         data = file.read_bytes()
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
-    if len(data) > LONGEST_FILE:
-        raise UsageError(f"{file} is longer than {LONGEST_FILE >> 20} MiB: these are not prompts, one a line")
+    if len(data) > _LONGEST_FILE:
+        raise UsageError(f"{file} is longer than {_LONGEST_FILE >> 20} MiB: these are not prompts, one a line")
     text = data.decode("utf-8", "replace")
     if file.suffix != ".json":
         return text.splitlines()

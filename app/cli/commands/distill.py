@@ -1,4 +1,4 @@
-"""`specchat distill`: make a draft for a target, on this machine."""
+"""`specchat distill`: makes a draft for a target, on this machine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from specchat.app.cli.commands.options import Context, Device, Dtype, Slots, Target
-from specchat.app.cli.pull_progress import pull_progress
+from specchat.app.cli import options
+from specchat.app.cli.options import opt, option
+from specchat.app.cli.progress import pull_progress
 from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
 from specchat.engine import models_folder
@@ -18,83 +17,56 @@ from specchat.engine.models import DEFAULT_PRESET
 if TYPE_CHECKING:
     from specchat.engine.tools.distill import Distilled
 
+_OPTIONS = {
+    **options.settings("target"),
+    "kind": option(
+        str,
+        "--kind",
+        "eagle|medusa|pass|bigram",
+        "A one-layer head (default), Medusa heads, look-ahead embeddings, or bigram tables.",
+    ),
+    "begin": option(
+        str,
+        "--from",
+        "HEAD",
+        "A finished draft of the same target and kind to start from: its folder, which is not changed, or smollm2-135m "
+        "for the head that comes with specchat.",
+    ),
+    "minutes": option(float, "--minutes", "M", "Time for text and training, over all calls."),
+    "prompts": option(
+        Path,
+        "--prompts",
+        "FILE",
+        "Prompts for training, one per line; in a .jsonl file the user turns of a conversation per line, as "
+        '{"turns": ["Hello", "Tell me more"]}.',
+    ),
+    "text": option(
+        list[Path],
+        "--text",
+        "FILE|FOLDER",
+        "For --kind bigram, the text to count: plain text, or the replies in chats and traces (.json, .jsonl). For "
+        "other kinds, the folder of an earlier distillation whose text is used: alone, or with --prompts in addition "
+        "to new text. May be repeated.",
+    ),
+    **options.settings("slots", "context", "dtype", "device"),
+}
 
-def distill(
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the draft goes.")],
-    target: Target = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            "--kind",
-            metavar="eagle|medusa|pass|bigram",
-            help="A head of one layer (if not given), Medusa heads, look-ahead embeddings, or counted tables.",
-        ),
-    ] = None,
-    begin: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="HEAD",
-            help="A finished draft of the same target and kind to begin with, which stays as it is: its folder, or "
-            "smollm2-135m for the one that is shipped.",
-        ),
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option("--minutes", metavar="M", help="Time for text and training, in all calls together.")
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            "--prompts",
-            metavar="FILE",
-            help="Prompts to learn on, one per line; in a .jsonl file the user turns of a conversation per line, as "
-            '{"turns": ["Hello", "Tell me more"]}.',
-        ),
-    ] = None,
-    text: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--text",
-            metavar="FILE|FOLDER",
-            help="For --kind bigram what to count: plain text, or chats and traces (.json, .jsonl), of which replies "
-            "count. Else a folder that was distilled into before, to learn from its text: alone, or with --prompts "
-            "beside text that is written now. May be repeated.",
-        ),
-    ] = None,
-    slots: Slots = None,
-    context: Context = None,
-    dtype: Dtype = None,
-    device: Device = None,
-) -> None:
-    """Make a draft for a target, or take a finished one further.
 
-    The same call again goes on where it stopped; more minutes take it further.
+@options.collect(given=_OPTIONS)
+def distill(given: options.Given, out: Annotated[Path, opt("--out", "FOLDER", "Folder of the draft.")]) -> None:
+    """Make a draft for a target, or train a finished one further.
+
+    The same call again continues an interrupted one; more minutes train the draft further.
     """
     from specchat.engine.tools.distill import COUNTED, DistillOptions
     from specchat.engine.tools.distill import distill as run
 
-    for name, value in (("minutes", minutes), ("prompts", prompts)) if text and kind == COUNTED else ():
-        if value is not None:
+    for name in ("minutes", "prompts") if "text" in given and given.get("kind") == COUNTED else ():
+        if name in given:
             raise UsageError(f"--{name} contradicts --text, which is counted as it is: leave one of them out")
-    given = {
-        "kind": kind,
-        "begin": begin,
-        "minutes": minutes,
-        "prompts": prompts,
-        "text": tuple(text or ()),
-        "slots": slots,
-        "context": context,
-        "dtype": dtype,
-        "device": device,
-    }
-    options = DistillOptions(
-        models=models_folder(),
-        target=target or DEFAULT_PRESET,
-        out=out,
-        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
-    )
+    chosen = DistillOptions(models=models_folder(), out=out, **{"target": DEFAULT_PRESET, **given})
     with pull_progress(sys.stderr) as progress:
-        made = run(options, progress)
+        made = run(chosen, progress)
     _print(made, out)
 
 
@@ -106,7 +78,7 @@ def _print(made: Distilled, out: Path) -> None:
         f"{noun} for {escape_controls(made.target)}: {made.tokens:,} tokens of text, {steps}{made.minutes:g} minutes."
     )
     if made.reached:
-        print(f"On prompts it has not been made from, drafting {made.gamma} tokens a round:\n")
+        print(f"On held-out prompts, drafting {made.gamma} tokens a round:\n")
         print(f"{'':16}{'accepted / tested':>18}   tokens per round   by position")
     for name, reached in made.reached.items():
         places = " ".join(f"{100 * rate:3.0f}" for rate in reached.by_position)

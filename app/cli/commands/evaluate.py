@@ -1,4 +1,4 @@
-"""`specchat evaluate`: drafters on text that the target has written already, or two targets on it."""
+"""`specchat evaluate`: drafters, or two targets, on text that the target has already written."""
 
 from __future__ import annotations
 
@@ -8,15 +8,43 @@ from typing import Annotated
 
 import typer
 
-from specchat.app.cli.commands.bench import chosen
-from specchat.app.cli.commands.options import Context, Device, Draft, Dtype, Quantize, Target, joined
-from specchat.app.cli.status_line import StatusLine
+from specchat.app.cli import options
+from specchat.app.cli.options import opt, option
+from specchat.app.cli.progress import StatusLine
 from specchat.app.errors import UsageError
 from specchat.engine import models_folder
 from specchat.engine.models import DEFAULT_PRESET
 
+_OPTIONS = {
+    **options.settings(*options.MODELS),
+    "drafters": option(list[str], "--drafter", "NAME", "A drafter; may be repeated; default: all."),
+    "gammas": option(list[int], "--gamma", "N", "A draft length; may be repeated; default: 4."),
+    "temperature": option(
+        float,
+        "--temperature",
+        "T",
+        "Temperature that the texts were sampled at (default: 0). Above 0, α is the mean of Σ min(p, q) over all "
+        "positions, and τ follows from it.",
+    ),
+    "limit": option(int, "--limit", "N", "Maximum number of texts; default: 100."),
+    "max_tokens": option(int, "--max-tokens", "N", "Tokens of each text that are used; default: 500."),
+}
+_AGAINST = {
+    "target": option(
+        str,
+        "--against",
+        "MODEL",
+        "Instead of drafters, compare the target with this one: where their choices differ, top-2 gaps, KL.",
+    ),
+    "dtype": option(str, "--against-dtype", "TYPE", "Type of the other target; without --against, of the same."),
+    "quantize": option(str, "--against-quantize", "auto|q8|q4|none", "Weights of the other target."),
+}
 
+
+@options.collect(given=_OPTIONS, against=_AGAINST)
 def evaluate(
+    given: options.Given,
+    against: options.Given,
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -25,78 +53,27 @@ def evaluate(
             "(ShareGPT), turns and choices (MT-bench, Spec-Bench).",
         ),
     ],
-    target: Target = None,
-    draft: Draft = None,
-    drafters: Annotated[
-        list[str] | None, typer.Option("--drafter", metavar="NAME", help="A drafter; may be repeated. All by default.")
-    ] = None,
-    gammas: Annotated[
-        list[int] | None, typer.Option("--gamma", metavar="N", help="A draft length; may be repeated. 4 by default.")
-    ] = None,
-    temperature: Annotated[
-        float,
-        typer.Option(
-            "--temperature",
-            metavar="T",
-            help="That the texts were sampled at: α is then the mean of Σ min(p, q) over all places, τ what it gives.",
-        ),
-    ] = 0.0,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", help="Largest number of texts.")] = 100,
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", metavar="N", help="Tokens of each text that are used.")
-    ] = 500,
-    context: Context = None,
-    dtype: Dtype = None,
-    quantize: Quantize = None,
-    device: Device = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against",
-            metavar="MODEL",
-            help="Instead of drafters, compare the target with another: where their choices differ, top-2 gaps, KL.",
-        ),
-    ] = None,
-    against_dtype: Annotated[
-        str | None,
-        typer.Option("--against-dtype", metavar="TYPE", help="Of the other target; without --against, of the same."),
-    ] = None,
-    against_quantize: Annotated[
-        str | None, typer.Option("--against-quantize", metavar="auto|q8|q4|none", help="The same for its weights.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the tables.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of the tables.")] = False,
+    as_json: options.Json = False,
+    as_csv: Annotated[bool, opt("--csv", None, "Print CSV instead of the tables.")] = False,
 ) -> None:
-    """Acceptance by position, τ, α, c and predicted speedup of any drafters, on text that is there already.
+    """Acceptance by position, τ, α, c and predicted speedup of any drafters, on existing text.
 
-    Below the tables: tokens that one drafter has and another has not, which alt+v in the chat shows on a reply.
-    With --against, where two targets, or two formats of one, part on it.
+    A second table counts tokens that one drafter predicts and another does not; alt+v in the chat shows them in a
+    reply. With --against, two targets or two formats of one target are compared instead.
     """
     if as_json and as_csv:
         raise UsageError("--json and --csv contradict each other: choose one")
-    two = against or against_dtype or against_quantize
-    for name, given in (
-        (("draft", draft), ("drafter", drafters), ("gamma", gammas), ("temperature", temperature)) if two else ()
-    ):
-        if given:
-            raise UsageError(f"--{name} contradicts --against, which compares targets: leave one of them out")
+    for name in ("draft", "drafters", "gammas", "temperature") if against else ():
+        if given.get(name):
+            raise UsageError(
+                f"--{name.removesuffix('s')} contradicts --against, which compares targets: leave one of them out"
+            )
     from specchat.engine.tools.evaluate import Against, EvaluateOptions, compare_targets
     from specchat.engine.tools.evaluate import evaluate as run
 
-    options = EvaluateOptions(
-        models=models_folder(),
-        target=target or DEFAULT_PRESET,
-        files=tuple(files),
-        draft=joined(draft),
-        drafters=tuple(drafters or ()),
-        gammas=tuple(gammas or (4,)),
-        temperature=temperature,
-        limit=limit,
-        max_tokens=max_tokens,
-        **chosen({"context": context, "dtype": dtype, "quantize": quantize, "device": device}),
-    )
-    kind = (against_dtype, against_quantize) if against_dtype or against_quantize else (dtype, quantize)
-    other = Against(against or options.target, *(each or "auto" for each in kind))
+    chosen = EvaluateOptions(models=models_folder(), files=tuple(files), **{"target": DEFAULT_PRESET, **given})
+    formats = against if "dtype" in against or "quantize" in against else given
+    other = Against(against.get("target", chosen.target), formats.get("dtype", "auto"), formats.get("quantize", "auto"))
     with StatusLine(sys.stderr) as line:
-        found = compare_targets(options, other, line.say) if two else run(options, line.say)
+        found = compare_targets(chosen, other, line.say) if against else run(chosen, line.say)
     print(found.json() if as_json else found.csv().rstrip("\n") if as_csv else found.text())

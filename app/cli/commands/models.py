@@ -1,4 +1,4 @@
-"""`specchat models`: lists presets and stored models, and fetches models."""
+"""`specchat models`: lists presets and stored models, and downloads models."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from specchat.app.cli.pull_progress import pull_progress
+from specchat.app.cli import options
+from specchat.app.cli.options import opt
+from specchat.app.cli.progress import pull_progress
 from specchat.app.sanitize import escape_controls
 from specchat.engine import Progress, models_folder, size_text
 from specchat.engine.models import (
@@ -26,27 +27,16 @@ from specchat.engine.models import (
     resolve_model,
 )
 
-app = typer.Typer(help="List and fetch models.", rich_markup_mode=None)
-
-
-@dataclass(frozen=True, slots=True)
-class ListedPreset:
-    """A preset, and where it is on this machine if it is."""
-
-    preset: Preset
-    local: StoredModel | None
+app = typer.Typer(help="List and download models.", rich_markup_mode=None)
+Listed = tuple[Preset, StoredModel | None]
+"""A preset, and its model on this machine, if any."""
 
 
 @app.command("list")
-def list_models(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-) -> None:
+def list_models(as_json: options.Json = False) -> None:
     """Show the presets and the models on this machine."""
     stored = {model.name: model for model in ModelStore(models_folder()).models()}
-    presets = [
-        ListedPreset(preset, stored.pop(preset.stored_name, None) or _in_hub_cache(preset))
-        for preset in PRESETS.values()
-    ]
+    presets = [(preset, stored.pop(preset.stored_name, None) or _in_hub_cache(preset)) for preset in PRESETS.values()]
     if as_json:
         print(json.dumps(_as_json(presets, list(stored.values())), indent=2))
     else:
@@ -58,9 +48,9 @@ def pull(
     name: Annotated[
         str, typer.Argument(help="A preset, a hub id (organisation/name), or a GGUF file.")
     ] = DEFAULT_PRESET,
-    as_json: Annotated[bool, typer.Option("--json", help="Print each step as one JSON object on a line.")] = False,
+    as_json: Annotated[bool, opt("--json", None, "Print each step as one JSON object on a line.")] = False,
 ) -> None:
-    """Fetch a model, and convert it where that is needed. An interrupted pull goes on where it stopped."""
+    """Download a model and convert it if necessary. An interrupted download is resumed."""
     watched: AbstractContextManager[Progress] = nullcontext(_json_line) if as_json else pull_progress(sys.stderr)
     with watched as progress:
         folder = resolve_model(name, ModelStore(models_folder()), progress)
@@ -73,14 +63,14 @@ def _json_line(stage: str, text: str, fraction: float | None) -> None:
 
 
 def _in_hub_cache(preset: Preset) -> StoredModel | None:
-    """The preset in the hub library's own cache, which the engine uses where it lies."""
+    """The preset in the hub library's cache, from which the engine can load it."""
     if not isinstance(preset.source, str):
         return None
     folder = cached_snapshot(preset.source)
     return None if folder is None else StoredModel(preset.stored_name, folder, folder_bytes(folder), preset.source)
 
 
-def _as_json(presets: Sequence[ListedPreset], others: Sequence[StoredModel]) -> dict[str, Any]:
+def _as_json(presets: Sequence[Listed], others: Sequence[StoredModel]) -> dict[str, Any]:
     return {
         "folder": str(models_folder()),
         "default": DEFAULT_PRESET,
@@ -95,7 +85,7 @@ def _as_json(presets: Sequence[ListedPreset], others: Sequence[StoredModel]) -> 
                 "note": preset.note,
                 "local": None if local is None else {"folder": str(local.folder), "bytes": local.bytes},
             }
-            for preset, local in ((listed.preset, listed.local) for listed in presets)
+            for preset, local in presets
         ],
         "others": [
             {"name": model.name, "folder": str(model.folder), "bytes": model.bytes, "source": model.origin}
@@ -104,9 +94,9 @@ def _as_json(presets: Sequence[ListedPreset], others: Sequence[StoredModel]) -> 
     }
 
 
-def _print_tables(presets: Sequence[ListedPreset], others: Sequence[StoredModel]) -> None:
+def _print_tables(presets: Sequence[Listed], others: Sequence[StoredModel]) -> None:
     rows = [("PRESET", "MEMORY", "DRAFT", "DISK", "WHERE")]
-    for preset, local in ((listed.preset, listed.local) for listed in presets):
+    for preset, local in presets:
         disk = "-" if local is None else size_text(local.bytes)
         where = preset.origin if local is None else _short(local.folder)
         rows.append((preset.name, size_text(preset.memory_bytes), preset.draft or "-", disk, where))

@@ -1,49 +1,47 @@
-"""`specchat serve`: the engine behind the OpenAI protocol."""
+"""`specchat serve`, an OpenAI-compatible server, and `specchat web`, the app in a browser."""
 
 from __future__ import annotations
 
+import shlex
+import socket
 import sys
 from typing import Annotated
 
-import typer
-
-from specchat.app.cli.commands import options
-from specchat.app.cli.commands.listening import HOST, Host, Port, address_of, callers_key, key_option
+from specchat.app.addresses import is_this_machine
+from specchat.app.cli import options
+from specchat.app.cli.options import opt
+from specchat.app.cli.progress import warn
+from specchat.app.errors import UsageError
 from specchat.engine import EngineError, models_folder
 
-PORT = 8000
-KEY_VARIABLE = "SPECCHAT_API_KEY"
+_HOST = "127.0.0.1"
+_SERVE_KEY, _WEB_KEY = "SPECCHAT_API_KEY", "SPECCHAT_WEB_KEY"
+_RUN = "from specchat.app.cli.main import main; main()"
+
+Host = Annotated[str, opt("--host", "ADDRESS", "Address to listen on; others than this machine need a key.")]
+Port = Annotated[int, opt("--port", "N", "0 takes a free one.", min=0, max=65535)]
 
 
-@options.with_settings
+@options.collect(given=options.SETTINGS)
 def serve(
-    host: Host = HOST,
-    port: Port = PORT,
-    api_key: Annotated[str | None, key_option(KEY_VARIABLE, "What callers must give.")] = None,
-    queue: Annotated[
-        int, typer.Option("--queue", metavar="N", min=0, help="Requests that may wait for a slot.")
-    ] = 1024,
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar="S", min=0.001, help="Seconds a reply may take, waiting included.")
-    ] = 600.0,
-    drain: Annotated[
-        float, typer.Option("--drain", metavar="S", min=0, help="Seconds replies have to finish after SIGTERM.")
-    ] = 30.0,
+    given: options.Given,
+    host: Host = _HOST,
+    port: Port = 8000,
+    api_key: Annotated[str | None, opt("--api-key", "KEY", "Key that clients must send.", envvar=_SERVE_KEY)] = None,
+    queue: Annotated[int, opt("--queue", "N", "Requests that may wait for a slot.", min=0)] = 1024,
+    timeout: Annotated[float, opt("--timeout", "S", "Seconds a reply may take, waiting included.", min=0.001)] = 600.0,
+    drain: Annotated[float, opt("--drain", "S", "Seconds replies have to finish after SIGTERM.", min=0)] = 30.0,
     cors: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cors", metavar="ORIGIN", help="A web page that may ask, or *; may be repeated; none if left out."
-        ),
+        list[str] | None, opt("--cors", "ORIGIN", "Web page that may send requests, or *; may be repeated.")
     ] = None,
-    given: options.Given = options.NOTHING,
 ) -> None:
     """Serve the OpenAI protocol: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /metrics.
 
-    What a request leaves out is as the options and the settings say. With "speculation": true, every chunk says what
-    became of each drafted token.
+    Options and settings are the defaults of requests. With "speculation": true, every chunk reports the fate of each
+    drafted token.
     """
     options.check(given)
-    key = callers_key(api_key, host, KEY_VARIABLE)
+    key = callers_key(api_key, host, _SERVE_KEY)
     from specchat.app.cli.commands.ask import load
     from specchat.app.paths import settings_file
     from specchat.app.sanitize import escape_controls
@@ -53,8 +51,7 @@ def serve(
     from specchat.engine import Engine
 
     settings, notice = load_settings(settings_file(), given)
-    if notice:
-        print(f"specchat: {escape_controls(notice)}", file=sys.stderr)
+    warn(notice)
     bound = bind(host, port)
     engine = Engine(settings.engine_config(models_folder()))
     try:
@@ -62,7 +59,7 @@ def serve(
 
         def say() -> None:
             room = f"{ready.slots} slots of {ready.context} tokens, {ready.device}, {ready.dtype}"
-            print(f"serving {escape_controls(ready.target)} on http://{address_of(bound)}/v1 ({room})", flush=True)
+            print(f"serving {escape_controls(ready.target)} on http://{_address(bound)}/v1 ({room})", flush=True)
 
         limits = Limits(queue, timeout)
         death = run(engine, settings, bound, limits, key=key, origins=cors or [], drain=drain, on_start=say)
@@ -72,3 +69,53 @@ def serve(
     engine.close()
     if death is not None:
         raise EngineError(death)
+
+
+@options.collect(given=options.SETTINGS)
+def web(
+    given: options.Given,
+    host: Host = _HOST,
+    port: Port = 8001,
+    api_key: Annotated[str | None, opt("--api-key", "KEY", "Key that visitors must give.", envvar=_WEB_KEY)] = None,
+    theme: options.Theme = None,
+    attach: options.Attach = None,
+) -> None:
+    """Open the app in a browser. Each open page is an app with its own engine; with --attach they share a server.
+    Anyone who connects has full control of the app.
+    """
+    options.check(given, attach)
+    key = callers_key(api_key, host, _WEB_KEY)
+    from specchat.app.paths import settings_file
+    from specchat.app.server.server import bind
+    from specchat.app.settings.settings import load_settings
+    from specchat.app.web.server import WebServer
+
+    load_settings(settings_file(), given)  # reports errors here instead of in a page
+    wanted = {**given, "theme": theme, "attach": attach}
+    arguments = [options.as_argument(name, value) for name, value in wanted.items() if value is not None]
+    bound = bind(host, port)
+
+    def say() -> None:
+        print(f"specchat in the browser: http://{_address(bound)}/{'?key=…' if key else ''}", flush=True)
+
+    WebServer(shlex.join([sys.executable, "-c", _RUN, *arguments]), key, say).run(bound)
+
+
+def callers_key(given: str | None, host: str, variable: str) -> str | None:
+    """The key that callers must give; None if only this machine can connect.
+
+    Raises:
+        UsageError: there is no key and other machines could connect, or it cannot be sent in a header.
+    """
+    key = (given or "").strip()
+    if key and not (key.isascii() and key.isprintable()):
+        raise UsageError("--api-key has characters that no header can carry: use letters, digits and signs")
+    if not key and not is_this_machine(host):
+        raise UsageError(f"--host {host} lets other machines in: give --api-key (or {variable}) as well")
+    return key or None
+
+
+def _address(bound: socket.socket) -> str:
+    """Host and port of a socket, as in a URL."""
+    name, number = bound.getsockname()[:2]
+    return f"[{name}]:{number}" if ":" in name else f"{name}:{number}"

@@ -1,24 +1,20 @@
-"""`specchat theory`: what Leviathan et al. 2023, section 3, predict for an acceptance rate and a cost of drafting."""
+"""`specchat theory`: predictions of Leviathan et al. 2023, section 3, for an acceptance rate α and a cost ratio c."""
 
 from __future__ import annotations
 
 import json
 from typing import Annotated
 
-import typer
-
+from specchat.app.cli import options
+from specchat.app.cli.options import opt
 from specchat.app.errors import UsageError
 from specchat.engine import MAX_GAMMA, expected_tokens, operations, optimal_gamma, speedup
 
 
 def theory(
-    alpha: Annotated[
-        float, typer.Option("--alpha", metavar="A", help="Chance that a drafted token is accepted, 0 to 1.")
-    ],
-    c: Annotated[
-        float, typer.Option("--c", metavar="C", help="Time of a draft step / time of a pass of the target.")
-    ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    alpha: Annotated[float, opt("--alpha", "A", "Chance that a drafted token is accepted, 0 to 1.")],
+    c: Annotated[float, opt("--c", "C", "Time of a draft step / time of a pass of the target.")] = 0.0,
+    as_json: options.Json = False,
 ) -> None:
     """Print the expected tokens and the speedup of each draft length γ, and the best one."""
     if not 0 <= alpha <= 1:

@@ -3,74 +3,41 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
 import typer
 
-from specchat.app.cli.commands.bench import Draft, Drafters, Json, Limit, MaxTokens, Prompts, chosen, typed
-from specchat.app.cli.commands.options import Context, Device, Dtype, Quantize, Seed, Slots, Target, joined
-from specchat.app.cli.status_line import StatusLine
+from specchat.app.cli import options
+from specchat.app.cli.options import option
+from specchat.app.cli.progress import StatusLine
 from specchat.engine import models_folder
 
 DIFFERS = 1
-"""Exit code where something differs beyond its stated tolerance."""
+"""Exit code if something differs beyond its tolerance."""
 INTERRUPTED = 130
-"""Exit code where it was stopped (ctrl+c) and nothing differs in what was checked until then."""
+"""Exit code if ctrl+c ended it and nothing differs so far."""
+_OPTIONS = {
+    **options.settings(*options.MODELS, "slots", "seed", "max_tokens"),
+    "drafters": option(list[str], "--drafter", "NAME", "May be repeated; default: all."),
+    "gamma": option(str, "--gamma", "N|auto", "Draft length."),
+    "prompts": options.PROMPTS,
+    "limit": options.LIMIT,
+    "samples": option(int, "--samples", "N", "Replies sampled at each place."),
+    "contexts": option(int, "--contexts", "N", "Places to sample at per drafter; default: 2, or --limit if less."),
+    "temperature": option(float, "--temperature", "T", "Temperature of the sampled replies."),
+}
 
 
-def verify(
-    target: Target = None,
-    draft: Draft = None,
-    drafter: Drafters = None,
-    gamma: Annotated[str | None, typer.Option("--gamma", metavar="N|auto", help="Draft length.")] = None,
-    prompts: Prompts = None,
-    limit: Limit = None,
-    max_tokens: MaxTokens = None,
-    samples: Annotated[
-        int | None, typer.Option("--samples", metavar="N", help="Replies sampled at each place.")
-    ] = None,
-    contexts: Annotated[
-        int | None,
-        typer.Option("--contexts", metavar="N", help="Places to sample at, for each drafter; 2, or --limit if less."),
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", metavar="T", help="Of the sampled replies.")
-    ] = None,
-    seed: Seed = None,
-    slots: Slots = None,
-    context: Context = None,
-    dtype: Dtype = None,
-    quantize: Quantize = None,
-    device: Device = None,
-    as_json: Json = False,
-) -> None:
+@options.collect(given=_OPTIONS)
+def verify(given: options.Given, as_json: options.Json = False) -> None:
     """Check that drafts leave the output unchanged: greedy by token, sampled by chi-square. Exit code 1 if not.
 
-    ctrl+c ends it with what is finished.
+    ctrl+c ends it with a report of the finished checks.
     """
     from specchat.engine.tools.lossless import LosslessOptions, run
 
-    given = {
-        "target": target,
-        "draft": joined(draft),
-        "drafters": drafter,
-        "gamma": gamma,
-        "prompts": prompts,
-        "limit": limit,
-        "max_tokens": max_tokens,
-        "samples": samples,
-        "contexts": contexts,
-        "temperature": temperature,
-        "seed": seed,
-        "slots": slots,
-        "context": context,
-        "dtype": dtype,
-        "quantize": quantize,
-        "device": device,
-    }
-    options = LosslessOptions(models=models_folder(), command=typed(), **chosen(given))
+    command = options.command_line()
     with StatusLine(sys.stderr, as_lines=True) as line:
-        found = run(options, line.say)
+        found = run(LosslessOptions(models=models_folder(), command=command, **given), line.say)
     print(found.report.json() if as_json else found.text())
     if not found.report.passed:
         raise typer.Exit(DIFFERS)

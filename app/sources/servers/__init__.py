@@ -1,1 +1,1 @@
-"""The kinds of server that can stand in for an engine: what each is asked, and what its stream says of a draft."""
+"""Adapters for kinds of server: the requests they get, and what their streams report about drafts."""

@@ -1,9 +1,9 @@
-"""A connection to a server: its address, its key, and sentences for what goes wrong."""
+"""A connection to a server: its address, its key, and messages for its errors."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -11,26 +11,31 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from specchat.app.sources.servers.listing import Listing
-from specchat.app.sources.servers.llama_cpp import LlamaCpp
-from specchat.app.sources.servers.lm_studio import LMStudio
-from specchat.app.sources.servers.plain import Plain
-from specchat.app.sources.servers.server import Server
-from specchat.app.sources.servers.sglang import SGLang
-from specchat.app.sources.servers.specchat import Specchat
-from specchat.app.sources.servers.vllm import VLLM
+from specchat.app.sources.servers.llama_cpp import find_llama_cpp
+from specchat.app.sources.servers.plain import find_lm_studio, find_plain
+from specchat.app.sources.servers.server import Listing, Server
+from specchat.app.sources.servers.sglang import find_sglang
+from specchat.app.sources.servers.specchat import find_specchat
+from specchat.app.sources.servers.vllm import find_vllm
 from specchat.engine import EngineError
 
 KEEP_S = 1.0
-"""How long an idle connection is used again: servers close theirs after a few seconds, at times just then."""
+"""Seconds that an idle connection is reused: servers close theirs after a few seconds."""
 CONNECT_S = 10.0
 SILENCE_S = 600.0
-"""Seconds without a byte of a reply until it counts as lost: a request may wait for a slot."""
-KINDS = (Specchat, LlamaCpp, VLLM, SGLang, LMStudio, Plain)
-"""The first that finds itself in the answers of a server reads it."""
+"""Seconds without data until a reply counts as lost; a request may wait for a slot."""
+KINDS: tuple[Callable[[Listing], Server | None], ...] = (
+    find_specchat,
+    find_llama_cpp,
+    find_vllm,
+    find_sglang,
+    find_lm_studio,
+    find_plain,
+)
+"""The first that recognises a server serves as its adapter."""
 REFUSED = (401, 403)
 LOST = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, RuntimeError)
-"""What a connection that breaks, or is closed meanwhile, raises."""
+"""Raised by a connection that breaks or is closed."""
 
 
 class Connection:
@@ -41,7 +46,7 @@ class Connection:
         key: its key, if it has one.
 
     Raises:
-        EngineError: it is no address.
+        EngineError: the URL is not an address.
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
@@ -53,15 +58,15 @@ class Connection:
         )
         self.http = make(limits=httpx2.Limits(max_connections=None, keepalive_expiry=KEEP_S))
         self.replies = make(limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0))
-        """For streams, each on a connection of its own, which is known as soon as it is made, and can be cut."""
+        """For streams: each has its own connection, so that it can be cut."""
 
     def close(self) -> None:
-        """Use it no more."""
+        """Close all connections."""
         self.http.close()
         self.replies.close()
 
-    def meet(self, model: str | None) -> Server:
-        """Ask the server who it is; `model` names one of its models.
+    def find_server(self, model: str | None) -> Server:
+        """Recognise the server; `model` names one of its models.
 
         Raises:
             EngineError: it cannot be reached, refuses, speaks another protocol, or has no such model.
@@ -81,20 +86,16 @@ class Connection:
         if not models:
             raise EngineError(f"{self.url} has no model: load one there")
         listing = Listing(self.url, models, model, self.ask)
-        return next(server for kind in KINDS if (server := kind.found(listing)) is not None)
+        return next(server for find in KINDS if (server := find(listing)) is not None)
 
     def ask(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        """GET, or POST of a body: the JSON that came; None where there is none.
+        """GET, or POST of a body. Returns the JSON of the answer, None if it has none or failed.
 
         Raises:
             EngineError: the server refuses the key.
         """
         with suppress(*LOST, ValueError):
-            reply = (
-                self.http.get(path, timeout=CONNECT_S)
-                if body is None
-                else self.http.post(path, json=body, timeout=CONNECT_S)
-            )
+            reply = self.http.request("GET" if body is None else "POST", path, json=body, timeout=CONNECT_S)
             self._check_key(reply)
             return reply.json() if reply.status_code == 200 else None
         return None
@@ -109,7 +110,7 @@ def chunks(reply: httpx2.Response) -> Iterator[dict[str, Any]]:
     """The JSON objects of a stream of server-sent events.
 
     Raises:
-        EngineError: the server reports an error, or something else came.
+        EngineError: the server reports an error, or sends something else.
     """
     for line in reply.iter_lines():
         if not line.startswith("data:") or (data := line[5:].strip()) == "[DONE]":
@@ -126,7 +127,7 @@ def chunks(reply: httpx2.Response) -> Iterator[dict[str, Any]]:
 
 
 def complaint(body: bytes, status: int) -> str:
-    """What the server says is wrong."""
+    """The message of an error response."""
     with suppress(ValueError, LookupError, TypeError):
         said = json.loads(body)
         error = said.get("error", said) if isinstance(said, dict) else said
@@ -142,10 +143,10 @@ def words(error: Exception) -> str:
 
 
 def _base(url: str) -> str:
-    """The address up to where /v1 begins.
+    """The address without /v1.
 
     Raises:
-        EngineError: it is none.
+        EngineError: it is not an address.
     """
     whole = url if "://" in url else f"http://{url}"
     try:

@@ -1,4 +1,4 @@
-"""llama.cpp's server: counters of drafts in every chunk, so tokens are told apart while they come.
+"""llama.cpp's server: counters of drafted tokens in every chunk give each token's fate while it streams.
 
 Source: ggml-org/llama.cpp, `tools/server/server-task.cpp` (`result_timings::to_json`, which leaves `draft_n` out while
 it is 0) and `tools/server/server-context.cpp` (`draft_n` and `draft_n_accepted` rise when a pass has judged a draft,
@@ -12,69 +12,45 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from specchat.app.sources.servers.listing import Listing, observed_ready
-from specchat.app.sources.servers.protocol import count, path, read_chunk, standard_body
-from specchat.app.sources.servers.reply_stream import ReplyStream
-from specchat.app.sources.servers.server import Ask, Call, Clock
-from specchat.engine import MOST_DRAFTED, Event, Finished, Prefilled, Ready, Request, Step
+from specchat.app.sources.servers.protocol import ReplyStream, count, path, read_chunk
+from specchat.app.sources.servers.server import Ask, Call, Listing, ObservedReader, ObservedServer, observed_ready
+from specchat.engine import MOST_DRAFTED, Event, Prefilled, Request, Step
 
-NAME = "llama.cpp"
-EXTENSIONS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"}
+_EXTENSIONS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"}
 
 
-class LlamaCpp:
-    """A llama.cpp server.
-
-    Args:
-        ready: its model, and what `/props` says.
-        model: the name of the model, which is the path of its file unless the server gives it another.
-    """
-
-    def __init__(self, ready: Ready, model: str) -> None:
-        self.ready = ready
-        self._model = model
-
-    @classmethod
-    def found(cls, listing: Listing) -> LlamaCpp | None:
-        """The server, if it has `/props`."""
-        props = listing.ask("/props", None) if listing.owned_by("llamacpp") else None
-        if not isinstance(props, Mapping):
-            return None
-        context, slots = count(props.get("default_generation_settings"), "n_ctx"), count(props, "total_slots")
-        model = listing.model()
-        return cls(observed_ready(NAME, re.split(r"[/\\]", model)[-1] or model, context=context, slots=slots), model)
-
-    def call(self, request: Request, ask: Ask) -> Call:  # noqa: ARG002
-        """The request, with counters in every chunk and the thoughts of a model as part of its text."""
-        own = {"timings_per_token": True, "return_progress": True, "reasoning_format": "none"}
-        return Call(path(request), standard_body(request, self._model, EXTENSIONS) | own)
-
-    def reader(self, request_id: str, clock: Clock) -> LlamaCppReader:
-        """A reader that makes a round of each change of the counters."""
-        return LlamaCppReader(ReplyStream(request_id, clock))
+def find_llama_cpp(listing: Listing) -> ObservedServer | None:
+    """The server, if it has `/props`. Its model's name is a file path, unless it was started with another name."""
+    props = listing.ask("/props", None) if listing.owned_by("llamacpp") else None
+    if not isinstance(props, Mapping):
+        return None
+    context, slots = count(props.get("default_generation_settings"), "n_ctx"), count(props, "total_slots")
+    model = listing.model()
+    ready = observed_ready("llama.cpp", re.split(r"[/\\]", model)[-1] or model, context=context, slots=slots)
+    return ObservedServer(ready, model, LlamaCppReader, _EXTENSIONS, _prepare)
 
 
-class LlamaCppReader:
+def _prepare(request: Request, body: dict[str, Any], ask: Ask) -> Call:  # noqa: ARG001
+    """Request counters in every chunk, and thinking as part of the text."""
+    return Call(path(request), body | {"timings_per_token": True, "return_progress": True, "reasoning_format": "none"})
+
+
+class LlamaCppReader(ObservedReader):
     """Makes rounds of chunks and counters.
 
-    A round is held until as many tokens have come as it emitted: that is at once, since they are sent together.
+    A round is held until all its tokens have arrived, which is immediately, since they are sent together.
     """
 
     def __init__(self, stream: ReplyStream) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._prefilled_s = 0.0
         self._drafted = self._accepted = 0
         """The counters as of the last chunk."""
         self._predicted = 0
         """Tokens of the reply as of the last chunk."""
         self._step: Step | None = None
-        """What the server said of the round under way; None between rounds."""
+        """Counts of the current round; None between rounds."""
         self._pieces: list[str] = []
-
-    @property
-    def finished(self) -> Finished | None:
-        """The end, once the server has told it."""
-        return self._stream.finished
 
     def read(self, values: dict[str, Any]) -> Iterator[Event]:
         """The rounds that this chunk completes."""
@@ -94,7 +70,7 @@ class LlamaCppReader:
             yield self._stream.totals(chunk, drafted=drafted, accepted=accepted)
 
     def close(self) -> Iterator[Event]:
-        """The round under way, as far as it has come."""
+        """The current round with the tokens so far."""
         if self._step is not None and self._pieces:
             yield self._stream.round(self._step, self._pieces)
         self._step, self._pieces = None, []
@@ -110,9 +86,9 @@ class LlamaCppReader:
         yield Prefilled(self._stream.request_id, done, total, spent, self._stream.clock())
 
     def _count(self, timings: object, text: str) -> Iterator[Event]:
-        """Put the text where the counters say that it belongs."""
+        """Assign the text to rounds by the counters."""
         predicted = count(timings, "predicted_n")
-        if predicted is None:  # without the counters nothing is known of a token
+        if predicted is None:  # no counters: fates are unknown
             yield from self._stream.unknown(text, (), None)
             return
         drafted, accepted = count(timings, "draft_n") or 0, count(timings, "draft_n_accepted") or 0

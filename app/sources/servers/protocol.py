@@ -1,55 +1,70 @@
-"""The OpenAI protocol from a client's side: requests, and what any chunk of a stream has."""
+"""The OpenAI protocol of a client: requests, the common fields of chunks, and the records made of a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specchat.engine import EngineError, FinishReason, Message, Request, Thinking
+from specchat.app.sources.observed import observed_round
+from specchat.engine import (
+    MOST_DRAFTED,
+    Admitted,
+    EngineError,
+    Finished,
+    FinishReason,
+    Message,
+    Request,
+    Round,
+    Step,
+    Thinking,
+    Totals,
+)
 
 REASONS = {"length": FinishReason.LENGTH, "cancelled": FinishReason.CANCELLED, "error": FinishReason.ERROR}
-"""Others, such as stop, say that the reply is complete."""
+"""Other reasons, such as stop, mean a complete reply."""
 THINKING = Thinking("<think>", "</think>", begun=False)
-"""What is put around text that a server gives apart from the reply; some models' own text has it."""
+"""Markers put around thinking that a server reports separately; some models write them themselves."""
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 NO_CHUNK = "the server sent something that is no chunk of a reply: it may be of another version"
-MOST = 1 << 40
-"""Counts above this are none."""
+_LARGEST = 1 << 40
+"""Larger counts are invalid."""
+Clock = Callable[[], float]
+"""Seconds since the app attached."""
 
 
 def check(request: Request) -> None:
-    """Refuse what no server takes.
+    """Check that a server can serve the request.
 
     Raises:
-        EngineError: the request has such a part.
+        EngineError: it cannot.
     """
     if request.sampling.lenience != 1:
         raise EngineError("a server accepts drafts as it was started to: leave out --lenience")
     if request.reply_ids or request.reply_text:
-        raise EngineError("a server cannot be given the beginning of a reply: go on with a model of your own")
+        raise EngineError("a server cannot be given the beginning of a reply: continue it with a model on this machine")
 
 
 def path(request: Request) -> str:
-    """Where the protocol has requests of this form."""
+    """The path for a request: chat or completion."""
     return CHAT if request.messages else COMPLETION
 
 
 def turns(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """Messages as the protocol has them."""
+    """Messages in the format of the protocol."""
     return [{"role": turn.role, "content": turn.content} for turn in messages]
 
 
 def standard_body(request: Request, model: str, extensions: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A streamed request in what OpenAI's own API defines; what is off is left out.
+    """The body of a streamed request, with the fields of OpenAI's API; settings that are off are left out.
 
     Args:
         request: the request.
-        model: as the server names it.
-        extensions: the server's names of top_k, min_p and repetition_penalty, where it takes them.
+        model: the server's name of the model.
+        extensions: the server's names of top_k, min_p and repetition_penalty, if it supports them.
 
     Raises:
-        EngineError: a setting has no name at this server.
+        EngineError: the server does not support a setting.
     """
     s = request.sampling
     body: dict[str, Any] = {
@@ -73,7 +88,7 @@ def standard_body(request: Request, model: str, extensions: Mapping[str, str] | 
     own = (("top_k", s.top_k, 0), ("min_p", s.min_p, 0.0), ("repetition_penalty", s.repetition_penalty, 1.0))
     for name, value, off in own:
         if name in names:
-            body[names[name]] = value  # said even where it is off: servers have defaults of their own
+            body[names[name]] = value  # sent even if off, as servers have other defaults
         elif value != off:
             raise EngineError(f"this server does not take --{name.replace('_', '-')}: leave it out")
     return body
@@ -81,25 +96,25 @@ def standard_body(request: Request, model: str, extensions: Mapping[str, str] | 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What a chunk of any server has. Counts are of the whole reply so far; None where they are not said."""
+    """The common fields of a chunk. Counts are of the whole reply so far; None if not reported."""
 
     text: str
     """New text of the reply."""
     thought: str
-    """New text that the server gives apart from the reply."""
+    """New thinking that the server reports separately."""
     pieces: tuple[str, ...]
-    """The texts of the new tokens, where they were asked for with `logprobs`."""
+    """Texts of the new tokens, if requested with `logprobs`."""
     reason: FinishReason | None
-    """Why the reply ended, if it has."""
+    """Why the reply ended; None before the end."""
     prompt_tokens: int | None
     tokens: int | None
 
 
 def read_chunk(values: Mapping[str, Any]) -> Chunk:
-    """A chunk of a chat or of a completion.
+    """Parse a chunk of a chat or of a completion.
 
     Raises:
-        EngineError: it is none.
+        EngineError: it is not a chunk.
     """
     try:
         choice = (values.get("choices") or [{}])[0]
@@ -119,11 +134,92 @@ def read_chunk(values: Mapping[str, Any]) -> Chunk:
 
 
 def count(values: object, *names: str) -> int | None:
-    """The first of these counts that is said."""
+    """The first of these fields that is a valid count; None if none is."""
     if not isinstance(values, Mapping):
         return None
     for name in names:
         value = values.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST:
             return value
     return None
+
+
+class ReplyStream:
+    """Makes the records of a reply at another server: counts tokens and measures times while it streams.
+
+    Args:
+        request_id: the request.
+        clock: of the records.
+    """
+
+    def __init__(self, request_id: str, clock: Clock) -> None:
+        self.request_id = request_id
+        self.clock = clock
+        self.finished: Finished | None = None
+        self.tokens = 0
+        """Tokens received."""
+        self.prompt_tokens = 0
+        self._submitted = clock()
+        self._admitted = False
+        self._thinking = False
+        self._rounds = 0
+        self._last_at: float | None = None
+
+    def admit(self, prompt_tokens: int | None, reused: int = 0) -> Iterator[Admitted]:
+        """An `Admitted` at the first call."""
+        if not self._admitted:
+            self._admitted, at = True, self.clock()
+            self.prompt_tokens = prompt_tokens or 0
+            waited = at - self._submitted
+            yield Admitted(self.request_id, self.prompt_tokens, reused, waited, at, thinking=THINKING)
+
+    def text_of(self, chunk: Chunk) -> str:
+        """The text of a chunk, with markers around thinking that the server reports separately."""
+        begins = bool(chunk.thought) and not self._thinking
+        ends = self._thinking and bool(chunk.text)
+        self._thinking = (self._thinking or begins) and not ends
+        before, after = f"{THINKING.opening}\n" if begins else "", f"\n{THINKING.closing}\n\n" if ends else ""
+        return before + chunk.thought + after + chunk.text
+
+    def round(self, step: Step | None, pieces: Sequence[str]) -> Round:
+        """A round that has just arrived; without a step, one token of unknown fate."""
+        at = self.clock()
+        seconds = 0.0 if self._last_at is None else at - self._last_at
+        number, position = self._rounds, self.prompt_tokens + self.tokens
+        self._last_at, self._rounds = at, number + 1
+        self.tokens += len(pieces)
+        return observed_round(self.request_id, number, position, step, pieces, at, seconds)
+
+    def unknown(self, text: str, pieces: Sequence[str], tokens: int | None) -> Iterator[Round]:
+        """Tokens of unknown fate, one round each.
+
+        Args:
+            text: their text.
+            pieces: the text of each; ignored if they do not add up to the text.
+            tokens: tokens of the reply including these; None if the server does not report it while streaming.
+        """
+        new = len(pieces) or int(bool(text)) if tokens is None else tokens - self.tokens
+        new = min(new, MOST_DRAFTED + 1)  # protects against invalid counts
+        if "".join(pieces) != text or len(pieces) != new:
+            pieces = [text, *[""] * (new - 1)] if text else [""] * new
+        for piece in pieces:
+            yield self.round(None, (piece,))
+
+    def finish(self, reason: FinishReason | None) -> None:
+        """Note the reason why the reply ended, if the chunk has one."""
+        if reason is not None:
+            message = "the server ended the reply with an error" if reason is FinishReason.ERROR else ""
+            self.finished = Finished(self.request_id, reason, "", message, self.clock())
+
+    def totals(
+        self,
+        chunk: Chunk,
+        *,
+        passes: int | None = None,
+        drafted: int | None = None,
+        accepted: int | None = None,
+        steps: tuple[Step, ...] | None = None,
+    ) -> Totals:
+        """The counts that the server reports at the end."""
+        at, tokens = self.clock(), chunk.tokens
+        return Totals(self.request_id, at, chunk.prompt_tokens, tokens, passes, drafted, accepted, steps)

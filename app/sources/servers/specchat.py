@@ -1,4 +1,4 @@
-"""A `specchat serve`: its records come with the chunks of its streams, timed by its own clock."""
+"""A `specchat serve`: its chunks contain its records, timed by its own clock."""
 
 from __future__ import annotations
 
@@ -7,55 +7,48 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from specchat.app.sources.servers.listing import Listing
-from specchat.app.sources.servers.protocol import path, turns
-from specchat.app.sources.servers.server import Ask, Call, Clock
+from specchat.app.sources.servers.protocol import Clock, path, turns
+from specchat.app.sources.servers.server import Ask, Call, Listing
 from specchat.engine import Admitted, EngineError, Event, Finished, Notice, Prefilled, Ready, Request, Round, from_json
 
-MOST_TOP = 20
-"""Entries of a top-k list that the protocol allows."""
+_LARGEST_TOP = 20
+"""Largest top-k list of the protocol."""
+
+
+def find_specchat(listing: Listing) -> Specchat | None:
+    """The server, if it lists its model with a `Ready`."""
+    try:
+        record = from_json(json.dumps(listing.entry(listing.model())["speculation"]))
+    except (ValueError, LookupError):
+        return None
+    return Specchat(record) if isinstance(record, Ready) else None
 
 
 class Specchat:
-    """A server of ours.
+    """A `specchat serve`.
 
     Args:
-        ready: what its engine said when it was loaded.
+        ready: the `Ready` of its engine.
     """
 
     def __init__(self, ready: Ready) -> None:
         self.ready = ready
 
-    @classmethod
-    def found(cls, listing: Listing) -> Specchat | None:
-        """The server, if it lists its model with a `Ready`."""
-        try:
-            record = from_json(json.dumps(listing.entry(listing.model())["speculation"]))
-        except (ValueError, LookupError):
-            return None
-        return cls(record) if isinstance(record, Ready) else None
-
     def call(self, request: Request, ask: Ask) -> Call:  # noqa: ARG002
-        """The request with all that an engine of ours takes."""
+        """The request with all parameters of an engine."""
         s = request.sampling
+        numbers = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty")
         body: dict[str, Any] = {
             "stream": True,
             "speculation": True,
             "max_tokens": request.max_tokens,
             "drafter": request.drafter,
             "gamma": "auto" if request.gamma is None else request.gamma,
-            "temperature": s.temperature,
-            "top_k": s.top_k,
-            "top_p": s.top_p,
-            "min_p": s.min_p,
-            "repetition_penalty": s.repetition_penalty,
-            "presence_penalty": s.presence_penalty,
-            "frequency_penalty": s.frequency_penalty,
+            **{name: getattr(s, name) for name in (*numbers, "frequency_penalty", "seed")},
             "logit_bias": {str(token): bias for token, bias in s.logit_bias},
-            "seed": s.seed,
             "stop": list(request.stop),
         }
-        top = min(request.detail, MOST_TOP)
+        top = min(request.detail, _LARGEST_TOP)
         if request.messages:
             body |= {"messages": turns(request.messages), "thinking": request.thinking}
             body |= {"logprobs": True, "top_logprobs": top} if top else {}
@@ -70,14 +63,14 @@ class Specchat:
 
 
 class RecordReader:
-    """Takes the records out of chunks, and gives them the request's own id."""
+    """Extracts the records of chunks, and gives them the client's request id."""
 
     def __init__(self, request_id: str) -> None:
         self._request_id = request_id
         self.finished: Finished | None = None
 
     def read(self, values: dict[str, Any]) -> Iterator[Event]:
-        """The record of a chunk, if it has one."""
+        """The record of a chunk, if any."""
         if "speculation" not in values:
             return
         try:
@@ -90,5 +83,5 @@ class RecordReader:
             yield replace(record, request_id=self._request_id)
 
     def close(self) -> Iterator[Event]:
-        """Nothing is held back."""
+        """No records are held back."""
         yield from ()

@@ -11,9 +11,8 @@ from pathlib import Path
 from specchat.app.chat.conversation import Conversation
 from specchat.app.errors import AppError
 from specchat.app.settings.settings import AUTO, Settings
-from specchat.app.sources.no_source import NOTHING, NoSource
 from specchat.app.sources.pull import Pull
-from specchat.app.sources.source import Source
+from specchat.app.sources.source import NOTHING, NoSource, Source
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.background import run_in_background

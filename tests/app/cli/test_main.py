@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from specchat.app.settings.settings import DRAFTERS
 from tests.app.cli.commands.command import command
 
 SPECCHAT = Path(sys.executable).with_name("specchat")
@@ -33,16 +35,13 @@ HEAVY = ("torch", "transformers", "tokenizers", "textual", "pydantic", "rich", "
         ("ask hi --max-tokens 0", "max-tokens is 0"),
         ("ask hi --context 0", "context is 0"),
         ("ask hi --dtype int3", "dtype 'int3' is not known: choose one of auto"),
-        (
-            "ask hi --drafter magic",
-            "drafter 'magic' is not known: choose one of auto, none, suffix, ngram, copy",
-        ),
+        ("ask hi --drafter magic", "drafter 'magic' is not known: choose one of auto, none, suffix, ngram, copy"),
         ("ask hi --drafter none --gamma 4", "--gamma 4 contradicts --drafter none"),
         ("--drafter none --gamma 4", "--gamma 4 contradicts --drafter none"),
         ("ask hi there", "unexpected extra argument"),
         ("ask", "there is nothing to ask"),
-        ("--gamma 3 ask hi", "--gamma goes behind the command: specchat ask --gamma …"),
-        ("--theme nord replay x", "--theme goes behind the command"),
+        ("--gamma 3 ask hi", "put --gamma after the command: specchat ask --gamma …"),
+        ("--theme nord replay x", "put --theme after the command"),
         ("aks hi", "No such command 'aks'. Did you mean 'ask'?"),
         ("hello", "No such command 'hello' (to ask a question: specchat ask \"…\")"),
         ("models", "Missing command"),
@@ -79,12 +78,22 @@ def test_help_is_plain_text_on_stdout(arguments: str) -> None:
     assert "╭" not in done.out
 
 
-def test_help_names_every_option() -> None:
+def test_help_has_every_option_in_a_section_and_names_research_drafters_at_the_end() -> None:
     shown = command("ask", "--help").out
-    engine = ["target", "drafter", "gamma", "max-tokens", "context", "dtype", "device"]
-    sampling = ["temperature", "top-k", "top-p", "min-p", "seed"]
-    for option in (*engine, *sampling, "stop", "system", "json", "trace"):
-        assert f"--{option}" in shown
+    sections = {
+        "Options": ("stop", "system", "json", "trace"),
+        "Model": ("target", "draft", "context", "thinking", "attach"),
+        "Sampling": ("temperature", "top-k", "top-p", "min-p", "seed", "max-tokens"),
+        "Drafting": ("drafter", "gamma", "lenience"),
+        "Machine": ("slots", "dtype", "quantize", "device"),
+    }
+    rest, _, epilog = shown.partition("Research drafters")
+    for title, names in sections.items():
+        section = rest.split(f"\n{title}:\n")[1].split("\n\n")[0]
+        assert [name for name in names if f"  --{name} " not in section] == [], title
+    drafters = {*re.findall(r"[a-z-]+", rest.split("--drafter ")[1].split()[0] + " " + epilog.replace("-\n  ", "-"))}
+    assert set(DRAFTERS) <= drafters
+    assert "docs folder" in epilog
 
 
 @pytest.mark.parametrize(
@@ -93,6 +102,7 @@ def test_help_names_every_option() -> None:
         ("specchat.app.cli.main", HEAVY),
         ("specchat.app.cli.command_line", HEAVY[:-1]),
         ("specchat.app.cli.commands.ask", HEAVY),
+        ("specchat.app.cli.commands.models", HEAVY[:-1]),
         ("specchat.app.storage.store", HEAVY),
     ],
 )

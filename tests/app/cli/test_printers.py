@@ -76,29 +76,19 @@ def one_of_each() -> tuple[Round, ...]:
     return rejected, accepted, plain
 
 
-@pytest.mark.usefixtures("colours")
-def test_on_a_terminal_every_emitted_token_has_the_look_of_its_fate() -> None:
+@pytest.mark.parametrize("without", [False, True])
+def test_every_emitted_token_has_the_style_of_its_fate(colours: pytest.MonkeyPatch, without: bool) -> None:
+    if without:
+        colours.setenv("NO_COLOR", "1")
     seen = looks(printed(ColourPrinter, *one_of_each(), END))
-    assert seen == {
+    expected = {
         "kept": ("009e73", False, False),
         "corrected": ("e69f00", False, True),
         "fine": ("009e73", False, False),
         "extra": ("56b4e9", True, False),
         "plain": ("default", False, False),
     }
-
-
-def test_without_colours_the_attributes_stay(colours: pytest.MonkeyPatch) -> None:
-    colours.setenv("NO_COLOR", "1")
-    seen = looks(printed(ColourPrinter, *one_of_each(), END))
-    assert {word: look[1:] for word, look in seen.items()} == {
-        "kept": (False, False),
-        "corrected": (False, True),
-        "fine": (False, False),
-        "extra": (True, False),
-        "plain": (False, False),
-    }
-    assert {look[0] for look in seen.values()} == {"default"}
+    assert seen == {word: ("default", *look[1:]) if without else look for word, look in expected.items()}
 
 
 def test_sixteen_colours_will_do(colours: pytest.MonkeyPatch) -> None:

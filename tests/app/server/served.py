@@ -1,4 +1,4 @@
-"""`specchat serve` as its users have it: a process of its own, on a port of its own."""
+"""`specchat serve` as users run it: in a separate process, on a free port."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from specchat.engine import Admitted, Fate, Finished, FinishReason, Request, Rou
 
 
 class OneCall:
-    """Hands over nothing: its one call is given events by the test."""
+    """Submits nothing: the test adds events to its one call."""
 
     def begin(self, requests: Sequence[Request]) -> Call:
         self.call = Call(requests)
@@ -63,12 +63,6 @@ def test_the_last_text_is_sent_to_a_slow_client() -> None:
     assert done == "[DONE]"
 
 
-def test_rounds_that_come_together_are_one_chunk() -> None:
-    text, _, done = streamed(said(" second"), said(" third"), Finished("r", FinishReason.EOS, "", "", 0.0))
-    assert '"text":" second third"' in text
-    assert done == "[DONE]"
-
-
 def test_rounds_of_several_choices_are_one_chunk_of_each() -> None:
     rounds = [said(text, choice) for text in (" second", " third") for choice in "rs"]
     endings = [Finished(choice, FinishReason.EOS, "", "", 0.0) for choice in "rs"]
@@ -81,12 +75,6 @@ def test_rounds_that_come_together_are_a_chunk_each_where_records_are_asked_for(
     ending = Finished("r", FinishReason.EOS, "", "", 0.0)
     chunks = streamed(said(" second"), said(" third"), ending, speculation=True)
     assert ['"text":" second"' in chunks[0], '"text":" third"' in chunks[1]] == [True, True]
-
-
-def test_text_that_comes_with_an_error_is_sent_before_it() -> None:
-    text, error = streamed(said(" second"), Finished("r", FinishReason.ERROR, "", "out of memory", 0.0))
-    assert '"text":" second"' in text
-    assert "out of memory" in error
 
 
 def test_the_text_of_every_choice_is_sent_before_an_error() -> None:

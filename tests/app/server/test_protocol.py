@@ -51,14 +51,8 @@ def test_a_stream_says_what_the_whole_reply_says(client: openai.OpenAI, model: s
     assert usage.usage is not None
     assert (usage.usage.prompt_tokens, usage.usage.completion_tokens) == (whole.usage.prompt_tokens, 40)
     assert len({chunk.id for chunk in (first, *chunks, last, usage)}) == 1
-
-
-def test_drafting_changes_no_greedy_reply(client: openai.OpenAI, model: str) -> None:
-    def text(**extra: object) -> str | None:
-        made = client.chat.completions.create(model=model, messages=TURN, max_tokens=60, extra_body=extra)
-        return made.choices[0].message.content
-
-    assert text(drafter="none") == text(gamma=1) == text(gamma=8) == text(gamma="auto")
+    plain = client.chat.completions.create(model=model, messages=TURN, max_tokens=40, extra_body={"drafter": "none"})
+    assert plain.choices[0].message.content == choice.message.content
 
 
 def test_choices_of_a_seed_differ_and_repeat(client: openai.OpenAI, model: str) -> None:
@@ -319,7 +313,7 @@ def test_only_named_pages_may_ask(served: Served) -> None:
         assert http.options("/v1/chat/completions", headers=asked).status_code == 200
 
 
-def test_clients_that_vanish_leave_their_slots(served: Served) -> None:
+def test_clients_that_disconnect_free_their_slots(served: Served) -> None:
     before = served.metrics().get("specchat_requests_total{reason=cancelled}", 0.0)
     for number in range(30):
         body = json.dumps(chat(max_tokens=200, stream=number % 3 > 0, drafter="none")).encode()

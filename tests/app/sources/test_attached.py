@@ -195,14 +195,14 @@ def test_what_the_protocol_cannot_carry_is_refused(attached: AttachedEngine, req
         attached.submit(request_)
 
 
-def test_the_server_s_own_sentence_arrives(attached: AttachedEngine) -> None:
+def test_the_message_of_the_server_is_shown(attached: AttachedEngine) -> None:
     ((last,),) = replies(attached, Request("r", (Message("user", "fox " * 400),)))
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.ERROR
     assert "and the context holds 256" in last.message
 
 
-def test_who_is_not_there_or_no_specchat_is_named(served: Served) -> None:
+def test_a_wrong_key_and_a_missing_server_are_named(served: Served) -> None:
     wrong = first(AttachedEngine(served.url, "wrong"))
     assert isinstance(wrong, Died)
     assert "the key is missing or wrong" in wrong.message

@@ -29,6 +29,8 @@ def test_gives_every_record_once_and_in_order(clock: Clock) -> None:
         given += drained(player, clock, 0.5)
     assert given == trace()
     assert drained(player, clock, 100) == []
+    with pytest.raises(EngineError, match="replay"):
+        player.submit(Request("a", (Message("user", "?"),)))
 
 
 def test_keeps_the_time_between_rounds(clock: Clock) -> None:
@@ -67,26 +69,10 @@ def test_pauses_changes_speed_and_begins_again(clock: Clock) -> None:
     player.restart()
     assert player.position == 0
     assert player.drain()[0] == trace()[0]
-
-
-def test_speed_has_limits(clock: Clock) -> None:
-    player = Player(trace(), clock=clock)
     player.faster(100)
     assert player.speed == 8
     player.faster(-100)
     assert player.speed == 0.1
-
-
-def test_a_trace_that_ends_in_the_middle(clock: Clock) -> None:
-    player = Player(trace()[:20], clock=clock)
-    drained(player, clock, 1000)
-    assert player.ended
-    assert Player([], clock=clock).ended
-
-
-def test_answers_nobody(clock: Clock) -> None:
-    with pytest.raises(EngineError, match="replay"):
-        Player([], "x.jsonl", clock).submit(Request("a", (Message("user", "?"),)))
 
 
 def rounds_in(records: list[Record]) -> list[int]:

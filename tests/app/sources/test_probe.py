@@ -1,4 +1,4 @@
-"""What the interface costs, and how busy a GPU is where there is one."""
+"""What the interface costs, and the load of a GPU."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ def nvml(*names: str | bytes, broken: bool = False) -> ModuleType:
         return SimpleNamespace(gpu=40 + handle)
 
     module = ModuleType("pynvml")
-    module.NVMLError = NVMLError  # type: ignore[attr-defined]
-    module.nvmlInit = lambda: None  # type: ignore[attr-defined]
-    module.nvmlDeviceGetCount = lambda: len(names)  # type: ignore[attr-defined]
-    module.nvmlDeviceGetHandleByIndex = lambda index: index  # type: ignore[attr-defined]
-    module.nvmlDeviceGetName = lambda handle: names[handle]  # type: ignore[attr-defined]
-    module.nvmlDeviceGetUtilizationRates = utilization  # type: ignore[attr-defined]
-    module.nvmlDeviceGetMemoryInfo = lambda _: SimpleNamespace(used=2.5e9, total=80e9)  # type: ignore[attr-defined]
+    vars(module).update(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: len(names),
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=lambda handle: names[handle],
+        nvmlDeviceGetUtilizationRates=utilization,
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=2.5e9, total=80e9),
+    )
     return module
 
 
-@pytest.mark.parametrize("name", ["NVIDIA H100", b"NVIDIA H100"])
-def test_the_gpu_of_the_models_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, name: str | bytes) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", nvml("NVIDIA T4", name))
+@pytest.mark.parametrize(
+    ("library", "text"),
+    [
+        (nvml("NVIDIA T4", "NVIDIA H100"), "41 % · 2.5 of 80 GB"),
+        (nvml("NVIDIA T4", b"NVIDIA H100"), "41 % · 2.5 of 80 GB"),
+        (None, ""),
+        (nvml("NVIDIA T4"), ""),
+        (nvml("NVIDIA H100", broken=True), ""),
+    ],
+)
+def test_the_gpu_is_found_by_its_name_if_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, library: ModuleType | None, text: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", library)
     probe = Probe()
     assert probe.gpu() == ""
     probe.find_gpu("NVIDIA H100")
-    assert probe.gpu() == "41 % · 2.5 of 80 GB"
-
-
-def test_without_the_library_or_the_device_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = Probe()
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    probe.find_gpu("NVIDIA H100")
-    assert probe.gpu() == ""
-    monkeypatch.setitem(sys.modules, "pynvml", nvml("NVIDIA T4"))
-    probe.find_gpu("NVIDIA H100")
-    assert probe.gpu() == ""
-    monkeypatch.setitem(sys.modules, "pynvml", nvml("NVIDIA T4", broken=True))
-    probe.find_gpu("NVIDIA T4")
-    assert probe.gpu() == ""
+    assert probe.gpu() == text
 
 
 def test_the_share_of_the_thread_that_asks() -> None:

@@ -1,4 +1,4 @@
-"""A download that is paused and goes on, from a small hub of the test's own on this machine."""
+"""A download that is paused and resumed, from a small hub on this machine."""
 
 from __future__ import annotations
 

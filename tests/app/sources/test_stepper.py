@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from specchat.app.sources.player import Player
@@ -46,12 +48,18 @@ def test_parts_come_one_after_the_other() -> None:
     assert stepper.shown == []
 
 
-def test_a_round_without_a_draft_has_one_part() -> None:
-    stepper, _player, _clock = stepper_of("chat")
+@pytest.mark.parametrize("end", [Stepper.resume, Stepper.close])
+def test_held_records_are_released_at_the_end_of_the_pause(end: Callable[[Stepper], None]) -> None:
+    stepper, _player, clock = stepper_of("detail")
     stepper.pause()
     stepper.step()
-    (record,) = [r for r in stepper.drain() if isinstance(r, Round)]
-    assert not record.drafted
+    given = stepper.drain()
+    ((record, _part),) = stepper.shown
+    end(stepper)
+    clock.now += 100
+    given += stepper.drain()
+    assert record in given
+    assert given == trace("detail")[: len(given)]
 
 
 def test_all_lanes_of_a_batch_are_shown_together() -> None:
@@ -64,30 +72,6 @@ def test_all_lanes_of_a_batch_are_shown_together() -> None:
         sizes.add(len(stepper.shown))
     assert 3 in sizes
     assert sizes <= {0, 1, 2, 3}
-
-
-def test_what_is_held_is_given_when_it_goes_on() -> None:
-    stepper, _player, clock = stepper_of("detail")
-    stepper.pause()
-    stepper.step()
-    given = stepper.drain()
-    assert stepper.shown
-    stepper.resume()
-    assert stepper.shown == []
-    clock.now += 100
-    given += stepper.drain()
-    given += stepper.drain()
-    assert given == trace("detail")
-
-
-def test_what_is_held_is_given_at_the_end() -> None:
-    stepper, _player, _clock = stepper_of("detail")
-    stepper.pause()
-    stepper.step()
-    stepper.drain()
-    ((record, _part),) = stepper.shown
-    stepper.close()
-    assert record in stepper.drain()
 
 
 def test_jumping_passes_everything_up_to_there() -> None:

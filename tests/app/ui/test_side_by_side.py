@@ -269,7 +269,7 @@ def test_words_for_figures() -> None:
         (("--exact",), "--exact goes with two lanes"),
         (("--side-by-side", "--right", "turbo"), "which is no drafter"),
         (("--side-by-side", "--order", "both"), "--order 'both' is not known: choose interleaved or sequential"),
-        (("--side-by-side", "ask", "hi"), "--side-by-side goes behind the command"),
+        (("--side-by-side", "ask", "hi"), "put --side-by-side after the command"),
     ],
 )
 def test_bad_options(

@@ -20,6 +20,6 @@ def test_options_reach_the_page_as_it_takes_them(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(server, "WebServer", web_server)
     execute(["web", "--port", "0", "--no-thinking", "--top-k", "3"])
-    assert shlex.split(commands[0])[3:] == ["--top-k=3", "--no-thinking"]
+    assert shlex.split(commands[0])[3:] == ["--no-thinking", "--top-k=3"]
     execute(["web", "--port", "0", "--thinking"])
     assert shlex.split(commands[1])[3:] == ["--thinking"]

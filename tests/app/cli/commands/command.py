@@ -63,7 +63,7 @@ def command(
 
     Args:
         arguments: The command line.
-        stdin: What is piped in; None for a terminal nobody types at.
+        stdin: What is piped in; None for a terminal without input.
         terminal: Whether stdout and stderr are terminals.
         on_write: Called with every text before it is written to stdout.
     """

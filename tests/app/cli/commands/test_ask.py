@@ -23,8 +23,15 @@ KEYS = [
     "tested",
     "accepted",
     "mean_emitted_length",
+    "tokens_per_second",
+    "time_to_first_token_s",
+    "seconds",
+    "drafter",
+    "gamma",
+    "lossless",
+    "device",
+    "dtype",
 ]
-KEYS += ["tokens_per_second", "time_to_first_token_s", "seconds", "drafter", "gamma", "lossless", "device", "dtype"]
 
 
 def test_json_is_one_object_whose_figures_agree(ask: Callable[..., Done]) -> None:
@@ -70,27 +77,17 @@ def test_a_logit_bias_that_means_nothing_is_refused(ask: Callable[..., Done], bi
     assert message in done.err
 
 
-def test_json_is_ascii_whatever_the_model_said(ask: Callable[..., Done]) -> None:
-    done = ask("the", "--json", "--max-tokens", 100, "--temperature", 100, "--seed", 1)
-    assert done.out.isascii()
-    assert all(character >= " " for character in done.out[:-1])
-    assert any(not character.isascii() for character in json.loads(done.out)["text"])
-
-
 def test_a_pipe_gets_plain_text_with_no_control_characters(ask: Callable[..., Done]) -> None:
     options = ("--max-tokens", 200, "--temperature", 100, "--seed", 1)
-    text = json.loads(ask("the", "--json", *options).out)["text"]
+    as_json = ask("the", "--json", *options).out
+    text = json.loads(as_json)["text"]
     assert [c for c in text if unicodedata.category(c) == "Cc"]  # or this test shows nothing
+    assert not text.isascii()
+    assert as_json.isascii()
+    assert all(character >= " " for character in as_json[:-1])
     done = ask("the", *options)
     assert (done.code, done.err) == (0, "")
     assert done.out == escape_controls(text).rstrip("\n") + "\n"
-
-
-def test_greedy_text_does_not_depend_on_the_drafter(ask: Callable[..., Done]) -> None:
-    options = ("the quick brown fox jumps", "--max-tokens", 80)
-    outputs = {ask(*options, *more).out for more in (("--drafter", "none"), ("--gamma", 1), ("--gamma", 6), ())}
-    assert len(outputs) == 1
-    assert len(outputs.pop()) > 40
 
 
 def test_a_seed_repeats_the_reply(ask: Callable[..., Done]) -> None:
@@ -107,25 +104,28 @@ def test_stop_strings_end_the_reply_before_them(ask: Callable[..., Done]) -> Non
     assert values["text"] == text[: text.index(stop)]
 
 
-def prompts(path: Path) -> tuple[Message, ...]:
-    (request,) = (record for record in read_trace(path) if isinstance(record, Request))
-    return request.messages
-
-
-def test_text_on_stdin_is_the_question(ask: Callable[..., Done], tmp_path: Path) -> None:
-    assert ask("--max-tokens", 1, "--trace", tmp_path / "t", stdin=b"one\r\ntwo \xe2\x82 \x1b[1m\x00").code == 0
-    assert prompts(tmp_path / "t") == (Message("user", "one\ntwo \ufffd [1m"),)
-
-
-def test_text_on_stdin_follows_the_question(ask: Callable[..., Done], tmp_path: Path) -> None:
-    done = ask("Sum it up.", "--system", "Be\x07 brief.", "--max-tokens", 1, "--trace", tmp_path / "t", stdin=b"a\nb\n")
-    assert done.code == 0
-    assert prompts(tmp_path / "t") == (Message("system", "Be brief."), Message("user", "Sum it up.\n\na\nb\n"))
-
-
-def test_half_a_character_on_the_command_line_is_replaced(ask: Callable[..., Done], tmp_path: Path) -> None:
-    assert ask("caf\udce2", "--max-tokens", 1, "--trace", tmp_path / "t").code == 0
-    assert prompts(tmp_path / "t") == (Message("user", "caf\ufffd"),)
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "messages"),
+    [
+        ((), b"one\r\ntwo \xe2\x82 \x1b[1m\x00", (Message("user", "one\ntwo \ufffd [1m"),)),
+        (
+            ("Sum it up.", "--system", "Be\x07 brief."),
+            b"a\nb\n",
+            (Message("system", "Be brief."), Message("user", "Sum it up.\n\na\nb\n")),
+        ),
+        (("caf\udce2",), None, (Message("user", "caf\ufffd"),)),
+    ],
+)
+def test_the_prompt_is_the_question_and_the_text_on_stdin(
+    ask: Callable[..., Done],
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    stdin: bytes | None,
+    messages: tuple[Message, ...],
+) -> None:
+    assert ask(*arguments, "--max-tokens", 1, "--trace", tmp_path / "t", stdin=stdin).code == 0
+    (request,) = (record for record in read_trace(tmp_path / "t") if isinstance(record, Request))
+    assert request.messages == messages
 
 
 def test_settings_and_variables_count(ask: Callable[..., Done], home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,13 +192,8 @@ def test_a_prompt_longer_than_the_context_is_refused(ask: Callable[..., Done]) -
 
 
 def test_endless_input_is_refused_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specchat.app.cli.commands.ask.LONGEST_INPUT", 1 << 20)
+    monkeypatch.setattr("specchat.app.cli.question.LONGEST_INPUT", 1 << 20)
     assert "longer than 1 MiB" in command("ask", stdin=b"x" * ((1 << 20) + 1)).sentence
-
-
-def test_unknown_devices_and_long_drafts_are_refused(ask: Callable[..., Done]) -> None:
-    assert "abacus" in ask("the", "--device", "abacus").sentence
-    assert "gamma is 500" in ask("the", "--gamma", 500).sentence
 
 
 def test_an_engine_that_dies_is_one_sentence(ask: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:

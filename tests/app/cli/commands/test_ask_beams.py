@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specchat.app.sanitize import escape_controls
-from tests.app.cli.commands.command import Done, command
+from tests.app.cli.commands.command import Done
 
 
 def test_the_best_text_is_printed_and_all_beams_beside_it(ask: Callable[..., Done], model: Path) -> None:
@@ -46,18 +46,14 @@ def test_json_has_the_same_beams_with_and_without_drafts(ask: Callable[..., Done
     [
         (("--beams", 1), "beams is 1: it must be from 2 to 16"),
         (("--beams", "many"), "Invalid value for '--beams'"),
-        (
-            ("--beams", 4, "--temperature", 0.7),
-            "temperature 0.7 draws texts by chance: set it to 0, or",
-        ),
-        (
-            ("--beams", 4, "--drafter", "ngram"),
-            "the drafter ngram cannot draft for each beam: choose",
-        ),
+        (("--beams", 4, "--temperature", 0.7), "temperature 0.7 draws texts by chance: set it to 0, or"),
+        (("--beams", 4, "--drafter", "ngram"), "the drafter ngram cannot draft for each beam: choose"),
         (("--beams", 4, "--stop", "fox"), "leave stop strings out"),
         (("--beams", 4, "--save"), "--save does not go with --beams"),
         (("--beams", 4, "--trace", "x.jsonl"), "--trace does not go with --beams"),
         (("--beams", 4, "--draft", "/nowhere"), "/nowhere"),
+        (("--beams", 4, "--continue"), "--continue does not go with --beams"),
+        (("--beams", 4, "--attach", "http://localhost:1"), "--attach"),
     ],
 )
 def test_what_beams_cannot_have_is_one_sentence(
@@ -70,21 +66,3 @@ def test_a_model_that_cannot_be_told_to_think_is_said(ask: Callable[..., Done]) 
     done = ask("the", "--beams", 2, "--max-tokens", 3, "--thinking", "--json")
     assert done.code == 0
     assert "has no switch for thinking" in done.err
-
-
-def test_a_server_searches_no_beams() -> None:
-    refused = command("ask", "the", "--beams", 4, "--attach", "http://localhost:1").sentence
-    assert "--attach does not go with --beams" in refused
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (("--peer", "loop"), "--peer does not go with --beams"),
-        (("--batch", 2), "--batch does not go with --beams"),
-        (("--drafter", "ngram", "--drafter", "head"), "--beams measures one drafter: name it once"),
-        (("--gamma", 0), "leave gamma 0 and drafter none out"),
-    ],
-)
-def test_a_bench_of_beams_refuses_what_it_does_not_measure(options: tuple[object, ...], sentence: str) -> None:
-    assert sentence in command("bench", "--beams", 4, *options).sentence

@@ -1,4 +1,4 @@
-"""`specchat ask` with files, templates, and chats that it goes on with or begins."""
+"""`specchat ask` with files, templates, and chats that it continues or begins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.stored_conversation import stored_conversation
-from specchat.app.cli.commands.ask import Question
+from specchat.app.cli.question import Question
 from specchat.app.errors import AppError
 from specchat.app.paths import config_folder, database_file
 from specchat.app.storage.store import Store

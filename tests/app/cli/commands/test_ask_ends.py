@@ -68,14 +68,6 @@ def test_a_second_interrupt_ends_at_once(ask: Callable[..., Done]) -> None:
     assert (done.code, done.err) == (130, "")
 
 
-def test_a_reader_that_leaves_ends_the_reply_quietly(ask: Callable[..., Done]) -> None:
-    def leave(_: str) -> None:
-        raise BrokenPipeError
-
-    done = ask("the", "--max-tokens", 230, on_write=leave)
-    assert (done.code, done.err) == (1, "")
-
-
 LOADS_FOR_EVER = """
 import threading
 from specchat.app.cli.main import main

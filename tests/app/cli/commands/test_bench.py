@@ -69,7 +69,7 @@ def test_drafts_race_batch_by_batch(
     assert "\x1b" not in done.out
     assert "speedup" in picture.read_text()
     again = command(*arguments, *short, "--drafts", "suffix")
-    assert "is there already: name another picture" in again.sentence
+    assert "exists already: name another picture" in again.sentence
 
 
 def test_a_person_who_waits_sees_how_far_it_is() -> None:
@@ -117,6 +117,10 @@ def test_verify_says_by_its_exit_code_that_something_differs(
         ),
         (("bench", "--crossover", "--drafts", "suffix", "--picture", "x.png"), "give it a name that ends in .svg"),
         (("bench", "--device", "abacus"), "device 'abacus' is not known"),
+        (("bench", "--beams", "4", "--peer", "loop"), "--peer does not go with --beams"),
+        (("bench", "--beams", "4", "--batch", "2"), "--batch does not go with --beams"),
+        (("bench", "--beams", "4", "--drafter", "ngram", "--drafter", "head"), "--beams measures one drafter"),
+        (("bench", "--beams", "4", "--gamma", "0"), "leave gamma 0 and drafter none out"),
         (("verify", "--temperature", "0"), "sampling needs one above 0"),
         (("verify", "--samples", "1"), "samples is 1"),
         (("verify", "--target", "/nowhere/at/all"), "there is no file or folder /nowhere/at/all"),

@@ -22,18 +22,8 @@ PROMPT = "abc abc abc abc"
 
 @pytest.fixture
 def compare(model: Path) -> Callable[..., Done]:
-    def run(*arguments: object, dtype: str = "float32", **about: object) -> Done:
-        return command(
-            "compare",
-            *arguments,
-            "--target",
-            model,
-            "--dtype",
-            dtype,
-            "--max-tokens",
-            "24",
-            **about,  # type: ignore[arg-type]
-        )
+    def run(*arguments: object, dtype: str = "float32") -> Done:
+        return command("compare", *arguments, "--target", model, "--dtype", dtype, "--max-tokens", "24")
 
     return run
 
@@ -81,21 +71,19 @@ def test_json_has_every_figure(compare: Callable[..., Done]) -> None:
     assert found["exact"] is None
 
 
-def test_a_file_of_prompts_in_both_orders(compare: Callable[..., Done], tmp_path: Path) -> None:
-    file = tmp_path / "prompts.txt"
-    file.write_text("one one one\n\ntwo two two\n")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.txt", "one one one\n\ntwo two two\n"), ("a.json", '{"prompts": ["one one one", "two two two"]}')],
+)
+def test_a_file_of_prompts_in_both_orders(compare: Callable[..., Done], tmp_path: Path, name: str, text: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
     found = json.loads(compare("--file", file, "--order", "both", "--repeat", "1", "--json").out)
     assert [(row["prompt"], row["order"]) for row in found["rows"]] == [
-        (text, order) for text in ("one one one", "two two two") for order in ("interleaved", "sequential")
+        (prompt, order) for prompt in ("one one one", "two two two") for order in ("interleaved", "sequential")
     ]
     assert [row["order"] for row in found["overall"]] == ["interleaved", "sequential"]
     assert found["orders_differ"] >= 0
-
-
-def test_prompts_from_json(compare: Callable[..., Done], tmp_path: Path) -> None:
-    file = tmp_path / "prompts.json"
-    file.write_text(json.dumps({"prompts": ["one", "two"]}))
-    assert len(json.loads(compare("--file", file, "--repeat", "1", "--json").out)["rows"]) == 2
 
 
 def test_exact_mode_says_what_it_costs(compare: Callable[..., Done]) -> None:

@@ -64,11 +64,7 @@ def test_tables_are_counted_and_loaded(tiny_model: Callable[..., Path], tmp_path
     ],
 )
 def test_what_cannot_be_is_one_sentence(
-    tiny_model: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: str,
-    words: str,
+    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = command("distill", "--target", str(tiny_model()), *arguments.split())

@@ -1,4 +1,4 @@
-"""Commands on a T5 of random weights: `ask` and `bench` work, what needs a model that continues text says so."""
+"""Commands on a T5 of random weights: `ask` and `bench` work; commands that need a decoder-only model refuse it."""
 
 from __future__ import annotations
 

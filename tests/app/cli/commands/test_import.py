@@ -152,7 +152,7 @@ def test_a_conversation_of_many_thousand_messages_comes_in(tmp_path: Path) -> No
     ids=["import", "fork", "edit"],
 )
 def test_a_kill_in_the_middle_leaves_what_was_there(tmp_path: Path, job: str) -> None:
-    """The process ends itself, without any clean-up, behind each statement that writes."""
+    """The process ends itself, without any clean-up, after each statement that writes."""
     path = tmp_path / "specchat.db"
     code = (
         "import signal\n"

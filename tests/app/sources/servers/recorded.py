@@ -21,7 +21,7 @@ class Recorded:
     """A running server.
 
     Args:
-        pages: the JSON, or a status and the JSON, of each path but those that stream.
+        pages: the JSON, or a status and the JSON, of each path without a stream.
         streams: the chunks of each path that streams; texts go out as they are.
         key: what callers must give.
         free: paths that need none.
@@ -111,7 +111,7 @@ def usage(prompt: int, completion: int) -> dict[str, int]:
 
 
 def last_chunk(prompt: int, completion: int, **more: Any) -> dict[str, Any]:
-    """The chunk behind a reply that `stream_options.include_usage` asks for."""
+    """The chunk after a reply that `stream_options.include_usage` asks for."""
     return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "choices": [], **more} | {
         "usage": usage(prompt, completion) | more.get("usage", {})
     }
@@ -147,7 +147,7 @@ LLAMA_CPP_STREAM = [
     chunk("2", **timings(6, 7, 5)),  # all 3 accepted
     chunk(".", **timings(7, 7, 5)),
     chunk("😀", **timings(9, 7, 5)),  # two tokens: the first ended inside the character, and no chunk was sent for it
-    chunk("x", **timings(10, 9, 6)),  # 1 of 2 accepted; the token behind it ends the reply and has no text
+    chunk("x", **timings(10, 9, 6)),  # 1 of 2 accepted; the token after it ends the reply and has no text
     chunk(None, "stop"),
     last_chunk(33, 11, **timings(11, 9, 6)),
     "[DONE]",
@@ -160,10 +160,7 @@ def spoken(tokens: Sequence[str], so_far: int) -> dict[str, Any]:
     return chunk("".join(tokens), choice={"logprobs": {"content": content}}, usage=usage(20, so_far))
 
 
-VLLM = {
-    "/v1/models": models("vllm", "meta/Llama", max_model_len=4096),
-    "/version": {"version": "0.29.0"},
-}
+VLLM = {"/v1/models": models("vllm", "meta/Llama", max_model_len=4096), "/version": {"version": "0.29.0"}}
 VLLM_CHUNKS = [
     chunk("", usage=usage(20, 0)),
     spoken(["Hello"], 1),

@@ -31,7 +31,7 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """The address of a server, in a process of its own."""
+    """The address of a server, in a separate process."""
     gguf = next(models_folder().glob(".originals/smollm2-135m/*.gguf"), None)
     if gguf is None:
         pytest.skip("the default model's GGUF file is not kept here")
@@ -51,7 +51,7 @@ def url() -> Iterator[str]:
     started.wait()
 
 
-def test_its_tokens_are_told_apart_while_they_come(url: str) -> None:
+def test_fates_are_known_while_the_reply_streams(url: str) -> None:
     engine = AttachedEngine(url)
     ready = first(engine)
     assert isinstance(ready, Ready)

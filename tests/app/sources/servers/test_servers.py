@@ -84,6 +84,10 @@ def tokens(reply: Reply) -> list[tuple[str, Fate]]:
     return [(token.text, token.fate) for record in reply.rounds for token in record.tokens()]
 
 
+def fates(events: Sequence[Event]) -> set[Fate]:
+    return {fate for _, fate in tokens(replied(events))}
+
+
 def met(pages: Mapping[str, Any], model: str | None = None) -> Event:
     with attached(pages, model=model) as (engine, _):
         return first(engine)
@@ -107,7 +111,7 @@ def test_a_server_is_known_by_what_it_answers(pages: Mapping[str, Any], kind: st
     assert (ready.observed, ready.target, ready.context) == (kind, target, context)
 
 
-def test_llama_cpp_tells_tokens_apart_while_they_come() -> None:
+def test_llama_cpp_reports_fates_while_the_reply_streams() -> None:
     sampling = Sampling(0.5, 7, min_p=0.1, repetition_penalty=1.2)
     events, body = asked(shapes.LLAMA_CPP, shapes.LLAMA_CPP_STREAM, sampling=sampling)
     assert body["timings_per_token"] is True
@@ -150,7 +154,7 @@ def test_llama_cpp_that_does_not_count_leaves_tokens_unknown() -> None:
     assert (s.unknown, s.emitted, s.passes, s.acceptance) == (3, 4, None, None)
 
 
-def test_vllm_tells_at_the_end() -> None:
+def test_vllm_reports_fates_at_the_end() -> None:
     events, body = asked(shapes.VLLM, shapes.vllm_stream(shapes.VLLM_METRICS))
     assert body["logprobs"] is True
     assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
@@ -189,11 +193,10 @@ def test_what_vllm_does_not_account_for_stays_unknown(metrics: Any, tested: int,
 
 def test_vllm_without_a_draft_is_plain() -> None:
     nothing = {"num_accepted_draft_tokens": 0, "num_draft_tokens": 0, "per_step_accepted": [], "per_step_drafted": []}
-    reply = replied(asked(shapes.VLLM, shapes.vllm_stream(nothing))[0])
-    assert {fate for _, fate in tokens(reply)} == {P}
+    assert fates(asked(shapes.VLLM, shapes.vllm_stream(nothing))[0]) == {P}
 
 
-def test_sglang_tells_sums_from_its_own_endpoint() -> None:
+def test_sglang_reports_sums_from_its_own_endpoint() -> None:
     events, body = asked(
         shapes.SGLANG, shapes.SGLANG_STREAM, "/generate", sampling=Sampling(0.7, top_p=0.9, seed=3), stop=("x",)
     )
@@ -218,7 +221,7 @@ def test_sglang_that_makes_no_prompts_is_asked_for_a_chat() -> None:
     assert replied(events).metrics.emitted == 5
 
 
-def test_lm_studio_tells_sums() -> None:
+def test_lm_studio_reports_sums() -> None:
     events, body = asked(shapes.LM_STUDIO, shapes.LM_STUDIO_STREAM)
     assert body["model"] == "qwen-7b"
     s = replied(events).metrics
@@ -282,7 +285,7 @@ def test_a_stream_that_breaks_off_keeps_what_has_come(stream: Stream, text: str,
         ({}, None, "is no server of the OpenAI protocol"),
     ],
 )
-def test_a_server_of_no_use_is_named(pages: Mapping[str, Any], model: str | None, words: str) -> None:
+def test_an_unusable_server_is_named(pages: Mapping[str, Any], model: str | None, words: str) -> None:
     died = met(pages, model)
     assert isinstance(died, Died)
     assert words in died.message

@@ -1,0 +1,225 @@
+"""Commands on files of chats: `specchat export`, `specchat import` and `specchat screenshot`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specchat.app.chat.export import FORMATS, as_json, as_markdown
+from specchat.app.cli.options import opt
+from specchat.app.cli.progress import warn
+from specchat.app.errors import StoreError, UsageError
+from specchat.app.paths import database_file, settings_file
+from specchat.app.sanitize import escape_controls
+from specchat.app.storage.written import write_first_free
+
+if TYPE_CHECKING:
+    from specchat.app.chat.conversation import Conversation
+
+_WIDTH = 100
+_PERFETTO = "perfetto"
+_SIZE = "140x40"
+_LEAST, _MOST = (48, 12), (500, 300)
+_SIZE_PATTERN = re.compile(r"(\d{1,4})x(\d{1,4})")
+
+Theme = Annotated[str | None, opt("--theme", "NAME", "Colours; default: those of the settings.")]
+
+
+def export(
+    chat: Annotated[
+        str | None, typer.Argument(metavar="CHAT", help="Part of the title; default: the newest chat.")
+    ] = None,
+    form: Annotated[str | None, opt("--format", "|".join(FORMATS), "Default: by the name of FILE, else md.")] = None,
+    out: Annotated[Path | None, opt("--out", "FILE", "A new file, instead of stdout.")] = None,
+    titles: Annotated[bool, opt("--list", None, "Print the titles of all chats, newest first.")] = False,
+    trace: Annotated[
+        Path | None, opt("--trace", "FILE", "A recorded trace instead of a chat; html or perfetto.")
+    ] = None,
+    page: Annotated[bool, opt("--html", None, "A web page that replays the chat offline.")] = False,
+    perfetto: Annotated[bool, opt("--perfetto", None, "A timeline of the rounds for ui.perfetto.dev.")] = False,
+    thinking: Annotated[bool, opt("--thinking", None, "In Markdown, quote the thinking of each reply.")] = False,
+    theme: Theme = None,
+) -> None:
+    """Write a stored chat as Markdown, JSON (with every round), an SVG picture or a page that replays it."""
+    from specchat.app.chat.stored_conversation import stored_conversation
+    from specchat.app.cli.question import find_chat
+    from specchat.app.storage.store import Store
+
+    flags = [name for name, given in (("html", page), (_PERFETTO, perfetto)) if given]
+    if len({*flags, *([form] if form else [])}) > 1:
+        raise UsageError("choose one format: give --html, --perfetto or --format alone")
+    chosen = _format(flags[0] if flags else form, out, default="html" if trace else FORMATS[0])
+    if trace is not None:
+        if chat is not None:
+            raise UsageError(f"{chat!r} and --trace are two things to export: name one")
+        _write(_traced(trace, chosen), out)
+        return
+    with Store(database_file()) as store:
+        if titles:
+            warn(store.notice)
+            for entry in store.chats():
+                print(escape_controls(" ".join(entry.title.split())))
+            return
+        if not store.chats() and store.notice:
+            raise StoreError(store.notice)
+        entry = find_chat(store, chat)
+        conversation = stored_conversation(entry, store.messages(entry.id))
+    if out is not None:
+        refuse_existing(out)
+    _write(_text(conversation, chosen, theme, thinking=thinking), out)
+
+
+def _write(text: str, out: Path | None) -> None:
+    if out is None:
+        sys.stdout.write(escape_controls(text) if sys.stdout.isatty() else text)
+    else:
+        write_new(out, text)
+        print(f"exported as {escape_controls(str(out))}", file=sys.stderr)
+
+
+def _traced(path: Path, form: str) -> str:
+    """A trace as a page or for Perfetto.
+
+    Raises:
+        UsageError: another format is requested.
+    """
+    from specchat.app.chat.trace import Trace
+
+    if form not in ("html", _PERFETTO):
+        raise UsageError(f"a trace cannot be exported as {form}: give --html or --perfetto")
+    trace = Trace.read(path)
+    return trace.page() if form == "html" else trace.perfetto()
+
+
+def _format(form: str | None, out: Path | None, default: str) -> str:
+    suffix = out.suffix.removeprefix(".").lower() if out else ""
+    chosen = form or {"markdown": "md", "htm": "html"}.get(suffix, suffix) or default
+    if chosen not in (*FORMATS, _PERFETTO):
+        named = f"--format {form}" if form else f"the ending of {out}"
+        raise UsageError(f"{named} is not understood: choose --format {', '.join(FORMATS)}")
+    return chosen
+
+
+def _text(conversation: Conversation, form: str, theme: str | None, *, thinking: bool) -> str:
+    if form == "svg":
+        from specchat.app.ui.headless import chat_svg
+
+        return chat_svg(conversation, _WIDTH, known_theme(theme))
+    if form == "html":
+        from specchat.app.chat.web_page.data import chat_data
+        from specchat.app.chat.web_page.render import render
+
+        return render(chat_data(conversation))
+    if form == _PERFETTO:
+        from specchat.app.chat.perfetto import as_perfetto
+
+        rounds = [record for turn in conversation.turns if turn.reply for record in turn.reply.own_rounds]
+        return as_perfetto(rounds, conversation.title)
+    return as_markdown(conversation, "", thinking=thinking) if form == "md" else as_json(conversation, "")
+
+
+def import_chats(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE", help="specchat export --format json, ChatGPT's conversations.json, Open WebUI's export."
+        ),
+    ],
+) -> None:
+    """Import chats from exports of this and other programs. Damaged chats are reported and left out."""
+    from specchat.app.chat.chat_import import read_chats
+    from specchat.app.storage.store import Store
+
+    read = []
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8-sig", errors="replace")
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error
+        read.append((file, *read_chats(text)))
+    with Store(database_file()) as store:
+        warn(store.notice)
+        store.import_chats([chat for _, chats, _ in read for chat in chats])
+    for file, chats, problems in read:
+        for problem in problems:
+            warn(f"{file}: {problem}")
+        print(f"{len(chats)} chat{'' if len(chats) == 1 else 's'} imported from {escape_controls(str(file))}")
+    if not any(chats for _, chats, _ in read):
+        raise UsageError("nothing was imported")
+
+
+def screenshot(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace that ask --trace recorded.")],
+    out: Annotated[Path, opt("--out", "FILE.svg", "The picture; it must not exist yet.")],
+    size: Annotated[str, opt("--size", "COLUMNSxLINES", "Size of the terminal.")] = _SIZE,
+    theme: Theme = None,
+) -> None:
+    """Draw the end of a recorded trace as an SVG picture, without a terminal and without a model."""
+    from specchat.engine import EngineError, read_trace
+
+    columns, lines = _size(size)
+    records = list(read_trace(trace))
+    if not records:
+        raise EngineError(f"{trace} holds no records: there is nothing to show")
+    refuse_existing(out)
+    from specchat.app.ui.headless import trace_svg
+
+    write_new(out, trace_svg(records, trace.name, (columns, lines), known_theme(theme)))
+    print(f"picture saved as {escape_controls(str(out))}")
+
+
+def known_theme(wanted: str | None) -> str:
+    """The name of the requested theme; by default that of the settings.
+
+    Raises:
+        UsageError: there is no such theme.
+    """
+    from textual.theme import BUILTIN_THEMES
+
+    from specchat.app.settings.settings import load_settings
+    from specchat.app.ui import themes
+
+    name = wanted or load_settings(settings_file())[0].theme
+    names = [themes.DARK.name, themes.LIGHT.name, *sorted(BUILTIN_THEMES)]
+    if wanted and wanted not in names:
+        raise UsageError(f"theme {wanted!r} is not known: choose one of {', '.join(names)}")
+    return name
+
+
+def refuse_existing(path: Path) -> None:
+    """Check that a file does not exist.
+
+    Raises:
+        UsageError: it does.
+    """
+    if path.exists():
+        raise UsageError(f"{path} exists already: name another file")
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a new file.
+
+    Raises:
+        UsageError: it exists, or cannot be written.
+    """
+    try:
+        write_first_free(path.parent, [path.name], text)
+    except FileExistsError:
+        refuse_existing(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _size(text: str) -> tuple[int, int]:
+    found = _SIZE_PATTERN.fullmatch(text)
+    columns, lines = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not (_LEAST[0] <= columns <= _MOST[0] and _LEAST[1] <= lines <= _MOST[1]):
+        least, most = ("x".join(map(str, limit)) for limit in (_LEAST, _MOST))
+        raise UsageError(
+            f"--size {text} is not understood: give columns x lines from {least} to {most}, such as {_SIZE}"
+        )
+    return columns, lines

@@ -1,0 +1,122 @@
+"""Progress on stderr: a status line that is removed afterwards, and the progress bar of `specchat models pull`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self, TextIO
+
+from specchat.app.sanitize import escape_controls
+from specchat.engine import Loading, Progress
+
+_BACK_AND_CLEAR = "\r\x1b[K"
+_STEP = 0.25
+"""Outside a terminal, progress is printed each time it has grown by this fraction."""
+
+
+def warn(text: str | None) -> None:
+    """Print a sentence on stderr; nothing if it is empty."""
+    if text:
+        print(f"specchat: {escape_controls(text)}", file=sys.stderr)
+
+
+class StatusLine:
+    """Shows the newest text on one line of a terminal.
+
+    It draws when it gets a text. (Rich's status draws twelve times a second from its own thread, which takes time from
+    what is measured.)
+
+    Args:
+        stream: usually stderr.
+        as_lines: whether texts are printed line by line if the stream is not a terminal. The first line is printed
+            with the second: a command that fails before its work begins prints one sentence only.
+    """
+
+    def __init__(self, stream: TextIO, *, as_lines: bool = False) -> None:
+        self._stream = stream
+        self._as_lines = as_lines and not stream.isatty()
+        self._count = 0
+        self._first = ""
+        self._shown = ""
+
+    def say(self, text: str, suffix: str = "") -> None:
+        """Replace the line; if it is too long, the text is cut and the suffix stays."""
+        if self._as_lines:
+            self._add_line(escape_controls(text) + suffix)
+        if not self._stream.isatty():
+            return
+        columns = shutil.get_terminal_size().columns
+        line = escape_controls(text)[: columns - len(suffix) - 1] + suffix
+        if line != self._shown:
+            self._shown = line  # set first, so that an interrupt while writing still clears the line
+            self._stream.write(_BACK_AND_CLEAR + line)
+            self._stream.flush()
+
+    def _add_line(self, line: str) -> None:
+        if self._count == 0:
+            self._first = line
+        else:
+            lines = [self._first, line] if self._count == 1 else [line]
+            print(*lines, sep="\n", file=self._stream, flush=True)
+        self._count += 1
+
+    def show(self, loading: Loading) -> None:
+        """Show what is loading and how much of it is loaded."""
+        self.say(loading.text, "" if loading.fraction is None else f" {loading.fraction:.0%}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def clear(self) -> None:
+        """Remove the line, so that something can be printed."""
+        if self._shown:
+            self._stream.write(_BACK_AND_CLEAR)
+            self._stream.flush()
+            self._shown = ""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.clear()
+
+
+@contextmanager
+def pull_progress(stream: TextIO) -> Iterator[Progress]:
+    """Progress callback for `engine.models.resolve_model`: a bar on a terminal, otherwise a few plain lines."""
+    if not stream.isatty():
+        yield PlainLines(stream)
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    left = (TextColumn("· left"), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), *left)
+    with Bars(*columns, console=Console(file=stream)) as bars:
+        tasks = {}
+
+        def show(stage: str, text: str, fraction: float | None) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task("", total=None)
+            total = None if fraction is None else 1.0
+            bars.update(tasks[stage], description=escape(escape_controls(text)), total=total, completed=fraction or 0.0)
+
+        yield show
+
+
+class PlainLines:
+    """Progress callback that prints one line per stage and quarter of it; repeated texts are printed once."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._last: tuple[str, str | int] | None = None
+
+    def __call__(self, stage: str, text: str, fraction: float | None) -> None:
+        """Print the text, if it or its quarter is new."""
+        step = text if fraction is None else int(fraction / _STEP)
+        if self._last != (stage, step):
+            share = "" if isinstance(step, str) else f" {step * _STEP:.0%}"
+            print(f"{escape_controls(text)}{share}", file=self._stream, flush=True)
+        self._last = (stage, step)

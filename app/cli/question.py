@@ -1,0 +1,186 @@
+"""The question of `specchat ask`, and the stored chat that it continues or begins."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from specchat.app.chat.attachments import content_of, file_attachment
+from specchat.app.chat.conversation import Conversation, Turn, title_of
+from specchat.app.chat.stored_conversation import stored_conversation
+from specchat.app.errors import UsageError
+from specchat.app.paths import config_folder, database_file
+from specchat.app.sanitize import clean_prompt
+from specchat.app.settings.named_texts import NamedTexts, filled
+from specchat.app.settings.settings import Settings
+from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.store import Chat, Store
+from specchat.engine import Admitted, Event, Finished, Message, Request, Round, Totals, to_json
+
+LONGEST_INPUT = 16 << 20
+"""Bytes of stdin that are read: far more than any context holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question as the command line gives it."""
+
+    text: str | None
+    system: str | None = None
+    stop: tuple[str, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Token ids, and what is added to their logits."""
+    files: tuple[Path, ...] = ()
+    """Text files that the model gets before the question, each under its name."""
+    template: str | None = None
+    values: tuple[str, ...] = ()
+    """NAME=VALUE for the template's variables."""
+    chat: str | None = None
+    """Part of the title of the chat to continue."""
+    newest: bool = False
+    """Whether to continue the newest chat."""
+    save: bool = False
+    """Whether to store a new chat."""
+    show_thinking: bool = False
+    """Whether thinking is printed as part of the reply."""
+
+    def instructions(self) -> str:
+        """The system prompt."""
+        return clean_prompt(self.system or "").strip()
+
+    def prompt(self) -> str:
+        """The template, the question and the text on stdin.
+
+        Raises:
+            AppError: there is no question and no file, or the template cannot be read.
+        """
+        parts = [self._filled_template(), clean_prompt(self.text or ""), clean_prompt(_read_stdin())]
+        content = "\n\n".join(part for part in parts if part.strip())
+        if not content and not self.files:
+            raise UsageError('there is nothing to ask: give a question, specchat ask "…", or text on stdin')
+        return content
+
+    def attachments(self) -> tuple[Attachment, ...]:
+        """The files.
+
+        Raises:
+            UsageError: one cannot be read, is not text, or is too long.
+        """
+        return tuple(replace(file_attachment(str(path), path), name=path.name, path="") for path in self.files)
+
+    def messages(self, prompt: str, attachments: Sequence[Attachment]) -> tuple[Message, ...]:
+        """The instructions, if any, and the question with its files."""
+        system, question = self.instructions(), Message("user", content_of(prompt, attachments))
+        return (*((Message("system", system),) if system else ()), question)
+
+    def request(self, settings: Settings, messages: tuple[Message, ...]) -> Request:
+        """The request with these messages."""
+        request = settings.request("ask", messages, tuple(clean_prompt(text) for text in self.stop))
+        return replace(request, sampling=replace(request.sampling, logit_bias=self.logit_bias))
+
+    def stored_turn(self) -> StoredTurn | None:
+        """The place in a chat where question and reply are stored; None if they are not.
+
+        Raises:
+            AppError: there is no such chat, or the store cannot be opened.
+        """
+        if self.chat is not None and self.newest:
+            raise UsageError("--chat and --continue name two chats: leave one of them out")
+        if self.chat is None and not self.newest:
+            return StoredTurn(Store(database_file()), None, self.instructions()) if self.save else None
+        if self.system:
+            raise UsageError("--system goes with a new chat: this one has its own, change it in the app with /system")
+        store = Store(database_file())
+        return StoredTurn(store, find_chat(store, self.chat))
+
+    def _filled_template(self) -> str:
+        if self.template is None:
+            if self.values:
+                raise UsageError(f"--var {self.values[0]} goes with a template: name one with --template")
+            return ""
+        values = dict(value.partition("=")[::2] for value in self.values)
+        return filled(NamedTexts(config_folder() / "templates", "template").read(self.template), values)
+
+
+def _read_stdin() -> str:
+    """The text on stdin; empty if stdin is a terminal."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return ""
+    data = sys.stdin.buffer.read(LONGEST_INPUT + 1)
+    if len(data) > LONGEST_INPUT:
+        raise UsageError(f"the text on stdin is longer than {LONGEST_INPUT >> 20} MiB: no context holds that")
+    return data.decode("utf-8", "replace")
+
+
+class StoredTurn:
+    """A prompt and the reply to it in a stored chat. Each round is stored before it is printed.
+
+    Args:
+        store: Contains the chat.
+        chat: The chat; None begins one.
+        system: Instructions to the model, for a new chat.
+    """
+
+    def __init__(self, store: Store, chat: Chat | None, system: str = "") -> None:
+        self._store = store
+        self._chat = chat
+        self._conversation = (
+            Conversation(system=system) if chat is None else stored_conversation(chat, store.messages(chat.id))
+        )
+        self._reply = 0
+
+    @property
+    def thinking(self) -> bool | None:
+        """Whether the chat's replies think; None if the settings decide."""
+        return self._conversation.thinking
+
+    def messages(self, prompt: str, attachments: tuple[Attachment, ...] = ()) -> tuple[Message, ...]:
+        """The chat so far, and the prompt with its attachments."""
+        self._turn = Turn(prompt, attachments=attachments)
+        self._conversation.append(self._turn)
+        return self._conversation.messages(self._turn)
+
+    def begin(self) -> None:
+        """Store the prompt, and an empty reply."""
+        before, prompt = self._conversation.before(self._turn), self._turn.prompt
+        attachments = self._turn.attachments
+        parent = None
+        if before is not None:
+            parent = before.prompt_id if before.reply is None else before.reply.message_id or before.prompt_id
+        with self._store.one_transaction():
+            title = title_of(prompt or ", ".join(each.name for each in attachments))
+            chat = self._chat or self._store.create_chat(title, self._conversation.system or "")
+            row = self._store.add_message(chat.id, "user", prompt, parent=parent, attachments=attachments)
+            self._reply = self._store.add_message(chat.id, "assistant", "", parent=row)
+
+    def add(self, event: Event) -> None:
+        """Store an event of the reply."""
+        match event:
+            case Admitted() | Totals():
+                self._store.append_rounds(self._reply, "", [to_json(event)])
+            case Round():
+                self._store.append_rounds(self._reply, event.text, [to_json(event)])
+            case Finished():
+                with self._store.one_transaction():
+                    self._store.append_rounds(self._reply, event.tail, [to_json(event)])
+                    self._store.finish_message(self._reply, event.reason.value)
+
+
+def find_chat(store: Store, title: str | None) -> Chat:
+    """The newest chat with this text in its title; a chat whose whole title it is comes first. None: the newest chat.
+
+    Raises:
+        UsageError: there is none.
+    """
+    chats = sorted(store.chats(), key=lambda chat: -chat.updated_at)
+    if not chats:
+        raise UsageError("there are no chats yet: specchat begins one")
+    if title is None:
+        return chats[0]
+    wanted = title.casefold()
+    matching = [chat for chat in chats if wanted in chat.title.casefold()]
+    if not matching:
+        raise UsageError(f"no chat has {title!r} in its title: specchat export --list shows all titles")
+    return next((chat for chat in matching if chat.title.casefold() == wanted), matching[0])
