@@ -15,7 +15,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.chat.unsent import NO_CHAT, Unsent
 from specchat.app.errors import AppError, LostRowError
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat, Store
 from specchat.engine import Admitted, Finished, Record, Round, to_json

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from specchat.app.chat.text_file import read_text_file
-from specchat.app.storage.attachment import FILE, PASTE, Attachment
+from specchat.app.storage.attachments import FILE, PASTE, Attachment
 
 LONG_PASTE_LINES = 40
 LONG_PASTE = 4_000

@@ -12,7 +12,7 @@ from typing import Any
 from specchat.app.chat.conversation import title_of
 from specchat.app.chat.export import FORMAT
 from specchat.app.sanitize import clean_prompt
-from specchat.app.storage.attachment import FILE, PASTE, Attachment
+from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.imported import ImportedChat, ImportedMessage
 from specchat.engine import FinishReason, Round, from_json, to_json
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specchat.app.chat.attachments import as_block, content_of
 from specchat.app.chat.conversation import Conversation
-from specchat.app.storage.attachment import FILE, Attachment
+from specchat.app.storage.attachments import FILE, Attachment
 from specchat.engine import Counted, Message
 
 Count = Callable[[tuple[Message, ...], str], None]

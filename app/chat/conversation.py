@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.reply import Reply
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat
 from specchat.engine import FinishReason, Message
 

@@ -9,7 +9,7 @@ from typing import Any
 from specchat.app.chat.attachments import as_block
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.engine import FinishReason, to_json
 
 FORMATS = ("md", "json", "svg", "html")

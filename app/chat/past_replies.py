@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from specchat.app.errors import StoreError
 from specchat.app.sources.source import Source
-from specchat.app.storage.reply_tokens import ReplyTokens, text_digest
+from specchat.app.storage.replies import ReplyTokens, text_digest
 from specchat.app.storage.store import Store
 from specchat.engine import Engine, OtherChats
 
@@ -78,7 +78,7 @@ class PastReplies:
     def _forget(self, chats: OtherChats | None, sizes: dict[int, int]) -> set[int]:
         """Let nothing be left of replies that are not there any more; gives the rows whose tokens are kept."""
         kept = self._tokens.rows()
-        gone = (kept | sizes.keys()) - self._store.replies.still_there(kept | sizes.keys())
+        gone = (kept | sizes.keys()) - self._store.replies.existing(kept | sizes.keys())
         for row in gone & sizes.keys():
             del sizes[row]
         if chats is not None and gone & chats.keys:

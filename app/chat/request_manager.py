@@ -25,7 +25,7 @@ from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.sources.no_source import NoSource
 from specchat.app.sources.source import Source
 from specchat.app.sources.stepper import Part
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.engine import EngineError, Event, FinishReason, Message, Record, Request, Round, gamma_text
 
 STARTING = "specchat is still starting"

@@ -9,7 +9,7 @@ from pathlib import Path
 from specchat.app.chat.attachments import file_attachment, paste_attachment
 from specchat.app.chat.mentions import mentions
 from specchat.app.errors import AppError, UsageError
-from specchat.app.storage.attachment import FILE, PASTE, Attachment
+from specchat.app.storage.attachments import FILE, PASTE, Attachment
 
 _Stamp = tuple[int, int] | None
 """Time of the last change in ns, and size; None of a file that is gone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from specchat.app.chat.conversation import Conversation
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 
 NO_CHAT = 0
 """Stands for the chat that has no prompt yet, and so no id."""

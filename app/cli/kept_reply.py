@@ -5,7 +5,7 @@ from __future__ import annotations
 from specchat.app.chat.conversation import Conversation, Turn, title_of
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import UsageError
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat, Store
 from specchat.engine import Admitted, Event, Finished, Message, Round, Totals, to_json
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specchat.app.storage.toml_file import read_toml
+from specchat.app.storage.files import read_toml
 
 TABLE = "keys"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specchat.app.errors import SettingsError
-from specchat.app.storage.written import write_first_free
+from specchat.app.storage.files import write_first_free
 
 _NAME = re.compile(r"[\w.+-]{1,40}")
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")

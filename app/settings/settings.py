@@ -13,8 +13,7 @@ from typing import Any
 
 from specchat.app.errors import SettingsError
 from specchat.app.settings.keys import TABLE
-from specchat.app.storage.aside import move_aside
-from specchat.app.storage.toml_file import read_toml, update_toml
+from specchat.app.storage.files import move_aside, read_toml, update_toml
 from specchat.engine import WHEN_FULL, EngineConfig, EngineError, Message, Request, Sampling, make_private
 
 DRAFTERS = (

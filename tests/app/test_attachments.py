@@ -15,7 +15,7 @@ from specchat.app.chat.mentions import begun, completions, mention, mentions
 from specchat.app.chat.text_file import LONGEST_FILE, decoded, read_text_file
 from specchat.app.chat.tray import AttachmentTray
 from specchat.app.errors import UsageError
-from specchat.app.storage.attachment import FILE, Attachment
+from specchat.app.storage.attachments import FILE, Attachment
 
 SWEDISH = "Smörgåsbord på svenska. Grüße aus München, ça va? Ñandú\n" * 3
 RUSSIAN = "Привет, мир! Это проверка кодировки.\n" * 4

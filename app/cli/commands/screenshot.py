@@ -11,7 +11,7 @@ import typer
 from specchat.app.errors import UsageError
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import escape_controls
-from specchat.app.storage.written import write_first_free
+from specchat.app.storage.files import write_first_free
 
 SIZE = "140x40"
 LEAST, MOST = (48, 12), (500, 300)

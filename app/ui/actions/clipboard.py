@@ -10,7 +10,7 @@ from specchat.app.chat.export import as_markdown
 from specchat.app.chat.markdown import code_blocks
 from specchat.app.paths import state_folder
 from specchat.app.sanitize import escape_controls
-from specchat.app.storage.written import write_over
+from specchat.app.storage.files import write_over
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.background import run_in_background
 from specchat.app.ui.notices import say

@@ -20,7 +20,7 @@ from specchat.app.chat.request_manager import RequestManager
 from specchat.app.settings.settings import SHOW
 from specchat.app.sources.player import Player
 from specchat.app.sources.stepper import Stepper
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS

@@ -14,7 +14,7 @@ from specchat.app.chat.mentions import mentions
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import STOP
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.screens.chat_layout import ChatLayout
 from specchat.app.ui.widgets.context_bar import in_words

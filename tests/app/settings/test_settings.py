@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from specchat.app.errors import SettingsError
 from specchat.app.settings.settings import REJECTED, Settings, load_settings, save_settings
-from specchat.app.storage.toml_file import update_toml
+from specchat.app.storage.files import update_toml
 
 
 @pytest.fixture

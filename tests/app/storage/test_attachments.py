@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from specchat.app.storage import database
-from specchat.app.storage.attachment import FILE, PASTE, Attachment
+from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.store import Store
 from tests.app.storage.helpers import Clock, clean
 

@@ -13,8 +13,8 @@ import pytest
 
 from specchat.app.settings.presets import Presets
 from specchat.app.settings.settings import Settings, load_settings, save_settings
+from specchat.app.storage.files import write_first_free, write_over
 from specchat.app.storage.store import Store
-from specchat.app.storage.written import write_first_free, write_over
 from specchat.engine import TraceWriter
 from specchat.engine.private_files import make_folder, make_private
 
