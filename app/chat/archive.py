@@ -342,7 +342,7 @@ def _text(record: Record, reply: Reply) -> str:
         case Finished():
             return record.tail
         case Admitted():
-            return "".join(token.text for token in record.given[reply.carried :])
+            return "".join(token.text for token in record.given[reply.numbered.carried :])
     return ""
 
 

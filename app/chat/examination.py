@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specchat.app.chat.computed import Computed
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.rounds import Computed
 from specchat.app.settings.settings import Settings
 from specchat.engine import Admitted, Candidate, Detail, Fate, Finished, Message, Record, Request, Round, Sampling
 
@@ -29,7 +29,7 @@ class Examination:
     def __init__(self, reply: Reply, number: int, size: int) -> None:
         self.reply, self.number, self._size = reply, number, size
         self._record, self._token = reply.token(number)
-        index = reply.round_of(number)
+        index = reply.numbered.round_of(number)
         before = [token for record in reply.rounds[:index] for token in record.emitted]
         self.context = (*before, *self._record.drafted[: min(self._token.place, self._record.accepted)])
         """Tokens of the reply before this one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from specchat.app.chat.conversation import Conversation, Turn
-from specchat.app.chat.reply import Reply, stored_reply
+from specchat.app.chat.reply import Reply
 from specchat.app.sources.stepper import Part
 from specchat.engine import Baseline, Prefilled, Record, Request, Round, gamma_text
 
@@ -49,7 +49,7 @@ class RunningReplies:
         history = [m for m in request.messages[:-1] if m.role in ("user", "assistant")]
         if not conversation.turns:
             for prompt, reply in zip(history[::2], history[1::2], strict=False):
-                conversation.append(Turn(prompt.content, stored_reply(reply.content, "eos", tuple)))
+                conversation.append(Turn(prompt.content, Reply.stored(reply.content, "eos", tuple)))
         last = request.messages[-1].content if request.messages else request.prompt
         turn = Turn(last or f"{len(request.prompt_ids)} token ids", self.make(request))
         conversation.append(turn)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from specchat.app.chat.conversation import Conversation, Turn
-from specchat.app.chat.reply import Reply, Stage, stored_reply
+from specchat.app.chat.reply import Reply, Stage
 from specchat.app.storage.store import Chat, StoredMessage
 
 
@@ -63,7 +63,7 @@ def stored_conversation(
 
 def _add_reply(turn: Turn, message: StoredMessage, read: Callable[[int], Sequence[str]] | None) -> Reply:
     lines = (lambda: message.events) if read is None else partial(read, message.id)
-    reply = stored_reply(message.content, message.finish_reason, lines)
+    reply = Reply.stored(message.content, message.finish_reason, lines)
     reply.message_id, reply.model = message.id, message.model
     turn.replies.append(reply)
     if turn.reply is None or message.chosen:

@@ -7,8 +7,7 @@ import sys
 from io import TextIOWrapper
 from typing import Protocol, TextIO
 
-from specchat.app.chat.thinking_text import ThinkingText
-from specchat.app.chat.thought import Thought
+from specchat.app.chat.thinking import ThinkingText, Thought
 from specchat.app.cli.thought_line import ThoughtLine
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import AUTO, Settings

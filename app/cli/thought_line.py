@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from specchat.app.chat.thought import Thought
+from specchat.app.chat.thinking import Thought
 from specchat.app.cli.status_line import StatusLine
 from specchat.engine import Round, Thinking
 

@@ -66,7 +66,7 @@ def _stored(reply: Reply, shown: Data, start: float) -> float:
     for index, record in enumerate(reply.rounds):
         gap = record.seconds if before is None else record.at - before.at  # from another engine's clock: anything
         due += min(max(gap, 0.0), max(record.seconds, IDLE_S))
-        if index >= reply.given:
+        if index >= reply.numbered.given:
             metrics.add(record)
         shown["rounds"].append(_round(record, metrics, due))
         before = record

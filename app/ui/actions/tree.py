@@ -9,7 +9,7 @@ from functools import partial
 
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.token_fork import Alternative, TokenFork, token_fork
+from specchat.app.chat.rounds import Alternative, TokenFork
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.store import Chat
 from specchat.app.ui.actions.candidates import WARM
@@ -153,7 +153,7 @@ class TreeActions:
         turn = next((turn for turn in self._scope.screen.conversation.turns if turn.reply is spot.reply), None)
         if turn is None:
             return
-        fork = token_fork(spot.reply, spot.token)
+        fork = spot.reply.numbered.fork(spot.token)
         likeliest = fork.likeliest or await self._likeliest(turn, fork)
         alternatives = fork.alternatives(likeliest)
         if not alternatives:
@@ -209,7 +209,7 @@ def continued(reply: Reply) -> tuple[list[Round], str]:
     if not rounds:
         text = reply.text
     elif reply.reason is FinishReason.EOS:
-        rounds = reply.rounds_up_to(_last_emitted(reply))
+        rounds = reply.numbered.up_to(_last_emitted(reply))
     if reply.reason is FinishReason.EOS and not reply.text.endswith("\n"):
         text += "\n\n"
     return rounds, text

@@ -79,7 +79,7 @@ class Inspection:
             self._timeline.pick(None)
         else:
             self._follow_lanes()
-            self._timeline.pick(spot.reply, spot.reply.round_of(spot.token))
+            self._timeline.pick(spot.reply, spot.reply.numbered.round_of(spot.token))
         if self.open:
             self._examine()
             self._inspector.show(spot)
