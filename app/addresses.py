@@ -1,4 +1,4 @@
-"""Which addresses mean this machine alone."""
+"""Checks of network addresses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether nobody else can reach this address, or can have come from it."""
+    """Whether this is a loopback address, which other machines cannot reach or use."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

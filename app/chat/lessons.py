@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.turn import Turn
 from specchat.app.sources.stepper import Part
 from specchat.engine import Record, Request, Round
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from specchat.app.chat.conversation import Conversation, Turn, title_of
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.stored_conversation import stored_conversation
+from specchat.app.chat.turn import Turn, title_of
 from specchat.app.errors import UsageError
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat, Store

@@ -94,8 +94,8 @@ class Store:
             " ORDER BY pinned DESC, updated_at DESC, id DESC"
         )
         return [
-            Chat(*row, bool(pinned), system, None if thinking is None else bool(thinking))
-            for *row, pinned, system, thinking in rows
+            Chat(row, title, at, bool(pinned), system, None if thinking is None else bool(thinking))
+            for row, title, at, pinned, system, thinking in rows
         ]
 
     def create_chat(self, title: str = "", system: str = "") -> Chat:
@@ -164,9 +164,9 @@ class Store:
             by_message[message_id].append(line)
         return [
             StoredMessage(
-                *row, tuple(by_message[row[0]]), parent, bool(chosen), attachments=attached.get(row[0], ()), model=model
+                row, role, text, at, reason, tuple(by_message[row]), parent, bool(chosen), attached.get(row, ()), model
             )
-            for *row, parent, chosen, model in rows
+            for row, role, text, at, reason, parent, chosen, model in rows
         ]
 
     def add_message(

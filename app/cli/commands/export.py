@@ -112,12 +112,11 @@ def _text(conversation: Conversation, form: str, theme: str | None, *, thinking:
 
         return chat_svg(conversation, WIDTH, known_theme(theme))
     if form == "html":
-        from specchat.app.chat.web_page.data import chat_data
-        from specchat.app.chat.web_page.render import render
+        from specchat.app.chat.web_page.data import chat_data, render
 
         return render(chat_data(conversation))
     if form == PERFETTO:
-        from specchat.app.chat.perfetto import as_perfetto
+        from specchat.app.chat.trace import as_perfetto
 
         rounds = [record for turn in conversation.turns if turn.reply for record in turn.reply.own_rounds]
         return as_perfetto(rounds, conversation.title)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specchat.app.chat.attachments import file_attachment
-from specchat.app.chat.mentions import mention
+from specchat.app.chat.tray import mention
 from specchat.app.errors import AppError
 from specchat.app.settings.controls import BY_NAME
 from specchat.app.storage.attachments import PASTE, Attachment

@@ -10,8 +10,8 @@ from textual.timer import Timer
 
 from specchat.app.chat.context_meter import ContextMeter, Usage
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.mentions import mentions
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.tray import mentions
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import STOP
 from specchat.app.storage.attachments import Attachment

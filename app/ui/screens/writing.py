@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from textual.screen import Screen
 
 from specchat.app.chat.attachments import content_of
-from specchat.app.chat.conversation import Conversation, Turn
-from specchat.app.chat.mentions import mention
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.tray import mention
+from specchat.app.chat.turn import Turn
 from specchat.app.chat.unsent import UnsentTexts
 from specchat.app.errors import AppError
 from specchat.app.storage.attachments import Attachment

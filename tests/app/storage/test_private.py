@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.app.settings.presets import Presets
+from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings, load_settings, save_settings
 from specchat.app.storage.files import write_first_free, write_over
 from specchat.app.storage.store import Store

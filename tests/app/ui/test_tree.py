@@ -102,7 +102,7 @@ async def test_what_was_being_written_before_an_edit_is_there_after_an_end_in_th
     async with stage.app.run_test(size=NARROW) as pilot:
         composer = await editing_over_a_thought(stage, pilot)
         stage.app.actions.chats.write()
-        assert list(stage.app.chat_screen.writing.unsent._stored.values()) == ["half a thought"]
+        assert [text for text, _ in stage.app.chat_screen.writing.unsent._stored.values()] == ["half a thought"]
         composer.load_text("another version")
     with Store(stage.database) as store:
         assert store.unsent.texts() == {1: "half a thought\n\nanother version"}
