@@ -110,7 +110,7 @@ class ContextMeter:
             self._whole, self.counted = None, ""
 
     def take(self, counted: Counted) -> bool:
-        """Add an answer; return whether it changes what is shown."""
+        """Add an answer; return whether it changes the usage."""
         if counted.key == f"{_WHOLE}{self._requested}":
             self._whole, self.counted = counted.tokens, self._content
         elif counted.key == f"{_HISTORY}{self._requested_history}":

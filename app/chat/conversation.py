@@ -120,7 +120,7 @@ class Conversation:
         return frozenset(turn for number, turn in enumerate(counted) if first + 2 * number in reply.left_out)
 
     def last_text(self) -> str:
-        """The answer of the last reply that has text; empty if there is none."""
+        """The answer of the last reply that has text; otherwise empty."""
         answers = (turn.reply.answer.strip() for turn in reversed(self.turns) if turn.reply is not None)
         return next(filter(None, answers), "")
 

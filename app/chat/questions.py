@@ -30,12 +30,14 @@ SAME = 0.05
 """Largest difference between probabilities that is explained by rounding."""
 WIDE = 64
 """Requested entries, more than are kept, so that q is known for all tokens of the residual."""
-OTHER_PROMPT = "cannot be computed: model, template or an earlier message are not those that this reply was made with"
+OTHER_PROMPT = (
+    "cannot be computed: model, template or an earlier message are different from when this reply was written"
+)
 OTHER_SETTINGS = "with the current settings or weights, which are not those of the reply"
 
 
 class Question(Protocol):
-    """Receives the records of its own request."""
+    """Receives the records of its request."""
 
     def add(self, record: Record) -> None:
         """Add a record; the last one is a `Finished`."""

@@ -137,7 +137,7 @@ class Reply:
 
     @property
     def own_rounds(self) -> list[Round]:
-        """The rounds of its own request, without those that it started with."""
+        """The rounds of its request, without the ones that it started with."""
         return self.numbered.own
 
     @property
@@ -157,7 +157,7 @@ class Reply:
 
     @property
     def metrics(self) -> Metrics:
-        """Figures of its own rounds."""
+        """Figures of `own_rounds`."""
         return self.numbered.meter.metrics
 
     @property

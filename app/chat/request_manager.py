@@ -91,7 +91,7 @@ class RequestManager:
             self._next(conversation)
 
     def drain(self) -> Iterator[Record]:
-        """Store new records and deliver them to their replies; yield those that belong to none, in order."""
+        """Store new records and deliver them to their replies; yield all other records, in order."""
         if self.session is not None:
             self._delivery.take_in(self.session.source)
         yield from self._delivery.due()

@@ -40,7 +40,7 @@ def mention(name: str, *, complete: bool = True) -> str:
 
 
 def begun(before: str) -> str | None:
-    """The name of a mention that ends at the cursor; None if there is none. `before` is the text up to the cursor."""
+    """The name of a mention that ends at the cursor; otherwise None. `before` is the text up to the cursor."""
     found = _BEGUN.search(before)
     return None if found is None else found[1] if found[1] is not None else found[2]
 

@@ -63,7 +63,7 @@ class Settings:
     draft: str = ""
     """A draft model, named as the target is, or several with commas between; empty for none."""
     drafter: str = "auto"
-    """auto is the draft model if there is one, else the engine's best drafter."""
+    """auto is the draft model if given, else the engine's best drafter."""
     gamma: int | None = None
     """Requested draft length per round; None, written auto, adapts it."""
     temperature: float = 0.0
@@ -96,7 +96,7 @@ class Settings:
     rejected: str = FOLD
     """How finished replies show rejected and discarded tokens (`REJECTED`): folded into marks, in place, or hidden."""
     thinking: str = AUTO
-    """Whether models with a switch in their chat template think (`THINKING`); a chat may have its own value."""
+    """Whether models with a switch in their chat template think (`THINKING`); a chat may override it."""
 
     def __post_init__(self) -> None:
         if not self.target.strip():

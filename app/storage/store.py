@@ -130,7 +130,7 @@ class Store:
         self._set_in_chat(chat_id, deleted_at=None)
 
     def prompts(self, at_most: int) -> list[str]:
-        """The newest different prompts of all chats, oldest first, without those that refer to a paste."""
+        """The newest different prompts of all chats, oldest first, except prompts that refer to a paste."""
         rows = self._file.read(
             "SELECT content, max(id) AS newest FROM (SELECT m.id, m.content FROM messages m JOIN chats c"
             " ON c.id = m.chat_id WHERE m.role = 'user' AND c.deleted_at IS NULL AND NOT EXISTS"

@@ -32,7 +32,7 @@ class UnsentRows:
         """Number and lock of this program, from first use on."""
 
     def texts(self) -> dict[int, str]:
-        """The texts. The first call takes over those of programs that have ended."""
+        """The texts. The first call takes over the texts of programs that have ended."""
         return {chat_id: text for chat_id, (_, text) in self._shown().items()}
 
     def attachments(self) -> dict[int, tuple[Attachment, ...]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stress.numbered import numbered, word
 from specchat.app.chat import store_writer as module
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
@@ -16,6 +15,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.turn import Turn
 from specchat.app.storage.store import Store
 from specchat.engine import Finished, FinishReason, Record
+from tests.stress.numbered import numbered, word
 
 
 def test_a_disk_that_was_full_leaves_no_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
