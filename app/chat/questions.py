@@ -30,9 +30,7 @@ SAME = 0.05
 """Largest difference between probabilities that is explained by rounding."""
 WIDE = 64
 """Requested entries, more than are kept, so that q is known for all tokens of the residual."""
-OTHER_PROMPT = (
-    "cannot be computed: model, template or an earlier message are different from when this reply was written"
-)
+OTHER_PROMPT = "cannot be computed: model, template or an earlier message have changed since this reply"
 OTHER_SETTINGS = "with the current settings or weights, which are not those of the reply"
 
 
