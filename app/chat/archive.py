@@ -24,12 +24,10 @@ PROMPTS = 500
 
 
 class Archive:
-    """The store with a writing thread. Changes are retried until they are stored, see `StoreWriter`.
+    """The store with a writing thread, see `StoreWriter`.
 
-    Args:
-        store: The chats.
-        on_error: Called in the writing thread with a sentence for each failure.
-        past: Told when a reply has ended and when a chat was deleted or restored; closed with the store.
+    `on_error` is called in that thread with a sentence for each failure. `past` is told when a reply has ended and when
+    a chat was deleted or restored, and is closed with the store.
     """
 
     def __init__(self, store: Store, on_error: Callable[[str], None], past: PastReplies | None = None) -> None:
@@ -185,10 +183,7 @@ class Archive:
         return self._do(write)
 
     def take_back(self, conversation: Conversation, turns: list[Turn], unsent: Unsent | None = None) -> Future[None]:
-        """Remove prompts that were not answered, and their chat if it has no others.
-
-        `unsent` is the text in the composer from then on, with these prompts; None leaves the stored one.
-        """
+        """Remove unanswered prompts, and a chat without others; `unsent`, if given, replaces the unsent text."""
 
         def write() -> None:
             chat = conversation.chat
