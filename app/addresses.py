@@ -1,4 +1,4 @@
-"""Addresses of this machine."""
+"""Checks of network addresses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether the address is a loopback address, which other machines cannot use."""
+    """Whether this is a loopback address, which other machines cannot reach or use."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,18 +1,18 @@
-"""Failures of the app's own files, each one sentence for the user; the engine's are `engine.EngineError`."""
+"""Errors of the app, each with one sentence for the user; the engine's are `engine.EngineError`."""
 
 from __future__ import annotations
 
 
 class AppError(Exception):
-    """A failure the user can act on. The command line prints the sentence on one line and exits with code 2."""
+    """An error that the user can act on. The command line prints it on one line and exits with code 2."""
 
 
 class StoreError(AppError):
-    """Chats cannot be stored or read (no permission, a full disk, a lost row)."""
+    """Chats cannot be stored or read (no permission, full disk, missing row)."""
 
 
 class LostRowError(StoreError):
-    """A row is not in the store: to try again would not help."""
+    """A row is not in the store: a retry would not help."""
 
 
 class SettingsError(AppError):

@@ -1,8 +1,4 @@
-"""Where specchat keeps things: models in the cache, chats in the data folder, settings in the configuration folder.
-
-The folders are the platform's own (platformdirs). `SPECCHAT_HOME` puts all of them under one folder instead. Nothing
-here creates a folder; whoever writes into it does.
-"""
+"""Folders and files of specchat: the platform's own (platformdirs), or all in `SPECCHAT_HOME`. Creates none of them."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from pathlib import Path
 import platformdirs
 
 TOUR = Path(__file__).resolve().parents[1] / "assets" / "traces" / "detail.jsonl"
-"""The recorded reply that the tour is about."""
+"""The recorded reply of the tour."""
 
 
 def data_folder() -> Path:
@@ -26,12 +22,12 @@ def config_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """What can be lost without harm: the last text that was copied."""
+    """Data that may be lost: the last copied text."""
     return _home("state") or platformdirs.user_state_path("specchat", appauthor=False)
 
 
 def exports_folder() -> Path:
-    """Pictures of the screen and exported chats: among the user's documents, where there is a folder for them."""
+    """Screenshots and exported chats: in the user's documents if that folder exists."""
     documents = platformdirs.user_documents_path()
     return _home("exports") or (documents / "specchat" if documents.is_dir() else data_folder() / "exports")
 

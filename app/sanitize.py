@@ -1,8 +1,7 @@
-"""Text on its way to the terminal and to the model: nothing that steers a terminal, or hides in it, passes.
+"""Sanitizing of text for the terminal and for the model.
 
-A model can emit escape sequences, and so can a file that is piped into a prompt. `escape_controls` replaces everything
-that a terminal would act on, or would not show, by a visible sign; `clean_prompt` removes control characters from what
-a person typed, pasted or piped in.
+Models and piped files can contain escape sequences. `escape_controls` replaces characters that a terminal acts on or
+does not show by visible ones; `clean_prompt` removes control characters from typed, pasted or piped text.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import re
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
 _LINE_ENDS = "\u2028\u2029"
 _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-"""Marks, embeddings, overrides and isolates: they reorder what stands around them on the line."""
+"""Marks, embeddings, overrides and isolates: they reorder the text around them."""
 _JOINERS = "\u00ad\u200c\u200d"
-"""Soft hyphen, zero width non-joiner and joiner: signs of spelling, but each terminal counts their cells otherwise."""
+"""Soft hyphen, zero width non-joiner and joiner: legitimate, but terminals disagree about their width."""
 _INVISIBLE = (
     "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-"""Unicode's default ignorable code points but for the joiners, and for the 16 variants that signs and emoji have."""
+"""Unicode's default ignorable code points, except joiners and the 16 variation selectors of symbols and emoji."""
 _SURROGATES = "\ud800-\udfff"
 
 _ACTING = re.compile(f"[{_CONTROLS}{_LINE_ENDS}{_DIRECTIONS}{_JOINERS}{_INVISIBLE}{_SURROGATES}]")
@@ -39,7 +38,7 @@ _NO_PICTURE = "\ufffd"
 
 
 def escape_controls(text: str) -> str:
-    """The text with every character a terminal acts on or hides replaced by one visible sign; \\n and \\t stay.
+    """Replace every character that a terminal acts on or hides by one visible character; \\n and \\t stay.
 
     Control characters become their pictures (ESC is ␛, CR is ␍), joiners and soft hyphens a small dot (‧), the rest
     (C1, direction marks, characters without width, half characters) the replacement character. Lengths do not change,
@@ -54,14 +53,14 @@ def without_controls(text: str) -> str:
 
 
 def opens_safely(address: str) -> bool:
-    """Whether a link that a model wrote may be handed to a browser: a page or a mail, and nothing hidden in it."""
+    """Whether a link from a model may be opened in a browser: a page or a mail address without hidden characters."""
     return bool(_OPENED.match(address)) and escape_controls(address) == address and not re.search(r"\s", address)
 
 
 def clean_prompt(text: str) -> str:
-    """What a person typed or piped in, for a tokenizer: line ends become \\n, control characters are removed.
+    """Clean typed or piped text for a tokenizer: line ends become \\n, control characters are removed.
 
-    Half characters (lone surrogates, what Python makes of broken UTF-8) become the replacement character.
+    Lone surrogates (Python's result of broken UTF-8) become the replacement character.
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _HALVES.sub(_NO_PICTURE, _DROPPED.sub("", text))

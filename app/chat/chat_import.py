@@ -1,6 +1,6 @@
-"""Chats from files of other programs: specchat's own JSON, and the exports of ChatGPT and Open WebUI.
+"""Import of chats from specchat's own JSON and from exports of ChatGPT and Open WebUI, with all versions.
 
-Whole chats are taken, with every version; of the rest one sentence each says why it was left out.
+A chat that cannot be read is left out, with a sentence that says why.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from specchat.app.chat.conversation import title_of
 from specchat.app.chat.export import FORMAT
+from specchat.app.chat.turn import title_of
 from specchat.app.sanitize import clean_prompt
-from specchat.app.storage.attachment import FILE, PASTE, Attachment
+from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.imported import ImportedChat, ImportedMessage
 from specchat.engine import FinishReason, Round, from_json, to_json
 
 ROLES = ("user", "assistant")
+UNKNOWN_FORMAT = "it is not in the format of specchat, ChatGPT or Open WebUI"
 _END = object()
 
 
 def read_chats(text: str) -> tuple[list[ImportedChat], list[str]]:
-    """The chats of a file, and one sentence for each that is left out."""
+    """Read the chats of a file, and a sentence for each that is left out."""
     chats: list[ImportedChat] = []
     problems: list[str] = []
     number = 0
     for number, exported in enumerate(_objects(text), start=1):
         if exported is _END:
-            problems.append(f"the file breaks off or is damaged behind chat {number - 1}: the rest is left out")
+            problems.append(_broken(number - 1))
             break
         try:
             chats.append(_chat(exported))
@@ -38,19 +39,23 @@ def read_chats(text: str) -> tuple[list[ImportedChat], list[str]]:
     return chats, problems
 
 
+def _broken(chats: int) -> str:
+    if not chats:
+        return "not an export that specchat can read: expected JSON of specchat, ChatGPT or Open WebUI"
+    return f"the file is damaged or ends after chat {chats}: the rest is left out"
+
+
 def _why(error: Exception) -> str:
     if isinstance(error, KeyError):
-        return f"it lacks {error.args[0]!r}"
-    return (
-        str(error) if type(error) is ValueError else "it is not written as specchat, ChatGPT or Open WebUI write chats"
-    )
+        return f"{error.args[0]!r} is missing"
+    return str(error) if type(error) is ValueError else UNKNOWN_FORMAT
 
 
 def _objects(text: str) -> Iterator[Any]:
-    """Each chat of a list, or the one there is; `_END` where the text is no JSON any more."""
-    decoder, place = json.JSONDecoder(), _behind_space(text, 0)
+    """The chats of a list, or the only one; `_END` where the text stops being JSON."""
+    decoder, place = json.JSONDecoder(), _skip_space(text, 0)
     listed = text[place : place + 1] == "["
-    place = _behind_space(text, place + listed)
+    place = _skip_space(text, place + listed)
     while True:
         if listed and text[place : place + 1] == "]":
             return
@@ -62,12 +67,12 @@ def _objects(text: str) -> Iterator[Any]:
         yield found
         if not listed:
             return
-        place = _behind_space(text, place)
+        place = _skip_space(text, place)
         if text[place : place + 1] == ",":
-            place = _behind_space(text, place + 1)
+            place = _skip_space(text, place + 1)
 
 
-def _behind_space(text: str, place: int) -> int:
+def _skip_space(text: str, place: int) -> int:
     while text[place : place + 1].isspace() or text[place : place + 1] == "\ufeff":
         place += 1
     return place
@@ -80,7 +85,7 @@ def _chat(exported: Any) -> ImportedChat:
         return _chatgpt(exported)
     if isinstance(exported.get("chat"), dict):
         return _open_webui(exported["chat"], exported.get("title"))
-    raise ValueError("it is not written as specchat, ChatGPT or Open WebUI write chats")
+    raise ValueError(UNKNOWN_FORMAT)
 
 
 def _own(exported: Mapping[str, Any]) -> ImportedChat:
@@ -139,7 +144,7 @@ def _open_webui(chat: Mapping[str, Any], title: Any) -> ImportedChat:
 
 
 def _tree(title: Any, nodes: Mapping[str, tuple[str | None, str, str]], current: str | None) -> ImportedChat:
-    """A chat from its nodes: parent, role and text of each. What follows a node of another role follows its parent.
+    """A chat from its nodes: parent, role and text of each. Nodes of other roles are skipped.
 
     Several replies in a row (of a model that used tools) become one.
     """

@@ -1,4 +1,4 @@
-"""A chat as text for other programs: Markdown to read, JSON with every round."""
+"""Export of a chat: Markdown to read, JSON with every round."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import re
 from typing import Any
 
 from specchat.app.chat.attachments import as_block
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
-from specchat.app.storage.attachment import Attachment
+from specchat.app.chat.turn import Turn
+from specchat.app.storage.attachments import Attachment
 from specchat.engine import FinishReason, to_json
 
 FORMATS = ("md", "json", "svg", "html")
-"""What a chat can be exported as: Markdown, JSON, a picture, a page that replays it."""
+"""Markdown, JSON, a picture, a web page that replays the chat."""
 FORMAT, VERSION = "specchat-chat", 1
 _UNFIT = re.compile(r"[^\w]+")
 
 
 def as_markdown(conversation: Conversation, model: str, *, thinking: bool = False) -> str:
-    """Prompts and the replies the chat went on with; their thinking is quoted before them if that is wanted."""
+    """Prompts and chosen replies; with `thinking`, that is quoted before each reply."""
     parts = [f"# {' '.join(conversation.title.split())}"]
     if conversation.system:
         parts += ["## System", conversation.system.strip()]
@@ -31,7 +32,7 @@ def as_markdown(conversation: Conversation, model: str, *, thinking: bool = Fals
 
 
 def as_json(conversation: Conversation, model: str) -> str:
-    """One object: every turn with all of its replies, and each reply with its rounds as they are in a trace."""
+    """One object: every turn with all its replies, and each reply with its rounds as in a trace."""
     exported = {
         "format": FORMAT,
         "version": VERSION,
@@ -54,7 +55,7 @@ def as_json(conversation: Conversation, model: str) -> str:
 
 
 def file_stem(title: str) -> str:
-    """A file name for a chat: its first words in lower case, joined by -."""
+    """A file name for a chat: its first words in lower case, joined by hyphens."""
     words = _UNFIT.sub("-", title.lower()).strip("-")
     return words[:40].rstrip("-") or "chat"
 

@@ -1,17 +1,18 @@
-"""The lessons of the tour: two rounds of a recorded reply, told one part after the other."""
+"""The lessons of the tour: two rounds of a recorded reply, explained step by step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.turn import Turn
 from specchat.app.sources.stepper import Part
 from specchat.engine import Record, Request, Round
 
 FIRST = 4
-"""The round that is told in the trace of `app.paths.TOUR`; it has a rejection, and the one behind it has none."""
+"""The explained round of the trace `app.paths.TOUR`, which has a rejection; the round after it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,22 +24,22 @@ class Lesson:
     """The lesson in a few words."""
     text: str
     conversation: Conversation
-    """As far as it has got."""
+    """The conversation up to this step."""
     whole: Reply
-    """The same reply up to the end of the last lesson's round, for what is known of a token."""
+    """The reply up to the end of the last lesson's round, for details of a token."""
     token: int | None
-    """The token that is looked at, by the numbers of `Reply.starts`; None for none."""
+    """The selected token, by the numbers of `Reply.starts`, if any."""
 
     @property
     def reply(self) -> Reply:
-        """What is shown of the reply."""
+        """The reply up to this step."""
         reply = self.conversation.turns[-1].reply
         assert reply is not None
         return reply
 
 
 def lessons(records: Iterable[Record]) -> list[Lesson]:
-    """All of them, from the records of one reply."""
+    """All lessons, from the records of one reply."""
     records = list(records)
     request = next(record for record in records if isinstance(record, Request))
     prompt = request.messages[-1].content
@@ -97,7 +98,7 @@ def lessons(records: Iterable[Record]) -> list[Lesson]:
 
 
 def _as_read(record: Round) -> Round:
-    """A round without what it refused: a first look has one draft to look at."""
+    """A round without its rejected tokens, so that the first lesson shows one draft."""
     kept = record.accepted
     parts = {name: getattr(record, name)[:kept] for name in ("drafted", "pieces", "p", "q", "u", "beta")}
     return replace(record, **parts, detail=())

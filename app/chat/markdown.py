@@ -1,7 +1,4 @@
-"""Replies as Markdown: CommonMark with tables, strikethrough, bare links, and LaTeX, which is shown as it was written.
-
-HTML is text like any other.
-"""
+"""Parsing of replies as Markdown: CommonMark with tables, strikethrough and bare links. LaTeX and HTML stay text."""
 
 from __future__ import annotations
 
@@ -18,25 +15,25 @@ if TYPE_CHECKING:
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _BRACKETS = {"\\(": "\\)", "\\[": "\\]"}
-"""What opens LaTeX behind a backslash, and what closes it."""
+"""Opening and closing delimiters of LaTeX."""
 
 
 class Part(NamedTuple):
-    """A block of a text that stands in no other one."""
+    """A top-level block of a text."""
 
     source: str
     """Its lines, up to the next part."""
     tokens: Sequence[Token]
-    """What it was parsed to."""
+    """Its parsed tokens."""
 
     @property
     def codes(self) -> int:
-        """How many code blocks it is or has."""
+        """Number of code blocks in it."""
         return sum(map(_is_code, self.tokens))
 
 
 def parts(text: str) -> list[Part]:
-    """The blocks of a Markdown text from top to bottom; their sources make up the text."""
+    """The top-level blocks of a Markdown text in order; their sources make up the text."""
     lines = _LINE.findall(text)
     blocks = list(_blocks(_parser().parse(text)))
     starts = [0, *((block[0].map or [0])[0] for block in blocks[1:]), len(lines)]
@@ -50,7 +47,7 @@ def code_blocks(text: str) -> list[tuple[str, str]]:
 
 
 def links(text: str) -> list[str]:
-    """Where the links and pictures of a Markdown text lead, in order, each once."""
+    """Addresses of the links and images of a Markdown text, in order, each once."""
     inline = [token for block in _parser().parse(text) for token in block.children or ()]
     found = (token.attrs.get("href") or token.attrs.get("src") for token in inline)
     return list(dict.fromkeys(str(address) for address in found if address))
@@ -61,7 +58,7 @@ def _is_code(token: Token) -> bool:
 
 
 def _blocks(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
-    """The tokens of each block that stands in no other one."""
+    """The tokens of each top-level block."""
     first = 0
     for number, token in enumerate(tokens):
         if token.level == 0 and token.nesting <= 0:
@@ -71,14 +68,14 @@ def _blocks(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
 
 @cache
 def _parser() -> MarkdownIt:
-    """Made when it is first needed: the first frame does not wait for it."""
+    """The parser, imported here to keep the start fast."""
     from markdown_it import MarkdownIt
     from mdit_py_plugins.dollarmath import dollarmath_plugin
 
     parser = MarkdownIt("commonmark", {"html": False, "linkify": True})
     parser.enable(["strikethrough", "table", "linkify"])
     assert parser.linkify is not None
-    parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False})  # else main.py would be an address in Paraguay
+    parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False})  # otherwise main.py would become a link
     dollarmath_plugin(parser, allow_space=False, allow_digits=False, allow_labels=False, double_inline=True)
     parser.inline.ruler.before("escape", "latex", _latex)
     return parser

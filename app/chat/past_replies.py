@@ -1,6 +1,6 @@
-"""Hands the replies of stored chats to the engine, which drafts from them, and takes back those of deleted chats.
+"""Gives the replies of stored chats to the engine, which drafts from them, and removes those of deleted chats.
 
-In a thread of its own, a reply at a time, so that neither the engine nor the interface waits for it.
+This runs in a separate thread, one reply at a time, so that neither the engine nor the interface waits for it.
 """
 
 from __future__ import annotations
@@ -10,25 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 from specchat.app.errors import StoreError
 from specchat.app.sources.source import Source
-from specchat.app.storage.reply_tokens import ReplyTokens, text_digest
+from specchat.app.storage.replies import ReplyTokens, text_digest
 from specchat.app.storage.store import Store
 from specchat.engine import Engine, OtherChats
 
 _REPLIES = 20_000
-"""Newest replies that are looked at."""
+"""Maximum number of replies, newest first."""
 _AT_ONCE = 64
 """Replies whose tokens are read and stored together."""
 _PAUSE_S = 0.004
-"""After each reply that is encoded: a fifth of the time is spent on it at most, and the rest is the engine's."""
+"""Pause after each encoded reply, which leaves the engine at least four fifths of the time."""
 
 
 class PastReplies:
-    """The replies of the model that is loaded, in chats that are not deleted, newest first as many as the engine takes.
+    """The newest replies of the loaded model in chats that are not deleted, as many as the engine takes.
 
-    Their tokens are kept beside the chats (`ReplyTokens`), so that only new ones are encoded.
-
-    Args:
-        store: The chats.
+    Their tokens are cached next to the chats (`ReplyTokens`), so that only new replies are encoded.
     """
 
     def __init__(self, store: Store) -> None:
@@ -37,28 +34,28 @@ class PastReplies:
         self._engine: Engine | None = None
         self._model = ""
         self._sizes: dict[int, int] = {}
-        """Tokens of each reply that was handed over."""
+        """Number of tokens of each reply that the engine has."""
         self._wanted = threading.Event()
-        """There is something new to look at."""
+        """Set when the replies may have changed."""
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="past-replies")
 
     def use(self, source: Source, model: str) -> None:
-        """Hand replies of this model to a source that has just become ready, if it is an engine."""
+        """Give replies of this model to a source that has become ready, if it is an engine."""
         with self._lock:
             self._engine, self._model, self._sizes = source if isinstance(source, Engine) else None, model, {}
         self.refresh()
 
     def refresh(self) -> None:
-        """Look what replies there are; does not wait. May be called from any thread."""
+        """Update the engine's replies in the background. May be called from any thread."""
         with self._lock:
             if not self._wanted.is_set() and not self._closed.is_set():
                 self._wanted.set()
                 self._worker.submit(self._update)
 
     def close(self) -> None:
-        """End; what was not handed over is not."""
+        """End the thread without finishing."""
         with self._lock:
             self._closed.set()
         self._worker.shutdown()
@@ -72,13 +69,13 @@ class PastReplies:
             kept = self._forget(chats, sizes)
             if chats is not None:
                 self._tokens.forget(kept & self._add(chats, model, sizes))
-        except StoreError:  # the chats cannot be read now: that is said where it matters
+        except StoreError:  # reported when the chats are opened
             return
 
     def _forget(self, chats: OtherChats | None, sizes: dict[int, int]) -> set[int]:
-        """Let nothing be left of replies that are not there any more; gives the rows whose tokens are kept."""
+        """Remove replies that do not exist any more; return the rows in the cache."""
         kept = self._tokens.rows()
-        gone = (kept | sizes.keys()) - self._store.replies.still_there(kept | sizes.keys())
+        gone = (kept | sizes.keys()) - self._store.replies.existing(kept | sizes.keys())
         for row in gone & sizes.keys():
             del sizes[row]
         if chats is not None and gone & chats.keys:
@@ -87,7 +84,7 @@ class PastReplies:
         return kept - gone
 
     def _add(self, chats: OtherChats, model: str, sizes: dict[int, int]) -> set[int]:
-        """Hand over what the engine does not have yet; gives the rows that are too old."""
+        """Give the engine the replies that it lacks; return the rows that are too old."""
         rows = self._store.replies.newest(model, _REPLIES)
         found: dict[int, list[int]] = {}
         left, too_old = chats.wanted, set[int]()
@@ -105,7 +102,7 @@ class PastReplies:
         return too_old
 
     def _encoded(self, chats: OtherChats, rows: list[int]) -> dict[int, list[int]]:
-        """The tokens of these replies, from the file or encoded now; as many as there is time for."""
+        """The tokens of these replies, cached or encoded now, until something changes."""
         if not rows:
             return {}
         found: dict[int, list[int]] = {}

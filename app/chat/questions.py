@@ -1,4 +1,4 @@
-"""What the engine is asked about one place of a reply, beside the replies themselves."""
+"""Requests about one token of a reply: its likeliest alternatives, and the top-k lists of target and drafter."""
 
 from __future__ import annotations
 
@@ -7,31 +7,48 @@ from dataclasses import replace
 from typing import Protocol
 from uuid import uuid4
 
-from specchat.app.chat.examination import Examination
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.rounds import Computed
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.source import Source
-from specchat.engine import EngineError, Finished, FinishReason, Message, Record, Request, Round
+from specchat.engine import (
+    Admitted,
+    Candidate,
+    Detail,
+    EngineError,
+    Fate,
+    Finished,
+    FinishReason,
+    Message,
+    Record,
+    Request,
+    Round,
+    Sampling,
+)
+
+SAME = 0.05
+"""Largest difference between probabilities that is explained by rounding."""
+WIDE = 64
+"""Requested entries, more than are kept, so that q is known for all tokens of the residual."""
+OTHER_PROMPT = "cannot be computed: model, template or an earlier message have changed since this reply"
+OTHER_SETTINGS = "with the current settings or weights, which are not those of the reply"
 
 
 class Question(Protocol):
-    """Gets the records of a request that was made for it alone."""
+    """Receives the records of its request."""
 
     def add(self, record: Record) -> None:
-        """Take in one of them; the last is a `Finished`."""
+        """Add a record; the last one is a `Finished`."""
 
 
 class Look:
-    """Waits for the likeliest tokens of one place.
-
-    `then` gets the round that was made for its `Round.detail`, and None once there is no more to come.
-    """
+    """Waits for the likeliest tokens at one place: `then` gets the round with `Round.detail`, and None at the end."""
 
     def __init__(self, then: Callable[[Round | None], None]) -> None:
         self._then = then
 
     def add(self, record: Record) -> None:
-        """Take in an event of the request."""
+        """Add an event of the request."""
         if isinstance(record, Round):
             self._then(record)
         elif isinstance(record, Finished):
@@ -39,7 +56,7 @@ class Look:
 
 
 class Questions:
-    """The questions that are not answered yet, by request."""
+    """The unanswered questions by request."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Question] = {}
@@ -49,20 +66,8 @@ class Questions:
 
     def asked(self, reply: Reply, token: int) -> bool:
         """Whether a token is being examined."""
-        return any(isinstance(each, Examination) and each.is_of(reply, token) for each in self._waiting.values())
-
-    def ask(self, source: Source, question: Question, request: Request, context: Sequence[int]) -> None:
-        """Ask what comes behind these tokens of a reply to the request.
-
-        Raises:
-            EngineError: the source cannot say.
-        """
-        self._waiting[request.request_id] = question
-        try:
-            source.examine(request, context)
-        except EngineError:
-            del self._waiting[request.request_id]
-            raise
+        examined = (each for each in self._waiting.values() if isinstance(each, Examination))
+        return any(each.reply is reply and each.number == token for each in examined)
 
     def look(
         self,
@@ -72,11 +77,11 @@ class Questions:
         detail: int,
         then: Callable[[Round | None], None],
     ) -> bool:
-        """Ask for the likeliest tokens behind these rounds of a reply to the request; whether the source can say."""
+        """Request the likeliest tokens after these rounds of a reply; return whether the source supports it."""
         context = tuple(token for record in rounds for token in record.emitted)
         request = replace(request, drafter="none", gamma=0, max_tokens=1, detail=detail)
         try:
-            self.ask(source, Look(then), request, context)
+            self._ask(source, Look(then), request, context)
         except EngineError:
             return False
         return True
@@ -84,21 +89,117 @@ class Questions:
     def examine(
         self, source: Source, examination: Examination, settings: Settings, messages: tuple[Message, ...]
     ) -> None:
-        """Ask about a token of a reply to these messages; where the source cannot say, the examination has failed."""
+        """Examine a token of a reply to these messages; the examination fails if the source does not support it."""
         request = examination.request(settings, uuid4().hex, messages)
         try:
-            self.ask(source, examination, request, examination.context)
+            self._ask(source, examination, request, examination.context)
         except EngineError as error:
             examination.fail(str(error))
 
     def end(self, sentence: str) -> None:
-        """There will be no answers, for this reason."""
+        """Fail all questions with this sentence."""
         for request_id in list(self._waiting):
             self.add(request_id, Finished(request_id, FinishReason.ERROR, "", sentence, 0.0))
 
     def add(self, request_id: str, record: Record) -> None:
-        """Give a record to the question it answers."""
+        """Pass a record to the question it answers."""
         question = self._waiting[request_id]
         if isinstance(record, Finished):
             del self._waiting[request_id]
         question.add(record)
+
+    def _ask(self, source: Source, question: Question, request: Request, context: Sequence[int]) -> None:
+        self._waiting[request.request_id] = question
+        try:
+            source.examine(request, context)
+        except EngineError:
+            del self._waiting[request.request_id]
+            raise
+
+
+class Examination:
+    """Computes the lists of one token by a pass of the target after part of an ended reply, and of the drafter if its
+    distribution is not known from the round.
+
+    Args:
+        reply: The reply.
+        number: The token, by the numbers of `Reply.starts`; not a discarded one, which was not tested.
+        size: Entries per list.
+    """
+
+    def __init__(self, reply: Reply, number: int, size: int) -> None:
+        self.reply, self.number, self._size = reply, number, size
+        self._record, self._token = reply.token(number)
+        before = reply.rounds[: reply.numbered.round_of(number)]
+        emitted = [token for record in before for token in record.emitted]
+        self.context = (*emitted, *self._record.drafted[: min(self._token.place, self._record.accepted)])
+        """Tokens of the reply before this one."""
+        self._prompt_tokens = reply.rounds[0].position
+        self._computed = Computed(None, OTHER_PROMPT)
+        self._fits = False
+
+    def request(self, settings: Settings, request_id: str, messages: tuple[Message, ...]) -> Request:
+        """The request whose first round has the lists, to submit after `context`."""
+        made = settings.request(request_id, messages)
+        greedy = all(p in (0, 1) for record in self.reply.rounds for p in record.p)
+        sampling = Sampling() if greedy else replace(made.sampling, seed=0)
+        drafter, gamma = (self._record.drafter, 1) if self._drafter_decides else ("none", 0)
+        return replace(
+            made, sampling=sampling, drafter=drafter, gamma=gamma, max_tokens=1 + gamma, stop=(), detail=WIDE
+        )
+
+    def add(self, record: Record) -> None:
+        """Add an event of that request; at its end the result is in `Reply.computed`."""
+        match record:
+            case Admitted():
+                self._fits = record.prompt_tokens == self._prompt_tokens + len(self.context)
+            case Round(number=0) if self._fits and record.detail:
+                self._computed = self._compute(record.detail[0])
+            case Finished():
+                self.fail(record.message)
+
+    def fail(self, sentence: str) -> None:
+        """End with the computed lists, or else with the reason for their absence."""
+        if self._computed.detail is None and sentence:
+            self._computed = Computed(None, f"cannot be computed: {sentence}")
+        self.reply.computed[self.number] = self._computed
+
+    @property
+    def _place(self) -> int | None:
+        """Index of the draft that was tested at this position, if any."""
+        if self._token.place < self._record.tested:
+            return self._token.place
+        return self._record.accepted if self._token.fate is Fate.CORRECTION else None
+
+    @property
+    def _drafter_decides(self) -> bool:
+        """Whether the drafter's distribution had more than the drafted token."""
+        return self._place is not None and self._record.q[self._place] < 1
+
+    def _compute(self, detail: Detail) -> Computed:
+        place, note = self._place, ""
+        if place is None:
+            return Computed(self._cut(replace(detail, draft=(), draft_entropy=0.0, residual=())), note)
+        drafted, p, q = self._record.drafted[place], self._record.p[place], self._record.q[place]
+        known = {candidate.id: candidate.probability for candidate in detail.draft}
+        if not self._drafter_decides or abs(known.get(drafted, 0.0) - q) > SAME:
+            # Only the drafted token is known of a drafter without a distribution, or one that now gives another one.
+            detail = replace(detail, draft=(Candidate(drafted, self._record.pieces[place], q),), draft_entropy=0.0)
+        target = {candidate.id: candidate.probability for candidate in detail.target}
+        if p not in (0, 1) and abs(target.get(drafted, 0.0) - p) > SAME and not self._record.refused:
+            note = OTHER_SETTINGS
+        rejected = place == self._record.accepted and self._record.last is not None
+        residual = self._residual(detail, target) if rejected else ()
+        return Computed(self._cut(replace(detail, residual=residual)), note)
+
+    def _cut(self, detail: Detail) -> Detail:
+        size = self._size
+        return replace(detail, target=detail.target[:size], draft=detail.draft[:size], residual=detail.residual[:size])
+
+    def _residual(self, detail: Detail, target: dict[int, float]) -> tuple[Candidate, ...]:
+        """norm(max(0, p − q)) of the listed tokens; it sums to 1 − Σ min(p, q) before normalisation."""
+        q = {candidate.id: candidate.probability for candidate in detail.draft}
+        place = self._record.accepted
+        same = self._record.beta[place] if self._drafter_decides else target.get(self._record.drafted[place], 0.0)
+        rest = [(c, max(0.0, c.probability - q.get(c.id, 0.0)) / max(1 - same, 1e-9)) for c in detail.target]
+        return tuple(c._replace(probability=min(share, 1.0)) for c, share in sorted(rest, key=lambda r: -r[1]) if share)

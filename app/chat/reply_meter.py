@@ -1,23 +1,40 @@
-"""Counts the rounds of a reply as they come, and makes the figures that are drawn."""
+"""Counts the rounds of a reply and makes snapshots of its figures. A frame draws all figures from one snapshot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from specchat.app.chat.reply_figures import LONGEST_COURSE, ReplyFigures
-from specchat.app.chat.thought import ThoughtFigures
-from specchat.engine import Admitted, Baseline, Metrics, Round, SpeedupTracker
+from specchat.app.chat.thinking import ThoughtFigures
+from specchat.engine import Admitted, Baseline, Metrics, Round, Speedup, SpeedupTracker
 
+LONGEST_COURSE = 200
+"""Values kept for a sparkline: no line on a screen is longer."""
 SAMPLE_S = 0.25
 """Seconds of rounds for each sample of the speed."""
 
 
-class ReplyMeter:
-    """The measures of one request.
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplyFigures:
+    """A snapshot of the figures of one reply. Snapshots compare by identity."""
 
-    Args:
-        baseline: Plain rounds that its speedup is measured against.
-    """
+    metrics: Metrics
+    gain: Speedup | None
+    """Predicted and measured speedup, once there are plain rounds to compare with."""
+    counted_rounds: int
+    """Number of rounds that `gain` is computed from."""
+    speeds: tuple[float, ...]
+    """Tokens per second of the sliding window, newest last."""
+    gammas: tuple[int, ...]
+    """Requested draft length of each round, newest last."""
+    running: bool
+    """Whether more rounds may follow."""
+    thought: ThoughtFigures | None = None
+    """Figures of its thinking, if any."""
+
+
+class ReplyMeter:
+    """The measures of one request; `baseline` has the plain rounds that its speedup is measured against."""
 
     def __init__(self, baseline: Baseline) -> None:
         self.metrics = Metrics()
@@ -40,19 +57,13 @@ class ReplyMeter:
             self._sampled_at = record.at
 
     def recount(self, admitted: Admitted | None, rounds: Sequence[Round]) -> None:
-        """Count these rounds in the place of those before; times and speeds stay."""
+        """Replace the counted rounds by these; speedup and speeds stay."""
         self.metrics = Metrics()
         for record in (*([admitted] if admitted is not None else ()), *rounds):
             self.metrics.add(record)
 
     def figures(self, rounds: Sequence[Round], thought: ThoughtFigures | None, *, running: bool) -> ReplyFigures:
-        """A snapshot of the figures.
-
-        Args:
-            rounds: Of the request.
-            thought: Those of the thinking that its reply begins with.
-            running: Whether more rounds may come.
-        """
+        """A snapshot of the figures; `rounds` are those of the request."""
         return ReplyFigures(
             metrics=self.metrics.copy(),
             gain=self._gains.gain(self.metrics.alpha),

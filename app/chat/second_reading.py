@@ -1,42 +1,81 @@
-"""A second reading: a reply that has ended is read by the target again, and two drafters draft along it."""
+"""Comparison of two drafters on an ended reply: the target reads it again while both draft along."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import STARTING, RequestManager
-from specchat.app.chat.requests import told
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.stepper import Stepper
-from specchat.engine import Engine, Sampling
+from specchat.engine import Engine, Fate, Sampling
 
 if TYPE_CHECKING:
     from specchat.engine.tools.evaluate import Alignment
 
 GAMMA = 4
-"""Draft length where the settings leave it to the controller; `specchat evaluate` has the same."""
+"""Draft length if the settings leave it to the controller; same as in `specchat evaluate`."""
+
+
+class Had(StrEnum):
+    """Which of two drafters, A and B, drafted a token."""
+
+    BOTH = "both"
+    ONLY_A = "only A"
+    ONLY_B = "only B"
+    NEITHER = "neither"
+
+
+class AlignedReply:
+    """The tokens of a reply, and which of two drafters drafted each of them.
+
+    Args:
+        texts: Texts of its tokens.
+        alignment: Matches of both drafters per token; it may end before the reply does.
+    """
+
+    def __init__(self, texts: Sequence[str], alignment: Alignment) -> None:
+        self.alignment = alignment
+        self.had = [_had(one.had, other.had) for one, other in zip(*alignment.places, strict=True)]
+        """Of each token."""
+        self.texts = list(texts[: len(self.had)])
+        self.counts = Counter(self.had)
+
+    def next(self, place: int, had: Had, step: int) -> int | None:
+        """The next such token after a place (step 1) or the previous one (step -1); None at the end."""
+        found = range(place + 1, len(self.had)) if step > 0 else range(place - 1, -1, -1)
+        return next((other for other in found if self.had[other] is had), None)
+
+
+def said_texts(reply: Reply) -> list[str]:
+    """The text of each emitted token of a reply."""
+    unsaid = (Fate.REJECTED, Fate.DISCARDED)
+    return [token.text for record in reply.rounds for token in record.tokens() if token.fate not in unsaid]
+
+
+def _had(one: bool, other: bool) -> Had:
+    if one:
+        return Had.BOTH if other else Had.ONLY_A
+    return Had.ONLY_B if other else Had.NEITHER
 
 
 class SecondReading:
-    """Asks the engine of a chat to read one of its replies again.
-
-    Args:
-        requests: of the chat.
-        conversation: has the reply.
-        reply: to be read.
+    """Reads a reply of a conversation again on the engine of the chat.
 
     Raises:
-        UsageError: the reply cannot be read, or not here.
+        UsageError: the reply, or this chat, does not allow it.
     """
 
     def __init__(self, requests: RequestManager, conversation: Conversation, reply: Reply) -> None:
-        turn = next((turn for turn in conversation.turns if reply in turn.replies), None)
+        turn = conversation.turn_of(reply)
         self._engine, self._settings = _engine(requests)
         if turn is None:
             raise UsageError("there is no reply to compare drafts on: ask something first")
@@ -48,27 +87,27 @@ class SecondReading:
             raise UsageError("the tokens of this reply are not known: compare drafts on one that was written here")
         self._reply = reply
         settings = self._settings.with_thinking(conversation.thinking)
-        request = settings.request(uuid4().hex, told(conversation, turn, reply))
+        request = settings.request(uuid4().hex, conversation.messages_of(turn, reply))
         self._request = replace(request, sampling=_sampling(reply, request.sampling))
 
     @property
     def gamma(self) -> int:
-        """Draft length that both have."""
+        """Draft length of both drafters."""
         return self._settings.gamma or GAMMA
 
     def begin(self, drafters: tuple[str, str]) -> Future[Alignment]:
-        """Begin to read; the result has an `EngineError` where that fails."""
-        from specchat.engine.tools.evaluate import align  # imports torch, which is there once an engine is
+        """Start reading; the future raises `EngineError` on failure."""
+        from specchat.engine.tools.evaluate import align  # imports torch, which the engine has loaded
 
         position = self._reply.rounds[0].position
         return align(self._engine, self._request, self._reply.emitted, position, drafters, self.gamma)
 
 
 def _engine(requests: RequestManager) -> tuple[Engine, Settings]:
-    """The engine that answers, and the settings.
+    """The engine of the chat, and the settings.
 
     Raises:
-        UsageError: there is none that could read now.
+        UsageError: there is no engine, or it is not ready.
     """
     session = requests.session
     if session is None:
@@ -82,17 +121,17 @@ def _engine(requests: RequestManager) -> tuple[Engine, Settings]:
     source = session.source
     if isinstance(source, Stepper):
         if source.paused:
-            raise UsageError("no pass is run while it is paused: go on (f10) first")
+            raise UsageError("no pass is run while it is paused: continue (f10) first")
         source = source.source
     if not isinstance(source, Engine):
         raise UsageError("drafts are compared by an engine, and no model is loaded: /model loads one")
     if source.ready is None:
-        raise UsageError("the models are still being loaded: compare drafts when they are there")
+        raise UsageError("the models are still being loaded: compare drafts when that is done")
     return source, requests.settings
 
 
 def _sampling(reply: Reply, now: Sampling) -> Sampling:
-    """How the reply's tokens were chosen, as far as is known: greedy, or as the settings have it now."""
-    judged = [p for record in reply.rounds for p in record.p]
-    greedy = now.greedy or (bool(judged) and all(p in (0, 1) for p in judged))
+    """How the reply was sampled, as far as its rounds show: greedily, or by the current settings."""
+    tested = [p for record in reply.rounds for p in record.p]
+    greedy = now.greedy or (bool(tested) and all(p in (0, 1) for p in tested))
     return Sampling() if greedy else replace(now, seed=0, lenience=1.0)

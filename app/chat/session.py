@@ -1,4 +1,4 @@
-"""What one run of the app works with: source, settings, store. Made after the first frame is on screen."""
+"""Source, settings and store of one run of the app, created after the first frame is on screen."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Session:
 
     source: Source
     settings: Settings | None = None
-    """None in a replay: nothing is asked."""
+    """None in a replay."""
     store: Store | None = None
-    """None where nothing is stored: a replay, or a store that cannot be opened."""
+    """None if nothing is stored: in a replay, or if the store cannot be opened."""
     notices: tuple[str, ...] = ()
-    """Sentences to show at the start."""
+    """Messages to show at the start."""
     settings_file: Path | None = None
-    """Stores the settings that are changed in the app; None if they are not stored."""
+    """File for settings that are changed in the app; None if they are not stored."""
     attached: bool = False
-    """Whether the source is a server, which has models that the settings do not name."""
+    """Whether the source is a server, whose models the settings do not name."""

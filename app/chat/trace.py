@@ -1,25 +1,25 @@
-"""A recorded trace as an object, which a notebook shows as a page that replays it."""
+"""A recorded trace: as a web page that replays it, also in a notebook, and as a Chrome trace for Perfetto.
+
+Chrome traces: "Trace Event Format", complete events with times in microseconds, one track per request. They open in
+Perfetto (ui.perfetto.dev) and chrome://tracing.
+"""
 
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from specchat.app.chat.perfetto import as_perfetto
-from specchat.app.chat.web_page.data import trace_data
-from specchat.app.chat.web_page.render import render
-from specchat.engine import Record, read_trace
+from specchat.app.chat.web_page.data import render, trace_data
+from specchat.app.sanitize import escape_controls
+from specchat.app.sources.observed import retold
+from specchat.engine import Admitted, Prefilled, Ready, Record, Request, Round, read_trace
 
 
 class Trace:
-    """Records of a trace, in order.
-
-    Args:
-        records: as `engine.read_trace` gives them.
-        name: what it is called.
-    """
+    """Records of a trace, in order, as `engine.read_trace` returns them."""
 
     def __init__(self, records: Iterable[Record], name: str = "trace") -> None:
         self.records = tuple(records)
@@ -30,7 +30,7 @@ class Trace:
         """Read a trace file.
 
         Raises:
-            EngineError: it cannot be read, or is none.
+            EngineError: it cannot be read, or is not a trace.
         """
         file = Path(path)
         return cls(read_trace(file), file.name)
@@ -47,7 +47,77 @@ class Trace:
         return f"Trace({self.name!r}, {len(self.records)} records)"
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, so that neither page nor notebook can disturb the other."""
+        """The page in a sandboxed frame."""
         page = html.escape(self.page(), quote=True)
         style = "width:100%;height:32rem;border:1px solid #8884;border-radius:6px"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
+
+
+def as_perfetto(records: Iterable[Record], name: str) -> str:
+    """A Chrome trace as JSON: per request the wait, the prefill, and draft, verification and rest of each round."""
+    process = name
+    events: list[dict[str, Any]] = []
+    tracks: dict[str, int] = {}
+
+    def track(request_id: str, label: str = "") -> int:
+        if request_id not in tracks:
+            tracks[request_id] = len(tracks) + 1
+            events.append(_named("thread_name", tracks[request_id], label or request_id))
+        return tracks[request_id]
+
+    for record in retold(records):
+        match record:
+            case Ready():
+                process = f"{name}: {record.target}"
+            case Request():
+                prompt = record.messages[-1].content if record.messages else record.prompt or ""
+                track(record.request_id, f"{record.request_id}: {' '.join(prompt.split())[:60]}")
+            case Admitted():
+                about = {"prompt tokens": record.prompt_tokens, "reused tokens": record.reused_tokens}
+                start = record.at - record.queued_s
+                events.append(_span("wait", track(record.request_id), start, record.queued_s, about))
+            case Prefilled():
+                about = {"done": record.done, "total": record.total}
+                start = record.at - record.seconds
+                events.append(_span("prefill", track(record.request_id), start, record.seconds, about))
+            case Round():
+                events += _round(record, track(record.request_id))
+    events.insert(0, _named("process_name", 0, process))
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}) + "\n"
+
+
+def _round(record: Round, track: int) -> list[dict[str, Any]]:
+    start = record.at - record.seconds
+    about = {
+        "round": record.number,
+        "drafter": record.drafter,
+        "gamma": record.gamma,
+        "drafted": len(record.drafted),
+        "tested": record.tested,
+        "accepted": record.accepted,
+        "emitted": len(record.emitted),
+        "rows": record.rows,
+        "text": escape_controls(record.text),
+    }
+    spans = [_span(f"round {record.number}", track, start, record.seconds, about)]
+    for name, seconds in (("draft", record.draft_s), ("verify", record.verify_s), ("rest", record.rest_s)):
+        spans.append(_span(name, track, start, seconds, {}))
+        start += seconds
+    return spans
+
+
+def _span(name: str, track: int, start: float, seconds: float, about: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "cat": "round" if name.startswith("round") else name,
+        "ph": "X",
+        "ts": round(start * 1e6, 3),
+        "dur": round(seconds * 1e6, 3),
+        "pid": 1,
+        "tid": track,
+        "args": about,
+    }
+
+
+def _named(kind: str, track: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": 1, "tid": track, "args": {"name": escape_controls(name)}}

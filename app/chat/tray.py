@@ -1,55 +1,100 @@
-"""What is attached to the prompt that is being written: files that it names, and long pastes."""
+"""Attachments of the prompt that is being written: files mentioned by @NAME, completion of their paths, long pastes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from specchat.app.chat.attachments import file_attachment, paste_attachment
-from specchat.app.chat.mentions import mentions
 from specchat.app.errors import AppError, UsageError
-from specchat.app.storage.attachment import FILE, PASTE, Attachment
+from specchat.app.storage.attachments import FILE, PASTE, Attachment
 
+MOST = 200
+"""Maximum number of offered names."""
+_MENTION = re.compile(r'(?<![^\s(\[{<"\'])@(?:"([^"\n]+)(?:"|$)|([^\s"]+))', re.MULTILINE)
+_BEGUN = re.compile(r'(?<![^\s(\[{<"\'])@(?:"([^"\n]*)|([^\s"]*))$')
+_PUNCTUATION = ".,;:!?)]}>'"
+"""Characters after a name that do not belong to it."""
 _Stamp = tuple[int, int] | None
-"""Time of the last change in ns, and size; None of a file that is gone."""
+"""Time of the last change in ns, and size; None for a missing file."""
+
+
+def mentions(text: str) -> Iterator[tuple[str, ...]]:
+    """The possible names of each mention, likeliest first: with the punctuation after it, and without."""
+    for found in _MENTION.finditer(text):
+        quoted, plain = found.groups()
+        if quoted is not None:
+            yield (quoted,)
+        else:
+            yield tuple(dict.fromkeys((plain, plain.rstrip(_PUNCTUATION))))
+
+
+def mention(name: str, *, complete: bool = True) -> str:
+    """A name as it is written in a prompt; without the closing quote unless complete."""
+    if not re.search(r"\s", name):
+        return f"@{name}"
+    return f'@"{name}"' if complete else f'@"{name}'
+
+
+def begun(before: str) -> str | None:
+    """The name of a mention that ends at the cursor; otherwise None. `before` is the text up to the cursor."""
+    found = _BEGUN.search(before)
+    return None if found is None else found[1] if found[1] is not None else found[2]
+
+
+def completions(name: str) -> list[str]:
+    """Paths that start with this one, folders with a slash at the end; hidden ones only if the dot is typed."""
+    head, tail = name[: name.rfind("/") + 1], name[name.rfind("/") + 1 :]
+    try:
+        with os.scandir(Path(head or ".").expanduser()) as entries:
+            found = [
+                head + entry.name + ("/" if entry.is_dir() else "")
+                for entry in entries
+                if entry.name.startswith(tail) and entry.name.startswith(".") is tail.startswith(".")
+            ]
+    except (OSError, ValueError, RuntimeError):  # no such folder, no such user
+        return []
+    return sorted(found, key=lambda path: (path.endswith("/"), path))[:MOST]
 
 
 class AttachmentTray:
-    """Knows the texts of files and pastes by their names; which of them are attached, the prompt's own text says."""
+    """The known files and pastes by name. The text of the prompt decides which of them are attached."""
 
     def __init__(self) -> None:
         self._known: dict[str, Attachment] = {}
         self._read: dict[str, _Stamp] = {}
-        """What a file was like when it was read."""
+        """Stamp of each file when it was read."""
         self.refused: dict[str, str] = {}
-        """Files that cannot be attached, and why."""
+        """Error message for each file that cannot be attached."""
 
     def hold(self, attachments: Iterable[Attachment]) -> None:
-        """Begin with these files; pastes that were known stay known, as an earlier prompt may come back."""
+        """Replace the known files by these. Known pastes stay, since an earlier prompt may be recalled."""
         pastes = {name: one for name, one in self._known.items() if one.kind == PASTE}
         self._known = pastes | {one.name: one for one in attachments}
         self._read, self.refused = {}, {}
 
     def know(self, attachments: Iterable[Attachment]) -> None:
-        """Pastes that earlier prompts have."""
+        """Add the pastes of earlier prompts."""
         self._known |= {one.name: one for one in attachments if one.kind == PASTE}
 
     def paste(self, text: str) -> str:
-        """Keep a long paste; the sign that stands for it."""
+        """Add a long paste and return its placeholder."""
         same = next((one for one in self._known.values() if one.kind == PASTE and one.text == text), None)
         one = same or paste_attachment(text, self._known)
         self._known[one.name] = one
         return one.name
 
     def attached(self, text: str) -> tuple[Attachment, ...]:
-        """What this prompt has, of what is known; reads nothing."""
+        """The known attachments of a prompt, without reading files."""
         named = [next((n for n in names if n in self._known), "") for names in mentions(text)]
         files = [self._known[name] for name in dict.fromkeys(named) if name and self._known[name].kind == FILE]
         return (*files, *(one for one in self._known.values() if one.kind == PASTE and one.name in text))
 
     def look(self, text: str) -> None:
-        """Read the files that the prompt names, where they are new or have changed; what cannot be read is refused."""
+        """Read new and changed files that the prompt names; errors are in `refused`."""
         refused = {}
         for names in mentions(text):
             try:
@@ -59,23 +104,23 @@ class AttachmentTray:
         self.refused = refused
 
     def resolved(self, text: str) -> tuple[Attachment, ...]:
-        """What is sent along with this prompt: files as they now are.
+        """The attachments to send with a prompt, with the current content of its files.
 
         Raises:
-            UsageError: a file that it names cannot be read, is no text, or has gone since it was named.
+            UsageError: a named file cannot be read, is not text, or was removed after it was named.
         """
         for names in mentions(text):
             self._take(names)
         return tuple(replace(one, path="") for one in self.attached(text))
 
     def set_tokens(self, one: Attachment, tokens: int) -> None:
-        """So many tokens were counted for this."""
+        """Set the counted length of an attachment."""
         known = self._known.get(one.name)
         if known is not None and known.text == one.text:
             self._known[one.name] = replace(known, tokens=tokens)
 
     def _take(self, names: tuple[str, ...]) -> None:
-        """Read a file if it is one, and not read yet as it now is."""
+        """Read the first of these names that is a file, if it is new or has changed."""
         known = next((self._known[name] for name in names if name in self._known), None)
         if known is not None and not known.path:  # of a prompt that was sent before
             return

@@ -1,64 +1,60 @@
-"""What is typed and not yet sent, in every chat."""
+"""Typed texts that are not sent yet, in every chat."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from specchat.app.chat.conversation import Conversation
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 
 NO_CHAT = 0
-"""Stands for the chat that has no prompt yet, and so no id."""
+"""Id of the chat that has no prompt yet."""
 Attachments = tuple[Attachment, ...]
 Unsent = tuple[str, Attachments]
-"""A text, and what is attached to it."""
+"""A text and its attachments."""
+_NOTHING: Unsent = "", ()
 
 
 class UnsentTexts:
-    """A text for each chat with its attachments, and which of them have changed since they were stored."""
+    """A text with its attachments for each chat, and which of them have changed since they were stored."""
 
     def __init__(self) -> None:
-        self._texts: dict[int, str] = {}
-        self._stored: dict[int, str] = {}
-        self._attachments: dict[int, Attachments] = {}
-        self._stored_attachments: dict[int, Attachments] = {}
+        self._texts: dict[int, Unsent] = {}
+        self._stored: dict[int, Unsent] = {}
         self._last: tuple[Conversation, int] | None = None
-        """The conversation whose text was kept last, and its chat then."""
+        """The conversation whose text was kept last, and its chat at that time."""
 
     def fill(self, stored: Mapping[int, str], attachments: Mapping[int, Attachments]) -> None:
-        """Take over what an earlier run stored, for the chats that nothing was typed in since."""
-        self._stored, self._stored_attachments = dict(stored), dict(attachments)
-        typed = {chat: text for chat, text in self._texts.items() if text}
-        own = {chat: self._attachments.get(chat, ()) for chat in typed}
-        self._texts, self._attachments = {**stored, **typed}, {**attachments, **own}
+        """Take over the texts of an earlier run, for chats without a new text."""
+        self._stored = {chat: (stored.get(chat, ""), attachments.get(chat, ())) for chat in {*stored, *attachments}}
+        self._texts = self._stored | {chat: unsent for chat, unsent in self._texts.items() if unsent[0]}
 
     def of(self, conversation: Conversation) -> str:
-        """The text of this conversation."""
-        return self._texts.get(_chat(conversation), "")
+        """The text of a conversation."""
+        return self._texts.get(_chat(conversation), _NOTHING)[0]
 
     def attachments_of(self, conversation: Conversation) -> Attachments:
-        """What is attached to it."""
-        return self._attachments.get(_chat(conversation), ())
+        """The attachments of its text."""
+        return self._texts.get(_chat(conversation), _NOTHING)[1]
 
     def keep(self, conversation: Conversation, text: str, attachments: Attachments = ()) -> None:
-        """This is its text now; a conversation that gets a chat, with its first prompt, takes its text along."""
+        """Set the text of a conversation; it moves along when the conversation gets a chat with its first prompt."""
         chat = _chat(conversation)
         if self._last is not None and self._last[0] is conversation and self._last[1] != chat:
-            self._texts[self._last[1]], self._attachments[self._last[1]] = "", ()
+            self._texts[self._last[1]] = _NOTHING
         self._last = conversation, chat
-        self._texts[chat], self._attachments[chat] = text, attachments
+        self._texts[chat] = text, attachments
 
     def changes(self) -> Iterator[tuple[int, str, Attachments | None]]:
-        """Each chat whose text or attachments are not the stored ones; they count as stored from then on.
+        """Chats whose text or attachments have changed, which then count as stored.
 
-        Attachments that have not changed, which may be long, are None.
+        Attachments, which may be long, are None if they have not changed.
         """
-        for chat, text in self._texts.items():
-            attachments = self._attachments.get(chat, ())
-            attached_else = self._stored_attachments.get(chat, ()) != attachments
-            if attached_else or self._stored.get(chat, "") != text:
-                self._stored[chat], self._stored_attachments[chat] = text, attachments
-                yield chat, text, attachments if attached_else else None
+        for chat, unsent in self._texts.items():
+            stored = self._stored.get(chat, _NOTHING)
+            if unsent != stored:
+                self._stored[chat] = unsent
+                yield chat, unsent[0], unsent[1] if unsent[1] != stored[1] else None
 
 
 def _chat(conversation: Conversation) -> int:

@@ -1,4 +1,4 @@
-"""What can be changed while specchat runs: each control's values, its words, and when a change takes effect."""
+"""Settings that can be changed while specchat runs: values, labels, and when a change takes effect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OFF = "off"
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One preference with a place in the panel of controls and a command of its own."""
+    """One preference in the panel of controls, with its own command."""
 
     name: str
     """The preference in `Settings`."""
@@ -24,33 +24,33 @@ class Control:
     command: str
     """The slash command, without its slash."""
     takes: str
-    """What the command takes, as a sentence goes on behind "it takes"."""
+    """Valid values, to follow "it takes" in a sentence."""
     means: str
     kind: type
     steps: tuple[Value, ...]
-    """What the arrow keys go through."""
+    """Values that the arrow keys step through."""
     words: tuple[tuple[Value, str], ...] = ()
-    """Values that are said, and may be typed, in words."""
+    """Values that are shown, and may be typed, as words."""
     live: bool = False
-    """Whether a reply that is being written takes the change up at its next round; others keep what they began with."""
+    """Whether a change affects running replies, from their next round on."""
     look: bool = False
-    """Whether it changes only how replies are shown: that happens at once, and no preset has it."""
+    """Whether it only changes how replies are shown: immediately, and not part of presets."""
     by_template: bool = False
-    """Whether it is offered only where the model's chat template has a switch for it: no preset has it, and its command
-    is about one chat."""
+    """Whether it needs a switch in the model's chat template: not part of presets, and its command sets it for one
+    chat."""
 
     def text(self, settings: Settings) -> str:
-        """Its present value."""
+        """Its current value as text."""
         value: Value = getattr(settings, self.name)
         word = dict(self.words).get(value)
         number = f"{value:g}" if isinstance(value, float) else str(value)
         return word if word in (AUTO, OFF) else f"{number} {word}" if word else number
 
     def read(self, text: str) -> Value:
-        """The value a person typed.
+        """Parse a typed value.
 
         Raises:
-            SettingsError: it is none.
+            SettingsError: it is not valid.
         """
         text = text.strip()
         for value, word in self.words:
@@ -72,7 +72,7 @@ class Control:
         return replace(settings, **changed)
 
     def step(self, value: Value, by: int, drafters: Sequence[str] = ()) -> Value:
-        """The value `by` places further on in the steps; one that is none of them goes to its neighbour."""
+        """The value `by` steps further; a value between two steps goes to the next one."""
         steps = (AUTO, *drafters) if self.name == "drafter" and drafters else self.steps
         if value in steps:
             place = steps.index(value) + by

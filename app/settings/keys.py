@@ -1,4 +1,4 @@
-"""The keys that the user gave to bindings: the table `[keys]` of the settings file."""
+"""Key bindings of the user: the table `[keys]` of the settings file."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specchat.app.storage.toml_file import read_toml
+from specchat.app.storage.files import read_toml
 
 TABLE = "keys"
 
 
 def changed_keys(path: Path) -> tuple[dict[str, str], list[str]]:
-    """Keys by the ids of bindings, and a sentence for each entry that is no key; nothing of a file that is none."""
+    """Keys by binding id, and a sentence for each invalid entry; both empty if the file cannot be read."""
     try:
         table = read_toml(path).get(TABLE, {})
-    except (OSError, ValueError):  # said when the settings were loaded
+    except (OSError, ValueError):  # reported when the settings were loaded
         return {}, []
     if not isinstance(table, Mapping):
         return {}, [f"{path}: {TABLE} must be a table, as in [{TABLE}]"]
@@ -31,7 +31,7 @@ def changed_keys(path: Path) -> tuple[dict[str, str], list[str]]:
 
 
 def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
-    """An id without quotation marks is a table within a table to TOML."""
+    """Join nested tables, which TOML makes of ids with dots."""
     flat: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):

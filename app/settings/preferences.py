@@ -1,4 +1,4 @@
-"""Stores the settings that are changed in the app, in one background thread; presets lie beside their file."""
+"""Stores settings that are changed in the app, in one background thread."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from specchat.app.errors import AppError
-from specchat.app.settings.presets import Presets
+from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings, save_settings
 
 
 class Preferences:
     """The settings file and its presets.
 
-    `on_error` gets one sentence for each change that could not be stored, and is called in the writing thread.
+    `on_error` is called in the writing thread with a sentence for each change that could not be stored.
     """
 
     def __init__(self, file: Path, on_error: Callable[[str], None]) -> None:
@@ -24,7 +24,7 @@ class Preferences:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preferences")
 
     def remember(self, settings: Settings, names: Iterable[str]) -> None:
-        """Store these of the settings; what else stands in the file stays."""
+        """Store these settings; other entries of the file stay."""
         changed = list(names)
 
         def write() -> None:
@@ -36,5 +36,5 @@ class Preferences:
         self._writer.submit(write)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Finish writing."""
         self._writer.shutdown(wait=True)

@@ -13,8 +13,7 @@ from typing import Any
 
 from specchat.app.errors import SettingsError
 from specchat.app.settings.keys import TABLE
-from specchat.app.storage.aside import move_aside
-from specchat.app.storage.toml_file import read_toml, update_toml
+from specchat.app.storage.files import move_aside, read_toml, update_toml
 from specchat.engine import WHEN_FULL, EngineConfig, EngineError, Message, Request, Sampling, make_private
 
 DRAFTERS = (
@@ -35,18 +34,18 @@ DRAFTERS = (
     "pass",
 )
 FOLD, SHOW, HIDE = REJECTED = ("fold", "show", "hide")
-"""What becomes of the rejected and discarded tokens of a finished reply; all but `HIDE` show them while it streams."""
+"""How finished replies show rejected and discarded tokens; all but `HIDE` show them while streaming."""
 STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL
 PREFIX = "SPECCHAT_"
 AUTO = "auto"
 THINKING: dict[str, bool | None] = {AUTO: None, "on": True, "off": False}
-"""The words for the switch of a chat template; auto leaves it to the template."""
+"""Values of the thinking switch of a chat template; auto leaves it to the template."""
 NO_CHAT = (
     "{} reads one text and holds no conversation: ask it with specchat ask, or choose another model (/model, --target)"
 )
-"""Said of an encoder-decoder."""
+"""Message for an encoder-decoder model."""
 NO_SWITCH = "the chat template of {} has no switch for thinking: the model thinks as it was trained to, or not"
-"""What is said where a model cannot be told, with its name."""
+"""Message for a model whose template has no switch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,9 @@ class Settings:
     draft: str = ""
     """A draft model, named as the target is, or several with commas between; empty for none."""
     drafter: str = "auto"
-    """What proposes tokens; auto is the draft model where there is one, else the engine's best."""
+    """auto is the draft model if given, else the engine's best drafter."""
     gamma: int | None = None
-    """Draft length asked for each round; None, written auto, adapts it."""
+    """Requested draft length per round; None, written auto, adapts it."""
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -73,30 +72,29 @@ class Settings:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     lenience: float = 1.0
-    """Below 1, more drafted tokens are accepted than the target's distribution allows."""
+    """Below 1, more drafted tokens are accepted than is lossless."""
     max_tokens: int = 1024
     slots: int = 4
-    """Replies that are written at once; others wait."""
+    """Maximum number of concurrent replies; others wait."""
     context: int = 4096
-    """Tokens a chat may have in all, prompt and reply together."""
+    """Maximum number of tokens of a chat, prompt and reply together."""
     when_full: str = STOP
-    """What becomes of a chat that does not fit into it, of `specchat.engine.WHEN_FULL`: it is not sent, or without the
-    oldest turns, or without those between the first and the last ones."""
+    """What happens to a chat that exceeds the context (`specchat.engine.WHEN_FULL`): it is not sent, or sent without
+    the oldest turns, or without the middle ones."""
     dtype: str = "auto"
     quantize: str = "auto"
-    """On the CPU: auto runs GGUF weights as they are and others unquantised; q8 and q4 quantise; none expands."""
+    """On the CPU: auto keeps GGUF weights as they are and others unquantised; q8 and q4 quantise; none dequantises."""
     device: str = "auto"
     system: str = ""
-    """What a new chat tells the model before the first prompt."""
+    """System prompt of new chats."""
     theme: str = ""
-    """A Textual theme; empty for the app's own."""
+    """A Textual theme; empty for specchat's default."""
     exports: str = ""
-    """The folder that pictures and exported chats go to; empty for specchat's own (`app.paths`)."""
+    """Folder for screenshots and exported chats; empty for the default (`app.paths`)."""
     rejected: str = FOLD
-    """What becomes of rejected and discarded tokens, of `REJECTED`: each stretch is folded into one mark once the reply
-    is complete, shown in place, or hidden."""
+    """How finished replies show rejected and discarded tokens (`REJECTED`): folded into marks, in place, or hidden."""
     thinking: str = AUTO
-    """Whether models think whose chat template has a switch for that, of `THINKING`; a chat may have its own."""
+    """Whether models with a switch in their chat template think (`THINKING`); a chat may override it."""
 
     def __post_init__(self) -> None:
         if not self.target.strip():
@@ -118,15 +116,15 @@ class Settings:
             raise SettingsError(str(error)) from None
 
     def with_system(self, system: str) -> Settings:
-        """The same with another system prompt for new chats."""
+        """The settings with another system prompt for new chats."""
         return replace(self, system=system)
 
     def with_thinking(self, thinking: bool | None) -> Settings:
-        """The same with thinking on or off; None changes nothing."""
+        """The settings with thinking on or off; None changes nothing."""
         return self if thinking is None else replace(self, thinking="on" if thinking else "off")
 
     def sampling(self) -> Sampling:
-        """How replies are sampled."""
+        """Sampling options of requests."""
         return Sampling(
             self.temperature,
             self.top_k,
@@ -153,7 +151,7 @@ class Settings:
         )
 
     def engine_config(self, models: Path) -> EngineConfig:
-        """The set-up of an engine for these settings; `models` is the folder of local models."""
+        """Configuration of an engine; `models` is the folder of local models."""
         return EngineConfig(
             self.target,
             models,
@@ -171,10 +169,10 @@ _WORDS = {"str": "a text", "int": "a whole number", "int | None": "a whole numbe
 
 
 def load_settings(path: Path, options: Mapping[str, object] | None = None) -> tuple[Settings, str | None]:
-    """The settings in force, and one sentence about the file if there is something to say.
+    """The effective settings, and a message about the file if there is a problem with it.
 
-    `options` come from the command line; None stands for an option that was not given. A file that is no settings
-    file is moved aside, never overwritten, and the defaults stand in for it.
+    `options` come from the command line; None means not given. A file that cannot be used is moved aside, never
+    overwritten, and the defaults are used instead.
 
     Raises:
         SettingsError: an option or a variable has a value that is out of range.
@@ -192,7 +190,7 @@ def load_settings(path: Path, options: Mapping[str, object] | None = None) -> tu
 
 
 def load_values(path: Path, names: Iterable[str]) -> dict[str, Any]:
-    """Those of the named preferences that a file of our own sets.
+    """The named preferences that a settings or preset file sets.
 
     Raises:
         SettingsError: the file cannot be read, or a value has the wrong type.
@@ -210,11 +208,11 @@ def save_settings(path: Path, settings: Settings, names: Iterable[str] | None = 
     Args:
         path: The settings file; it and its folder are created where missing.
         settings: Where the values come from.
-        names: The preferences the user changed. Name them, or values that came from the command line are stored too;
-            without names, everything that is not the default is.
+        names: The preferences that the user changed, without values from the command line; by default all values that
+            differ from the defaults.
 
     Raises:
-        SettingsError: the file cannot be written, or has become one that cannot be read; it stays as it is.
+        SettingsError: the file cannot be read or written; it was not changed.
     """
     values, defaults = asdict(settings), asdict(Settings())
     if names is None:
@@ -222,7 +220,7 @@ def save_settings(path: Path, settings: Settings, names: Iterable[str] | None = 
     try:
         update_toml(path, {name: values[name] for name in names})
     except ValueError as error:
-        raise SettingsError(f"{path} is left as it is, mend it first: {error}") from error
+        raise SettingsError(f"{path} was not changed: fix this error in the file first: {error}") from error
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -247,13 +245,13 @@ def _stored(path: Path) -> tuple[dict[str, Any], str | None]:
 
 
 def _renamed(values: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier version stored under another name: `show_rejected`, true or false."""
+    """Translate the option `show_rejected` (true or false) of earlier versions."""
     shown = values.pop("show_rejected", None)
     return values if shown is None else {"rejected": SHOW if shown else HIDE, **values}
 
 
 def _typed(name: str, value: object) -> Any:
-    """The value, if its type fits the field; whole numbers also fit where fractions are allowed."""
+    """Check the type of a value; whole numbers are also valid floats."""
     kind = _KINDS[name]
     if name == "gamma" and value == AUTO:
         return None
@@ -265,7 +263,7 @@ def _typed(name: str, value: object) -> Any:
 
 
 def _parsed(name: str, text: str) -> Any:
-    """The value of a variable, from its text."""
+    """Parse the value of an environment variable."""
     if name == "gamma" and text == AUTO:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Two lanes that are asked the same, the right one an attached server."""
+"""Side-by-side mode with an attached server as the right lane."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def attached_duet(shared: Settings, options: SideOptions, server: AttachedEngine) -> Duet:
-    """A lane on an engine of its own, which drafts as options or settings say, and a server; not yet started.
+    """A local lane, drafting by options or settings, and a server; not yet started.
 
     Raises:
         AppError, EngineError: an option is not understood, or out of range.

@@ -1,4 +1,4 @@
-"""Two lanes, the first on this machine and the second an attached server, which answer one after the other."""
+"""Two lanes that answer one after the other: the first on this machine, the second an attached server."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from specchat.app.sources.attached import AttachedEngine
 
 SPECCHAT_SERVER = "specchat serve"
-"""The set-up of a server of ours, which says of itself what an engine here says, and so no name."""
+"""Label of a specchat server, which reports no name."""
 OWN_STREAM = (
     "The right lane is the server at {}, timed by its own stream: what else that server does counts, and so does the "
     "network, unless it is a specchat serve, whose records have its times."
 )
 UNMET = Ready("", None, (), "", "", "", 0, 0, 0, 0, 0.0)
-"""Stands for a server that has not said who it is."""
+"""State of a server that has not answered yet."""
 _WAIT_S = 0.05
 
 
 class AttachedLanes:
-    """A lane of an engine here, timed by its clock, beside a server, timed by its own stream.
+    """A local lane, timed by its engine, and a server, timed by its stream.
 
-    They share no clock that could tell the work of one from that of the other, so the server is asked when the lane
-    here has ended. No method but `wait_ready` waits for the server.
+    Requests go to the server when the local lane has ended, since they share no clock that could separate their work.
+    Only `wait_ready` waits for the server.
 
     Args:
-        engine: of the first lane, which is its only one.
-        server: the second lane.
-        live: whether the server's events are handed on as they come; else at the end of its reply, with rounds in the
-            place of tokens that it has told apart by then.
+        engine: Engine of the local lane, its only one.
+        server: The second lane.
+        live: Whether the server's events are forwarded immediately; otherwise at the end of its reply, with rounds
+            instead of tokens of unknown fate.
     """
 
     order = Order.SEQUENTIAL
@@ -58,50 +58,50 @@ class AttachedLanes:
         self._engine = engine
         self._server = server
         self._live = live
-        self._there = UNMET
+        self._state = UNMET
         self._refusal: str | None = None
-        """Why the server is of no use; None where it is, or has not been met."""
+        """Why the server cannot be used; None if it can, or has not answered yet."""
         self._held: list[Event] = []
-        """What the engine here has said and is not given yet: its `Ready`, while the server has not been met."""
+        """Events of the local engine held back: its `Ready` and later ones, until the server has answered."""
         self._asking: Loading | None = None
-        """Says that the server is being asked; not given yet."""
+        """Held back event about the connection to the server."""
         self._lock = threading.Lock()
         self._here: set[str] = set()
-        """Requests that run in the lane here."""
+        """Running requests of the local lane."""
         self._waiting: dict[str, tuple[Request, Outbox]] = {}
-        """Requests that the server is asked when those have ended."""
+        """Requests for the server, sent when the local ones have ended."""
 
     def start(self) -> None:
-        """Ask the server who it is, and begin to load the models."""
+        """Connect to the server and start to load the models."""
         self._server.start()
         self._engine.start()
 
     def wait_ready(self) -> Ready:
-        """Wait until the server has been met and the models are loaded; returns what the engine here then says.
+        """Wait until the server has answered and the models are loaded; return the local engine's `Ready`.
 
         Raises:
-            EngineError: the server is of no use, or the models cannot be loaded.
+            EngineError: the server cannot be used, or the models cannot be loaded.
         """
         while not self._met:
             if (event := self._server.outbox.get(_WAIT_S)) is not None:
-                self._hear(event)
+                self._handle(event)
         if self._refusal is not None:
             raise EngineError(self._refusal)
         return self._engine.wait_ready()
 
     @property
     def lanes(self) -> tuple[LaneReady, ...]:
-        """What is known of each lane, once the models here are loaded; of the server `UNMET` if it is of no use."""
+        """The state of each lane once the local models are loaded; `UNMET` for a server that cannot be used."""
         here = self._engine.lanes
-        return (*here, LaneReady(self._there, 0.0, None, None)) if here else ()
+        return (*here, LaneReady(self._state, 0.0, None, None)) if here else ()
 
     def drain(self) -> list[Event]:
-        """What concerns both lanes since the last call; `Ready` when the server has been met, or is of no use.
+        """Events of both lanes since the last call; `Ready` when the server has answered or failed.
 
-        A server that is of no use says so in each of its replies, and is met again with each: it may be started late.
+        The connection to a failed server is retried with each reply, which otherwise ends with its error.
         """
         for event in self._server.outbox.drain():
-            self._hear(event)
+            self._handle(event)
         self._held += self._engine.drain()
         ready = next((place for place, event in enumerate(self._held) if isinstance(event, Ready)), len(self._held))
         count = len(self._held) if self._met else ready
@@ -111,12 +111,12 @@ class AttachedLanes:
         return given
 
     def submit(self, request: Request, outbox: Outbox | None = None, lane: int = 0) -> None:
-        """Submit a request to a lane; the server is asked when the lane here has ended.
+        """Submit a request to a lane; the server gets it when the local lane has ended.
 
         Raises:
-            EngineError: the lane here cannot serve the request; the server says so by a `Finished`.
+            EngineError: the local lane cannot serve the request; the server reports this by a `Finished`.
         """
-        assert outbox is not None  # there are two engines: neither one's own outbox would do
+        assert outbox is not None  # neither engine's own outbox has the records of both
         name = request.request_id
         if lane == 0:
             with self._lock:
@@ -135,7 +135,7 @@ class AttachedLanes:
                 self._ask(request, box)
 
     def cancel(self, request_id: str) -> None:
-        """End a request of either lane, also one that the server has not been asked. Unknown ids are ignored."""
+        """End a request of either lane, also a waiting one. Unknown ids are ignored."""
         with self._lock:
             if request_id in self._waiting:
                 _request, outbox = self._waiting.pop(request_id)
@@ -152,21 +152,21 @@ class AttachedLanes:
 
     @property
     def _met(self) -> bool:
-        """Whether the server has said who it is, or that it is of no use."""
-        return self._there is not UNMET or self._refusal is not None
+        """Whether the server has answered or failed."""
+        return self._state is not UNMET or self._refusal is not None
 
-    def _hear(self, event: Event) -> None:
-        """Take in what the server says of itself."""
+    def _handle(self, event: Event) -> None:
+        """Handle an event of the server's connection."""
         match event:
             case Loading():
                 self._asking = event
             case Died(message=message):
                 self._refusal = message
             case Ready():
-                self._there = event
+                self._state = event
 
     def _ended_here(self, request_id: str) -> None:
-        """A request has left the lane here: the server's turn, if it was the last."""
+        """Send waiting requests to the server if no local request is left."""
         with self._lock:
             self._here.discard(request_id)
             if not self._here:
@@ -175,7 +175,7 @@ class AttachedLanes:
                     self._ask(request, outbox)
 
     def _ask(self, request: Request, outbox: Outbox) -> None:
-        """Ask the server, which drafts as it was started to."""
+        """Send a request to the server, which drafts by its own options."""
         try:
             self._server.submit(replace(request, drafter="auto", gamma=None), outbox)
         except EngineError as error:
@@ -183,7 +183,7 @@ class AttachedLanes:
 
 
 class _Relay(Outbox):
-    """Hands the events of one reply on as they come, and says when it has ended."""
+    """Forwards the events of one reply, and reports its end."""
 
     def __init__(self, to: Outbox, ended: Callable[[], None]) -> None:
         super().__init__()
@@ -191,21 +191,21 @@ class _Relay(Outbox):
         self._ended = ended
 
     def put(self, event: Event) -> None:
-        """Hand one event on."""
+        """Forward one event."""
         self._to.put(event)
         if isinstance(event, Finished):
             self._ended()
 
 
 class _Retold(Outbox):
-    """Hands the events of one reply on at its end, when all has been said of its tokens."""
+    """Forwards the events of one reply at its end, when the fates of all tokens are known."""
 
     def __init__(self, to: Outbox) -> None:
         super().__init__()
         self._to = to
 
     def put(self, event: Event) -> None:
-        """Keep one event; the last one lets all go."""
+        """Keep one event; the last one forwards all."""
         super().put(event)
         if isinstance(event, Finished):
             for told in resolve_rounds(self.drain()):

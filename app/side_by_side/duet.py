@@ -1,4 +1,4 @@
-"""Two conversations with the same prompts: each prompt goes to both lanes, the next one when both have answered."""
+"""Two conversations with the same prompts: each prompt is sent to both lanes, the next one when both have answered."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from specchat.app.chat.archive import Archive
+from specchat.app.chat.branches import regenerate
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply, Stage, furthest
 from specchat.app.chat.request_manager import RequestManager
@@ -26,11 +27,11 @@ class Duet:
     """Both lanes of the side-by-side mode: prompts, replies, and their comparison.
 
     Args:
-        pair: the settings of each lane.
-        sources: where each lane's records come from.
-        order: how the lanes share the device.
-        readies: what is known of each lane once its models are loaded; empty before.
-        server: address of the attached server that is the right lane; None where both lanes are here.
+        pair: Settings of each lane.
+        sources: Source of each lane.
+        order: How the lanes share the device.
+        readies: Returns the state of each lane once its models are loaded; empty before.
+        server: Address of the attached server of the right lane; None if both lanes are local.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Duet:
         self.server = server
         self.greedy = all(settings.sampling().greedy for settings in pair)
         self.waiting: list[str] = []
-        """Prompts that are sent when both lanes have answered."""
+        """Prompts to send when both lanes have answered."""
         self._pair = pair
         self.conversations = tuple(Conversation(set_up=text) for text in self.labels)
         self._lanes = sources
@@ -54,12 +55,12 @@ class Duet:
         self._tallies = [LaneTally(), LaneTally()]
         """The figures of each lane's last reply."""
         self._tallied = ["", ""]
-        """The requests they are of."""
+        """The requests of these figures."""
         self._heard: tuple[list[Event], list[Event]] = ([], [])
-        """The events they count."""
+        """The events counted in these figures."""
         self._asked_gap = False
         self._counted = False
-        """Whether the last replies are among `runs`."""
+        """Whether the last replies are in `runs`."""
         self.runs: list[float] = []
         """Measured speedup of each run of the last prompt."""
 
@@ -69,16 +70,16 @@ class Duet:
             requests.connect(Session(source, settings, attached=self.observes(side)), archive)
 
     def send(self, prompt: str) -> None:
-        """Ask both lanes the same, now or when they have answered."""
+        """Send a prompt to both lanes, now or when they have answered."""
         self.waiting.append(prompt)
         self._next()
 
     def again(self) -> None:
-        """Ask both lanes the last prompt once more, to see how far its figures spread; the replies before are kept."""
+        """Request the last replies once more, to see the spread of the figures; the earlier replies are kept."""
         if self.done and not self.waiting and not self._lanes[0].asking:
             self._begin()
             for requests, conversation, settings in zip(self._managers, self.conversations, self._pair, strict=True):
-                requests.regenerate(conversation, conversation.turns[-1], settings)
+                regenerate(requests, conversation, conversation.turns[-1], settings)
 
     def stop(self) -> list[str]:
         """End both replies, keeping their texts, and take waiting prompts back."""
@@ -87,7 +88,7 @@ class Duet:
         return [*before[0], *taken]
 
     def drain(self) -> Iterator[Record]:
-        """Deliver the records of both lanes to their replies; yields those that belong to none."""
+        """Deliver the records of both lanes to their replies; yield all others."""
         for requests in self._managers:
             yield from requests.drain()
         self._next()
@@ -101,7 +102,7 @@ class Duet:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The set-ups for people; the best drafter has a name once the models are loaded, a server once it is met."""
+        """Labels of the lanes. The best drafter is known once the models are loaded, a server once it has answered."""
         readies = self.readies()
         offered = [lane.ready.drafters for lane in readies] or [(), ()]
         left, right = (label(settings, names) for settings, names in zip(self._pair, offered, strict=True))
@@ -112,7 +113,7 @@ class Duet:
 
     @property
     def targets(self) -> tuple[str, str]:
-        """The target of each lane; a server's as that names it, and empty before it has."""
+        """The target of each lane; a server's as it names it, empty before."""
         left, right = (settings.target for settings in self._pair)
         if self.server is not None:
             readies = self.readies()
@@ -120,18 +121,18 @@ class Duet:
         return left, right
 
     def observes(self, side: int) -> bool:
-        """Whether this lane is an attached server, timed by its own stream."""
+        """Whether this lane is an attached server, timed by its stream."""
         return side == 1 and self.server is not None
 
     def ready(self) -> None:
-        """The models are loaded."""
+        """Start sending: the models are loaded."""
         for conversation, text in zip(self.conversations, self.labels, strict=True):
             conversation.set_up = text
         for requests, target in zip(self._managers, self.targets, strict=True):
             requests.ready(target)
 
     def fail(self, sentence: str) -> None:
-        """There is no engine, for this reason."""
+        """Fail every prompt with this sentence: there is no engine."""
         for requests in self._managers:
             requests.fail(sentence)
 
@@ -147,12 +148,12 @@ class Duet:
 
     @property
     def stage(self) -> Stage | None:
-        """How far the lane has got that is furthest; None where none is answering."""
-        return furthest(requests.stage for requests in self._managers)
+        """The furthest stage of both lanes; None if none is answering."""
+        return furthest(requests.running.stage for requests in self._managers)
 
     @property
     def stopping(self) -> bool:
-        """Whether a lane has been told to stop and has not yet."""
+        """Whether a lane is being stopped."""
         return any(reply.stopping for conversation in self.conversations for reply in conversation.all_running)
 
     @property
@@ -177,23 +178,23 @@ class Duet:
 
     @property
     def comparable(self) -> bool:
-        """Whether the last texts have to be the same: one target, greedy in both lanes, that were asked the same."""
+        """Whether the last texts must be equal: same target and prompt, greedy in both lanes."""
         return self.same_target and self.greedy and self.same_prompt
 
     @property
     def same_target(self) -> bool:
-        """Whether both lanes are known to have the same target: what a server has, a name does not tell."""
+        """Whether both lanes have the same target, which is unknown for a server."""
         return self.server is None and self.targets[0] == self.targets[1]
 
     @property
     def same_prompt(self) -> bool:
-        """Whether both lanes were given the same conversation; not once their earlier texts differ."""
+        """Whether both lanes have the same conversation; not after earlier texts differ."""
         left, right = (c.messages(c.turns[-1]) if c.turns else () for c in self.conversations)
         return left == right
 
     @property
     def gap(self) -> float | None:
-        """How close the target's choice was where the texts part, in logits; None while it is not known."""
+        """Difference of the target's best logits where the texts diverge; None while unknown."""
         return self._lanes[0].gap
 
     def _next(self) -> None:
@@ -204,19 +205,19 @@ class Duet:
                 requests.send(conversation, prompt)
 
     def _begin(self) -> None:
-        """Count anew: both lanes are asked something."""
+        """Reset the figures for new replies."""
         self._asked_gap = self._counted = False
         self._tallies, self._tallied = [LaneTally(), LaneTally()], ["", ""]
 
     def _count(self, side: int, request_id: str, event: Event) -> None:
-        """Count an event of a lane's reply; the first one of a request begins its tally."""
+        """Count an event of a lane's reply; the first one of a request starts a new tally."""
         heard = self._heard[side]
         if request_id != self._tallied[side]:
             self._tallied[side] = request_id
             self._tallies[side] = self._new_tally(side)
             heard.clear()
         heard.append(event)
-        if isinstance(event, Totals):  # a server has told what became of the tokens that are counted
+        if isinstance(event, Totals):  # a server has reported the fates of the counted tokens
             self._tallies[side] = self._new_tally(side)
             for told in resolve_rounds(heard):
                 if not isinstance(told, Request):  # only a trace has one
@@ -231,7 +232,7 @@ class Duet:
 
 @dataclass(frozen=True, slots=True)
 class SideOptions:
-    """Options of the side-by-side mode, as given on the command line."""
+    """Command line options of the side-by-side mode."""
 
     left: str | None = None
     right: str | None = None
@@ -250,7 +251,7 @@ class SideOptions:
 
 
 def live_duet(shared: Settings, options: SideOptions) -> Duet:
-    """Both lanes on an engine of their own, not yet started.
+    """Both lanes on one new engine, not yet started.
 
     Raises:
         AppError, EngineError: an option is not understood, or out of range.

@@ -1,4 +1,4 @@
-"""A set-up as it is typed: a drafter, and what it goes with, as in head:gamma=6 or model:gamma=auto,draft=FOLDER."""
+"""Set-ups of lanes: a drafter with options, as in head:gamma=6 or model:gamma=auto,draft=FOLDER."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EXAMPLE = "as in none, ngram:gamma=auto or model:gamma=6,draft=FOLDER"
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
-    """One way of answering, beside the settings that both lanes share."""
+    """The settings of one lane that differ from the shared ones."""
 
     drafter: str
     gamma: int | str | None = None
-    """None leaves the settings' own; a number, or auto."""
+    """A number, auto, or None for the γ of the settings."""
     draft: str | None = None
     target: str | None = None
 
@@ -44,10 +44,10 @@ class SetUp:
 
 
 def parse_set_up(text: str) -> SetUp:
-    """A set-up from its text: DRAFTER, or DRAFTER:NAME=VALUE,NAME=VALUE.
+    """Parse DRAFTER, or DRAFTER:NAME=VALUE,NAME=VALUE.
 
     Raises:
-        UsageError: it is not written like that.
+        UsageError: the text is not in this form.
     """
     drafter, colon, rest = text.strip().partition(":")
     if not drafter:
@@ -72,7 +72,7 @@ def parse_set_up(text: str) -> SetUp:
 
 
 def label(settings: Settings, offered: Sequence[str] = ()) -> str:
-    """A lane's set-up for people; `offered` are its drafters once they are known, the best one first."""
+    """A lane's label; `offered` are its available drafters once known, the best one first."""
     if settings.drafter == "none" or settings.gamma == 0:
         return "no drafts"
     drafter = offered[0] if offered and settings.drafter == AUTO else settings.drafter
@@ -81,7 +81,7 @@ def label(settings: Settings, offered: Sequence[str] = ()) -> str:
 
 
 def lanes(left: str | None, right: str | None, shared: Settings) -> tuple[Settings, Settings]:
-    """The settings of both lanes: without drafts at the left and the best drafter at the right, unless said otherwise.
+    """The settings of both lanes; by default no drafts on the left and the best drafter on the right.
 
     Raises:
         SettingsError, UsageError: a set-up is not understood or contradicts itself.
@@ -96,21 +96,21 @@ def lanes(left: str | None, right: str | None, shared: Settings) -> tuple[Settin
 
 
 def lane_config(settings: Settings, *, exact: bool) -> EngineConfig:
-    """The engine's set-up of one lane: a lane runs one reply at a time."""
+    """The engine configuration of one lane, which runs one reply at a time."""
     config = replace(settings.engine_config(models_folder()), slots=1, exact=exact)
-    # A head costs every pass of its target something, so only a lane that uses it has one.
+    # A head slows down every pass of its target, so only a lane that uses it loads one.
     return replace(config, heads=()) if settings.drafter in WITHOUT_MODEL else config
 
 
 def with_seed(settings: Settings) -> Settings:
-    """Both lanes draw with the same seed; one is made up where none is given."""
+    """The settings with a seed, chosen at random if none is given: both lanes sample with the same seed."""
     if settings.seed is not None or settings.sampling().greedy:
         return settings
     return replace(settings, seed=secrets.randbelow(1 << 31))
 
 
 def _usual(shared: Settings) -> str:
-    """The right lane's drafter where none is named."""
+    """The default drafter of the right lane."""
     return "auto" if shared.drafter == "none" else shared.drafter
 
 

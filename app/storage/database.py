@@ -1,4 +1,4 @@
-"""Opening the SQLite file of the chats: checks and schema migrations."""
+"""Opens the SQLite file of the chats: checks and schema migrations."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from specchat.engine import create_text, make_private
 
 _MAGIC = b"SQLite format 3\x00"
 COMPANIONS = ("-wal", "-shm")
-"""SQLite's log files. Left beside a new database, an old log would be replayed into it."""
+"""Suffixes of SQLite's log files. SQLite would replay an old log into a new database."""
 
 CHECKED_BYTES = 32 << 20
-"""A file up to this size is checked for damage as a whole at each start; of a larger one, the list of chats is."""
+"""Files up to this size are checked for damage completely at each start, of larger ones only the list of chats."""
 FOUND_DAMAGED = ".damaged"
-"""Suffix of an empty file that is left where damage was met further on: the next start then checks all of it."""
+"""Suffix of an empty file that marks damage found later: the next start then checks the whole database."""
 
 BUSY_S = 5.0
 """How long a statement waits for another program's lock."""
 
-APPLICATION_ID = 0x73706368  # "spch" in the file's header: this is a file of ours
+APPLICATION_ID = 0x73706368  # "spch" in the file's header
 _MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         f"PRAGMA application_id = {APPLICATION_ID}",
@@ -40,8 +40,8 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE drafts (id INTEGER PRIMARY KEY, text TEXT NOT NULL)",
     ),
     (
-        # A chat becomes a tree: a reply follows its prompt, a prompt follows the reply (or, where that has not begun,
-        # the prompt) before it. What has the same parent are versions of each other, one of which is chosen.
+        # A chat becomes a tree: the parent of a reply is its prompt, the parent of a prompt is the reply before it (or
+        # the prompt, if that has no reply). Messages with the same parent are versions, one of which is chosen.
         "ALTER TABLE messages RENAME COLUMN answers TO parent",
         "CREATE INDEX messages_of_parent ON messages (parent)",
         "UPDATE messages SET parent = (SELECT max(p.id) FROM messages p WHERE p.chat_id = messages.chat_id"
@@ -53,7 +53,7 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "ALTER TABLE chats ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE chats ADD COLUMN system TEXT NOT NULL DEFAULT ''",
-        # Messages have their own row ids in the index, titles the negative ones of their chats.
+        # Row ids in the index: of messages their own, of titles the negative id of the chat.
         "CREATE VIRTUAL TABLE search USING fts5 (text, tokenize = 'unicode61 remove_diacritics 2', prefix = '1 2 3')",
         "ALTER TABLE messages ADD COLUMN indexed INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE chats ADD COLUMN indexed INTEGER NOT NULL DEFAULT 0",
@@ -70,10 +70,10 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
     ("ALTER TABLE chats ADD COLUMN thinking INTEGER",),
     ("ALTER TABLE messages ADD COLUMN model TEXT NOT NULL DEFAULT ''",),
-    # What was sent along enters the index with its prompt.
+    # Attachments are indexed with their prompt.
     ("UPDATE messages SET indexed = 0 WHERE id IN (SELECT message_id FROM attachments)",),
 )
-"""Statements that lead from one version of the schema to the next. Released ones never change; new ones follow."""
+"""Statements from one schema version to the next. Released ones never change; new ones are appended."""
 
 _COLUMNS = (
     "id, title, updated_at, deleted_at, pinned, system, indexed, thinking FROM chats",
@@ -83,7 +83,7 @@ _COLUMNS = (
     "id, text FROM drafts",
     "id, message_id, draft_id, kind, name, text, tokens, path FROM attachments",
 )
-"""What must be there in the newest version."""
+"""Tables and columns of the newest version."""
 
 NOT_THE_FILE = {
     sqlite3.SQLITE_BUSY,
@@ -97,34 +97,35 @@ NOT_THE_FILE = {
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_NOMEM,
 }
-"""Errors of the machine: the file may be sound, so it stays where it is."""
+"""Error codes that do not mean a damaged file, which then stays in place."""
 
 
 class UnreadableError(Exception):
-    """The file is no database of ours; the text continues a sentence that begins with its name."""
+    """The file is not a readable database of chats; the text continues a sentence that starts with its name."""
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """A connection to the database, created or migrated to the newest schema, in autocommit mode.
+    """Connect to the database, created or migrated to the newest schema, in autocommit mode.
 
-    Only the owner can read its files, whatever they were before.
+    Its files become readable by their owner only.
 
     Raises:
-        UnreadableError: the file is damaged, is something else, or was written by a newer version.
+        UnreadableError: the file is damaged, of another program, or written by a newer version.
         sqlite3.Error: the file cannot be opened or written.
     """
     for file in (path, *(Path(f"{path}{suffix}") for suffix in COMPANIONS)):
         make_private(file)
     _check_start(path)
     if not path.exists():
-        _create(path)
+        with suppress(FileExistsError):  # another program starts at the same time
+            create_text(path).close()  # SQLite gives its log files the mode of this empty file
     db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-    db.text_factory = lambda stored: stored.decode("utf-8", "replace")  # one flipped bit must not hide a chat
+    db.text_factory = lambda stored: stored.decode("utf-8", "replace")  # shows a chat despite a damaged character
     try:
         with _damage():
             _check(db, path)
             _use_write_ahead_log(db)
-        # The log is synced at checkpoints only: a killed program loses nothing, a power cut at most the last seconds.
+        # The log is synced at checkpoints only: a kill loses nothing, a power cut at most the last seconds.
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA foreign_keys = ON")
         _migrate(db)
@@ -137,18 +138,12 @@ def open_database(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _create(path: Path) -> None:
-    """An empty file is a new database to SQLite, which gives its log files the same mode."""
-    with suppress(FileExistsError):  # another program begins at the same time
-        create_text(path).close()
-
-
 @contextmanager
 def _damage() -> Iterator[None]:
-    """Whatever SQLite complains of is the file's fault, unless the machine is to blame."""
+    """Turn errors that mean a damaged file into `UnreadableError`."""
     try:
         yield
-    except UnicodeError as error:  # Python cannot read what SQLite says about broken names in a broken file
+    except UnicodeError as error:  # in SQLite's own error message, which quotes damaged names
         raise UnreadableError("is damaged") from error
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in NOT_THE_FILE:
@@ -157,7 +152,7 @@ def _damage() -> Iterator[None]:
 
 
 def _check_start(path: Path) -> None:
-    """SQLite deletes the log of a file that is no database, so find that out without it."""
+    """Check the file header without SQLite, which deletes the log of a file that is no database."""
     if not path.exists():
         return
     if not path.is_file():
@@ -166,14 +161,14 @@ def _check_start(path: Path) -> None:
         with path.open("rb") as file:
             start = file.read(len(_MAGIC))
     except PermissionError:
-        return  # SQLite will say so
+        return  # SQLite raises the error
     log = Path(f"{path}-wal")
     if start != _MAGIC and (start or (log.exists() and log.stat().st_size)):
         raise UnreadableError("cannot be read as a database of chats")
 
 
 def _check(db: sqlite3.Connection, path: Path) -> None:
-    """Reads only, so that a file which is not ours is left as it was."""
+    """Check owner, version and integrity without writing."""
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if not tables:
         return
@@ -197,14 +192,14 @@ def _use_write_ahead_log(db: sqlite3.Connection) -> None:
             db.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            # SQLite does not wait here by itself when two programs start on a new file at once.
+            # SQLite does not wait here when two programs open a new file at once.
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
 
 
 def _migrate(db: sqlite3.Connection) -> None:
-    db.execute("BEGIN IMMEDIATE")  # also finds out now whether the file can be written
+    db.execute("BEGIN IMMEDIATE")  # also fails here if the file cannot be written
     try:
         for version in range(_version(db), len(_MIGRATIONS)):
             for statement in _MIGRATIONS[version]:

@@ -1,29 +1,29 @@
-"""Chats as they are put into the store from a file."""
+"""Chats that are added to the store from a file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedMessage:
-    """A message; `parent` is the index of the one it follows."""
+    """A message; `parent` is the index of the message before it."""
 
     role: str
     text: str
     parent: int | None
     chosen: bool = True
     lines: tuple[str, ...] = ()
-    """Trace lines that make up the text; none where nothing is known of its tokens."""
+    """Trace lines of the text; empty where its tokens are unknown."""
     reason: str | None = None
     attachments: tuple[Attachment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedChat:
-    """A chat with its messages, each behind the one it follows."""
+    """A chat with its messages, each after its parent."""
 
     title: str
     messages: tuple[ImportedMessage, ...]

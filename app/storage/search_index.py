@@ -1,8 +1,6 @@
-"""Full-text search over titles, prompts with what was sent along, and replies (SQLite FTS5).
+"""Full-text search over titles, prompts with their attachments, and replies (SQLite FTS5).
 
-What is typed is words, never query syntax.
-
-Texts enter the index a little later than the chats: a reply when it has ended, so that a stream costs no indexing.
+Search text is words, never query syntax. Replies are indexed when they have ended, so that streaming costs no indexing.
 """
 
 from __future__ import annotations
@@ -14,25 +12,25 @@ from dataclasses import dataclass, replace
 from specchat.app.storage.store_file import StoreFile
 
 BATCH = 500
-"""Messages that are indexed in one transaction: a few milliseconds, for which others wait."""
+"""Messages indexed in one transaction, which takes a few milliseconds."""
 BEGIN, END = "\x02", "\x03"
-"""Stand around a hit in `Hit.excerpt`."""
+"""Mark the start and end of each found word in `Hit.excerpt`."""
 ABANDONED_S = 3600.0
-"""A reply without an end is indexed when it is as old as this: its program was killed."""
+"""Age at which a reply without an end is indexed: its program was killed."""
 ATTACHED = "attached"
-"""The role of a hit in what was sent along with a prompt."""
+"""The role of a hit in an attachment."""
 _ATTACHED = (
     "coalesce((SELECT group_concat(char(10) || name || char(10) || text, '') FROM attachments"
     " WHERE message_id = messages.id), '')"
 )
-"""Names and texts of what was sent along with a message."""
+"""Names and texts of the attachments of a message."""
 _WORDS = 14
-"""Length of an excerpt."""
+"""Length of an excerpt in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One place where what was searched for stands."""
+    """One place where the words were found."""
 
     chat_id: int
     title: str
@@ -40,23 +38,18 @@ class Hit:
     """None for a hit in the title."""
     role: str
     excerpt: str
-    """The text around it; `BEGIN` and `END` around each word that was found."""
+    """The text around it, with `BEGIN` and `END` around each found word."""
 
 
 class SearchIndex:
-    """The index of one store.
-
-    Args:
-        file: The store's.
-        now: Seconds since 1970.
-    """
+    """The index of one store; `now` gives seconds since 1970."""
 
     def __init__(self, file: StoreFile, now: Callable[[], float] = time.time) -> None:
         self._file = file
         self._now = now
 
     def update(self, at_most: int = BATCH) -> bool:
-        """Index what has ended since; whether there may be more than `at_most`.
+        """Index new titles, prompts and ended replies; return whether there may be more than `at_most`.
 
         Raises:
             StoreError: the file cannot be read or written.
@@ -71,7 +64,7 @@ class SearchIndex:
             texts = [(row_id, content + attached) for row_id, content, attached in rows]
             with self._file.write() as db:
                 db.executemany("INSERT OR REPLACE INTO search (rowid, text) VALUES (?, ?)", [*texts, *titles])
-                # A reply that has grown since it was read is read again.
+                # A reply that has grown since it was read stays marked.
                 db.executemany(
                     "UPDATE messages SET indexed = 1 WHERE id = ? AND length(content) = ?",
                     [(row_id, len(content)) for row_id, content, _ in rows],
@@ -83,7 +76,7 @@ class SearchIndex:
         return max(len(rows), len(titles)) == at_most
 
     def find(self, text: str, limit: int = 50) -> list[Hit]:
-        """The newest hits, those in titles first. Every word has to be there; the last one may be unfinished.
+        """Return the newest hits, titles first. Every word must occur; the last one may be a prefix.
 
         Raises:
             StoreError: the file cannot be read.
@@ -112,5 +105,5 @@ class SearchIndex:
 
 
 def _up_to_hit(excerpt: str) -> str:
-    """The text of an excerpt up to the end of its first hit, as it was stored."""
+    """The stored text of an excerpt up to the end of its first hit."""
     return excerpt.partition(END)[0].replace(BEGIN, "").removeprefix("…")

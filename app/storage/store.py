@@ -1,14 +1,14 @@
-"""The chats on disk: one SQLite file, shared by every specchat that runs.
+"""The chats on disk: one SQLite file, shared by every running specchat.
 
-Replies are stored while they stream (`append_rounds`), each round before it is shown (`app.chat.delivery`). A
-reply without a finish reason in a reopened file was interrupted. Write-ahead logging lets two programs read and write
-at once.
+Replies are stored while they stream (`append_rounds`), each round before it is shown (`app.chat.delivery`). A reply
+without a finish reason in a reopened file was interrupted. Write-ahead logging lets several programs read and write.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,13 +17,12 @@ from types import TracebackType
 from typing import Self
 
 from specchat.app.errors import StoreError
-from specchat.app.storage.attachment import PASTE, Attachment
-from specchat.app.storage.attachment_rows import AttachmentRows
-from specchat.app.storage.finished_replies import FinishedReplies
+from specchat.app.storage.attachments import PASTE, Attachment, AttachmentRows
 from specchat.app.storage.imported import ImportedChat
+from specchat.app.storage.replies import FinishedReplies
 from specchat.app.storage.search_index import SearchIndex
 from specchat.app.storage.store_file import StoreFile, storable
-from specchat.app.storage.unsent_rows import UnsentRows
+from specchat.app.storage.unsent import UnsentRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +33,40 @@ class Chat:
     title: str
     updated_at: float
     pinned: bool = False
-    """Whether it stands above those that are not."""
+    """Whether it is listed above the others."""
     system: str = ""
-    """Instructions to the model, before the first prompt."""
+    """System prompt."""
     thinking: bool | None = None
-    """Whether the model thinks, where it can be told; None is as the settings have it."""
+    """Whether the model thinks, if its template has a switch; None follows the settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One turn. `created_at` is seconds since 1970."""
+    """A prompt or a reply. `created_at` is seconds since 1970."""
 
     id: int
     role: str
     content: str
     created_at: float
     finish_reason: str | None
-    """Why the reply ended; None for a prompt, and for a reply that was interrupted or is still being written."""
+    """Why the reply ended; None for a prompt, and for a reply that was interrupted or is still running."""
     events: tuple[str, ...]
-    """The trace lines (`engine.to_json`) of the reply, in order."""
+    """Trace lines (`engine.to_json`) of the reply, in order."""
     parent: int | None = None
-    """The prompt that a reply is to. The reply that a prompt follows, or the prompt, where that had no reply yet; None
-    for the first one of a chat."""
+    """Of a reply: its prompt. Of a prompt: the reply before it (the prompt before it while that has no reply), or None
+    for the first one."""
     chosen: bool = True
-    """Whether the chat goes on with this one, of all with the same parent."""
+    """Whether the chat continues with this one among those with the same parent."""
     attachments: tuple[Attachment, ...] = ()
-    """What was sent along with a prompt."""
     model: str = ""
-    """What a reply came from, as the settings named it; empty where that is not known."""
+    """The model of a reply, as named in the settings; empty if unknown."""
 
 
 class Store:
     """The chats in one file. Every method may be called from any thread and takes a few milliseconds.
 
-    A file that cannot be read is moved aside, never overwritten, and a new one is started; `notice` then says so in
-    one sentence.
+    A file that cannot be read is moved aside, never overwritten, and a new one is started; `notice` then has a sentence
+    about it.
 
     Raises:
         StoreError: the file cannot be opened, read or written (no permission, full disk, unknown chat). Any method
@@ -86,41 +84,53 @@ class Store:
 
     @property
     def notice(self) -> str | None:
-        """What had to be done to open it, if anything."""
+        """A sentence about what had to be done to open the file."""
         return self._file.notice
 
     def chats(self) -> list[Chat]:
-        """All chats that are not deleted: the pinned ones, then the others, newest first."""
+        """All chats that are not deleted: pinned ones, then the others, newest first."""
         rows = self._file.read(
             "SELECT id, title, updated_at, pinned, system, thinking FROM chats WHERE deleted_at IS NULL"
             " ORDER BY pinned DESC, updated_at DESC, id DESC"
         )
         return [
-            Chat(row_id, title, at, bool(pinned), system, None if thinking is None else bool(thinking))
-            for row_id, title, at, pinned, system, thinking in rows
+            Chat(row, title, at, bool(pinned), system, None if thinking is None else bool(thinking))
+            for row, title, at, pinned, system, thinking in rows
         ]
 
     def create_chat(self, title: str = "", system: str = "") -> Chat:
-        """A new, empty chat."""
+        """Add an empty chat."""
         at, title, system = self._now(), storable(title), storable(system)
         with self._file.write() as db:
             row = db.execute("INSERT INTO chats (title, updated_at, system) VALUES (?, ?, ?)", (title, at, system))
         return Chat(_row_id(row), title, at, system=system)
 
     def pin_chat(self, chat_id: int, pinned: bool) -> None:
-        """Let a chat stand above those that are not pinned, or among them again."""
-        self._file.change(f"chat {chat_id}", "UPDATE chats SET pinned = ? WHERE id = ?", (pinned, chat_id))
+        """Pin or unpin a chat."""
+        self._set_in_chat(chat_id, pinned=pinned)
 
     def set_system(self, chat_id: int, system: str) -> None:
-        """Change the instructions to the model."""
-        self._file.change(f"chat {chat_id}", "UPDATE chats SET system = ? WHERE id = ?", (storable(system), chat_id))
+        """Change the system prompt of a chat."""
+        self._set_in_chat(chat_id, system=storable(system))
 
     def set_thinking(self, chat_id: int, thinking: bool | None) -> None:
-        """Change whether the model thinks."""
-        self._file.change(f"chat {chat_id}", "UPDATE chats SET thinking = ? WHERE id = ?", (thinking, chat_id))
+        """Change whether the model thinks in a chat."""
+        self._set_in_chat(chat_id, thinking=thinking)
+
+    def rename_chat(self, chat_id: int, title: str) -> None:
+        """Change the title; the position in the list stays."""
+        self._set_in_chat(chat_id, title=storable(title), indexed=0)
+
+    def delete_chat(self, chat_id: int) -> None:
+        """Remove the chat from the list; `restore_chat` undoes it."""
+        self._set_in_chat(chat_id, deleted_at=self._now())
+
+    def restore_chat(self, chat_id: int) -> None:
+        """Undo `delete_chat`."""
+        self._set_in_chat(chat_id, deleted_at=None)
 
     def prompts(self, at_most: int) -> list[str]:
-        """The newest different prompts of all chats, oldest of them first; none that lacks a paste elsewhere."""
+        """The newest different prompts of all chats, oldest first, except prompts that refer to a paste."""
         rows = self._file.read(
             "SELECT content, max(id) AS newest FROM (SELECT m.id, m.content FROM messages m JOIN chats c"
             " ON c.id = m.chat_id WHERE m.role = 'user' AND c.deleted_at IS NULL AND NOT EXISTS"
@@ -131,23 +141,9 @@ class Store:
         return [content for content, _ in rows]
 
     def models(self) -> list[str]:
-        """What replies came from, the one that answered last first."""
+        """The models of all replies, last used first."""
         rows = self._file.read("SELECT model FROM messages WHERE model != '' GROUP BY model ORDER BY max(id) DESC")
         return [str(model) for (model,) in rows]
-
-    def rename_chat(self, chat_id: int, title: str) -> None:
-        """Change the title; the place in the list stays."""
-        self._file.change(
-            f"chat {chat_id}", "UPDATE chats SET title = ?, indexed = 0 WHERE id = ?", (storable(title), chat_id)
-        )
-
-    def delete_chat(self, chat_id: int) -> None:
-        """Take the chat off the list; `restore_chat` brings it back."""
-        self._file.change(f"chat {chat_id}", "UPDATE chats SET deleted_at = ? WHERE id = ?", (self._now(), chat_id))
-
-    def restore_chat(self, chat_id: int) -> None:
-        """Undo `delete_chat`."""
-        self._file.change(f"chat {chat_id}", "UPDATE chats SET deleted_at = NULL WHERE id = ?", (chat_id,))
 
     def events(self, message_id: int) -> tuple[str, ...]:
         """The trace lines of a reply, in order."""
@@ -155,34 +151,22 @@ class Store:
         return tuple(line for (line,) in rows)
 
     def messages(self, chat_id: int, *, events: bool = True) -> list[StoredMessage]:
-        """The messages of a chat, oldest first; without their trace lines where these are not wanted."""
+        """The messages of a chat, oldest first, with or without their trace lines."""
+        columns = "id, role, content, created_at, finish_reason, parent, chosen, model"
+        own = "SELECT id FROM messages WHERE chat_id = ?"
+        query = f"SELECT message_id, line FROM events WHERE message_id IN ({own}) ORDER BY id"
         with self._file.lock:
-            rows = self._file.read(
-                "SELECT id, role, content, created_at, finish_reason, parent, chosen, model FROM messages"
-                " WHERE chat_id = ? ORDER BY id",
-                (chat_id,),
-            )
-            own = "SELECT id FROM messages WHERE chat_id = ?"
-            query = f"SELECT message_id, line FROM events WHERE message_id IN ({own}) ORDER BY id"
+            rows = self._file.read(f"SELECT {columns} FROM messages WHERE chat_id = ? ORDER BY id", (chat_id,))
             lines = self._file.read(query, (chat_id,)) if events else []
             attached = self.attachments.of_chat(chat_id)
-        by_message: dict[int, list[str]] = {}
+        by_message: dict[int, list[str]] = defaultdict(list)
         for message_id, line in lines:
-            by_message.setdefault(message_id, []).append(line)
+            by_message[message_id].append(line)
         return [
             StoredMessage(
-                row_id,
-                role,
-                content,
-                at,
-                reason,
-                tuple(by_message.get(row_id, ())),
-                parent,
-                bool(chosen),
-                attached.get(row_id, ()),
-                model,
+                row, role, text, at, reason, tuple(by_message[row]), parent, bool(chosen), attached.get(row, ()), model
             )
-            for row_id, role, content, at, reason, parent, chosen, model in rows
+            for row, role, text, at, reason, parent, chosen, model in rows
         ]
 
     def add_message(
@@ -196,13 +180,13 @@ class Store:
         attachments: Sequence[Attachment] = (),
         model: str = "",
     ) -> int:
-        """Append a message (a reply: before its first token) and return its id; the chat becomes the newest.
+        """Append a message (a reply: before its first token) and return its id. The chat becomes the newest.
 
-        A chosen one takes the place of those that follow the same parent.
+        A chosen message replaces the choice among those with the same parent.
         """
         at = self._now()
         with self._file.write() as db:
-            self._file.touch(db, f"chat {chat_id}", "UPDATE chats SET updated_at = ? WHERE id = ?", (at, chat_id))
+            self._set_in_chat(chat_id, updated_at=at)
             row = db.execute(
                 "INSERT INTO messages (chat_id, role, content, created_at, parent, chosen, model)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -215,40 +199,34 @@ class Store:
         return _row_id(row)
 
     def append_rounds(self, message_id: int, text: str, lines: Iterable[str]) -> None:
-        """Append to a reply while it streams: text to its content, trace lines to its events."""
+        """Append text to the content of a reply, and trace lines to its events."""
+        events = [(message_id, storable(line)) for line in lines]
         with self._file.write() as db:
-            change = "UPDATE messages SET content = content || ?, indexed = 0 WHERE id = ?"
-            self._file.touch(db, f"message {message_id}", change, (storable(text), message_id))
-            db.executemany(
-                "INSERT INTO events (message_id, line) VALUES (?, ?)", [(message_id, storable(line)) for line in lines]
-            )
+            self._set_in_message(message_id, "content = content || ?, indexed = 0", storable(text))
+            db.executemany("INSERT INTO events (message_id, line) VALUES (?, ?)", events)
 
     def finish_message(self, message_id: int, reason: str) -> None:
-        """Mark a reply as complete."""
-        change = "UPDATE messages SET finish_reason = ? WHERE id = ?"
-        self._file.change(f"message {message_id}", change, (reason, message_id))
+        """Mark a reply as ended."""
+        self._set_in_message(message_id, "finish_reason = ?", reason)
+
+    def set_parent(self, message_id: int, parent: int) -> None:
+        """Move a prompt, sent before the reply had started, after this reply."""
+        self._set_in_message(message_id, "parent = ?", parent)
 
     def choose(self, message_id: int) -> None:
-        """Of all messages with the same parent, continue the chat with this one."""
+        """Continue the chat with this message among those with the same parent."""
         own = "SELECT chat_id, role, parent FROM messages WHERE id = ?"
         siblings = "SELECT id FROM messages WHERE chat_id = ? AND role = ? AND parent IS ? AND chosen <> (id = ?)"
+        change = "UPDATE messages SET chosen = (id = ?) WHERE id = ?"
         with self._file.write() as db:
             for chat_id, role, parent in db.execute(own, (message_id,)).fetchall():
                 changed = db.execute(siblings, (chat_id, role, parent, message_id)).fetchall()
-                db.executemany(
-                    "UPDATE messages SET chosen = (id = ?) WHERE id = ?", [(message_id, i) for (i,) in changed]
-                )
-
-    def set_parent(self, message_id: int, parent: int) -> None:
-        """Let a prompt follow this reply: it was sent before the reply had begun."""
-        self._file.change(f"message {message_id}", "UPDATE messages SET parent = ? WHERE id = ?", (parent, message_id))
+                db.executemany(change, [(message_id, other) for (other,) in changed])
 
     def fork_chat(self, message_ids: Sequence[int], title: str, system: str = "") -> Chat:
-        """A new chat with copies of these messages, each of which follows the one before it."""
-        copy = (
-            "INSERT INTO messages (chat_id, role, content, created_at, finish_reason, model, parent)"
-            " SELECT ?, role, content, created_at, finish_reason, model, ? FROM messages WHERE id = ?"
-        )
+        """Add a chat with copies of these messages, each following the one before it."""
+        columns = "role, content, created_at, finish_reason, model"
+        copy = f"INSERT INTO messages (chat_id, parent, {columns}) SELECT ?, ?, {columns} FROM messages WHERE id = ?"
         events = "INSERT INTO events (message_id, line) SELECT ?, line FROM events WHERE message_id = ? ORDER BY id"
         with self._file.write() as db:
             chat = self.create_chat(title, system)
@@ -263,35 +241,26 @@ class Store:
         return chat
 
     def import_chats(self, chats: Sequence[ImportedChat]) -> None:
-        """Add these chats, all or none of them."""
+        """Add all of these chats, or none."""
         with self._file.write():
             for imported in chats:
                 chat = self.create_chat(imported.title, imported.system)
                 rows: list[int] = []
                 for message in imported.messages:
                     parent = None if message.parent is None else rows[message.parent]
-                    row = self.add_message(
-                        chat.id,
-                        message.role,
-                        "",
-                        parent=parent,
-                        chosen=message.chosen,
-                        attachments=message.attachments,
-                    )
+                    row = self.add_message(chat.id, message.role, "", parent=parent, chosen=message.chosen)
+                    self.attachments.add(row, message.attachments)
                     self.append_rounds(row, message.text, message.lines)
                     if message.reason is not None:
                         self.finish_message(row, message.reason)
                     rows.append(row)
 
     def take_back(self, message_id: int) -> None:
-        """Remove a prompt that nothing follows; one that has replies stays."""
-        replies = "SELECT 1 FROM messages WHERE parent = ?"
+        """Remove a prompt without replies; a prompt with replies stays."""
+        unanswered = "role = 'user' AND NOT EXISTS (SELECT 1 FROM messages WHERE parent = ?)"
         with self._file.write() as db:
-            gone = db.execute(
-                f"DELETE FROM messages WHERE id = ? AND role = 'user' AND NOT EXISTS ({replies})",
-                (message_id, message_id),
-            )
-            if gone.rowcount:  # its id may be given again
+            removed = db.execute(f"DELETE FROM messages WHERE id = ? AND {unanswered}", (message_id, message_id))
+            if removed.rowcount:  # SQLite may reuse the id
                 db.execute("DELETE FROM search WHERE rowid = ?", (message_id,))
 
     def __enter__(self) -> Self:
@@ -306,10 +275,19 @@ class Store:
         self.unsent.close()
 
     def one_transaction(self) -> AbstractContextManager[object]:
-        """Everything that the calling thread writes inside is stored together, or not at all."""
+        """Store everything that the calling thread writes inside together, or nothing of it."""
         return self._file.write()
+
+    def _set_in_chat(self, chat_id: int, **values: object) -> None:
+        names = ", ".join(f"{name} = ?" for name in values)
+        self._file.change(f"chat {chat_id}", f"UPDATE chats SET {names} WHERE id = ?", (*values.values(), chat_id))
+
+    def _set_in_message(self, message_id: int, assignment: str, value: object) -> None:
+        self._file.change(
+            f"message {message_id}", f"UPDATE messages SET {assignment} WHERE id = ?", (value, message_id)
+        )
 
 
 def _row_id(cursor: sqlite3.Cursor) -> int:
-    assert cursor.lastrowid is not None  # after an INSERT there always is one
+    assert cursor.lastrowid is not None  # set after every INSERT
     return cursor.lastrowid

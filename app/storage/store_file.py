@@ -1,4 +1,4 @@
-"""The SQLite file that the chats are in: reading, writing in transactions, and what is said when it fails."""
+"""The open SQLite file of the chats: queries, transactions, and a sentence for every error."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from specchat.app.errors import LostRowError, StoreError
-from specchat.app.storage.aside import move_aside
 from specchat.app.storage.database import BUSY_S, COMPANIONS, FOUND_DAMAGED, UnreadableError, open_database
+from specchat.app.storage.files import move_aside
 from specchat.engine import make_folder, make_private
 
 
 class StoreFile:
-    """One open file. A file that cannot be read is moved aside and a new one is started; `notice` then says so.
+    """One open file. A file that cannot be read is moved aside and a new one is started, with a sentence in `notice`.
 
     Raises:
         StoreError: the file cannot be opened, read or written. Any method raises it.
@@ -43,25 +43,21 @@ class StoreFile:
             self._db.close()
 
     def read(self, query: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         with self.lock, self.sentences():
             return self._db.execute(query, values).fetchall()
 
     def change(self, what: str, statement: str, values: tuple[object, ...]) -> None:
-        """Change one row; `what` names it if it is not there."""
+        """Change one row; `what` names it in the error if it does not exist."""
         with self.write() as db:
-            self.touch(db, what, statement, values)
-
-    def touch(self, db: sqlite3.Connection, what: str, statement: str, values: tuple[object, ...]) -> None:
-        """The same inside a transaction."""
-        if db.execute(statement, values).rowcount != 1:
-            raise LostRowError(f"{what} is not in {self.path}")
+            if db.execute(statement, values).rowcount != 1:
+                raise LostRowError(f"{what} is not in {self.path}")
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: everything that the calling thread writes inside is stored together, or not at all."""
+        """A transaction of the calling thread; nested ones join the outermost."""
         with self.lock, self.sentences():
-            if self._db.in_transaction:  # of this thread, which has the lock
+            if self._db.in_transaction:  # of this thread, which holds the lock
                 yield self._db
                 return
             self._db.execute("BEGIN IMMEDIATE")
@@ -75,7 +71,7 @@ class StoreFile:
 
     @contextmanager
     def sentences(self) -> Iterator[None]:
-        """Say what fails inside in one sentence, as a `StoreError`."""
+        """Turn errors into `StoreError` with one sentence."""
         try:
             yield
         except OSError as error:
@@ -92,7 +88,7 @@ class StoreFile:
 
 
 def storable(text: str) -> str:
-    """SQLite stores UTF-8, which has no half characters: they become the replacement character."""
+    """Replace lone surrogates, which UTF-8 and so SQLite cannot store."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -101,7 +97,7 @@ def storable(text: str) -> str:
 
 
 def _reason(error: sqlite3.Error, path: Path) -> str:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the rest a refinement
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
     match code:
         case sqlite3.SQLITE_FULL:
             return f"the disk that holds {path} is full"

@@ -231,7 +231,7 @@ class SpecChat(App[None]):
         if not self.is_running:
             return
         if self.stepper is not None:
-            self.requests.show_steps(self.stepper.shown)
+            self.requests.running.show_steps(self.stepper.shown)
         shown = next((screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen)), None)
         if isinstance(shown, ChatScreen | CandidatesScreen) and shown.is_mounted:
             shown.update()

@@ -11,7 +11,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from specchat.app.errors import SettingsError
-from specchat.app.storage.toml_file import read_toml
+from specchat.app.storage.files import read_toml
 from specchat.app.ui import themes
 
 FATES = "fates"

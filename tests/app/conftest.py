@@ -9,7 +9,7 @@ import pytest
 from textual.app import App
 from textual.widgets import Input, TextArea
 
-from specchat.app.chat import record_queue
+from specchat.app.chat import delivery
 from specchat.app.ui import notices, pump
 from specchat.app.ui.frame_budget import FrameBudget
 from specchat.app.ui.screens import gauge
@@ -34,7 +34,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(autouse=True)
 def patient_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames that wait until what they show is stored: the disk may be busy, and a test lets frames follow at once."""
-    monkeypatch.setattr(record_queue, "STORE_WAIT_S", LONG_S)
+    monkeypatch.setattr(delivery, "STORE_WAIT_S", LONG_S)
 
 
 @pytest.fixture(autouse=True)

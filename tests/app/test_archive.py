@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import wait
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks.stress.numbered import numbered, word
-from specchat.app.chat import archive as module
+from specchat.app.chat import store_writer as module
 from specchat.app.chat.archive import Archive
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.turn import Turn
 from specchat.app.storage.store import Store
 from specchat.engine import Finished, FinishReason, Record
+from tests.stress.numbered import numbered, word
 
 
 def test_a_disk_that_was_full_leaves_no_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,10 +26,10 @@ def test_a_disk_that_was_full_leaves_no_hole(tmp_path: Path, monkeypatch: pytest
     assert turn.reply is not None
     archive.prompt(conversation, turn)
     archive.begin(conversation, turn, turn.replies)
-    pages = archive._writer.submit(lambda: store._file._db.execute("PRAGMA page_count").fetchone()[0]).result()
+    pages = archive._writer.do(lambda: store._file._db.execute("PRAGMA page_count").fetchone()[0]).result()
     for number in range(60):
         limit = pages if 10 <= number < 40 else 1_000_000  # SQLite then fails as on a full disk
-        archive._writer.submit(store._file._db.execute, f"PRAGMA max_page_count = {limit}")
+        archive._writer.do(partial(store._file._db.execute, f"PRAGMA max_page_count = {limit}"))
         archive.append([(turn.reply, [numbered("r", number, 1, 0.0, word(number))])])
     end: list[Record] = [Finished("r", FinishReason.EOS, "the end", "", 0.0)]
     wait([archive.append([(turn.reply, end)])])
@@ -48,10 +50,10 @@ def test_what_could_not_be_stored_is_tried_once_more_at_the_end(tmp_path: Path) 
     conversation = Conversation(turns=[turn])
     archive.prompt(conversation, turn)
     archive.begin(conversation, turn, turn.replies)
-    archive._writer.submit(store._file._db.execute, "PRAGMA query_only = 1")
+    archive._writer.do(partial(store._file._db.execute, "PRAGMA query_only = 1"))
     wait([archive.append([(turn.reply, [numbered("r", number, 1, 0.0, word(number))])]) for number in range(5)])
     assert len(said) == 1
-    archive._writer.submit(store._file._db.execute, "PRAGMA query_only = 0")
+    archive._writer.do(partial(store._file._db.execute, "PRAGMA query_only = 0"))
     archive.close()
     with Store(tmp_path / "specchat.db") as again:
         assert again.messages(1)[1].content == "".join(f"and {word(number)}" for number in range(5))
@@ -66,7 +68,7 @@ def test_a_prompt_that_could_not_be_stored_is_stored_later_with_its_reply_and_wh
     turns = [Turn(f"question {number}") for number in range(3)]
     for number, turn in enumerate(turns):
         locked = number == 1
-        archive._writer.submit(store._file._db.execute, f"PRAGMA query_only = {int(locked)}")
+        archive._writer.do(partial(store._file._db.execute, f"PRAGMA query_only = {int(locked)}"))
         conversation.append(turn)
         archive.prompt(conversation, turn)
         reply = Reply(f"r{number}")
@@ -98,12 +100,12 @@ def test_what_follows_a_prompt_that_waits_for_the_disk_is_stored_behind_the_repl
     conversation = Conversation(turns=[turn])
     archive.prompt(conversation, turn)
     wait([archive.begin(conversation, turn, replies)])
-    archive._writer.submit(store._file._db.execute, "PRAGMA query_only = 1")
+    archive._writer.do(partial(store._file._db.execute, "PRAGMA query_only = 1"))
     later = Turn("and then?")
     conversation.append(later)
     wait([archive.prompt(conversation, later)])
     conversation.show_reply(turn, replies[1])
-    archive._writer.submit(store._file._db.execute, "PRAGMA query_only = 0")
+    archive._writer.do(partial(store._file._db.execute, "PRAGMA query_only = 0"))
     wait([archive.choose(replies[1])])
     archive.close()
     with Store(tmp_path / "specchat.db") as again:

@@ -10,12 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.app.chat.attachments import as_block, content_of, is_long, label, paste_attachment
-from specchat.app.chat.mentions import begun, completions, mention, mentions
-from specchat.app.chat.text_file import LONGEST_FILE, decoded, read_text_file
-from specchat.app.chat.tray import AttachmentTray
+from specchat.app.chat.attachments import (
+    LONGEST_FILE,
+    as_block,
+    content_of,
+    decoded,
+    is_long,
+    label,
+    paste_attachment,
+    read_text_file,
+)
+from specchat.app.chat.tray import AttachmentTray, begun, completions, mention, mentions
 from specchat.app.errors import UsageError
-from specchat.app.storage.attachment import FILE, Attachment
+from specchat.app.storage.attachments import FILE, Attachment
 
 SWEDISH = "Smörgåsbord på svenska. Grüße aus München, ça va? Ñandú\n" * 3
 RUSSIAN = "Привет, мир! Это проверка кодировки.\n" * 4

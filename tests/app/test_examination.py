@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from specchat.app.chat.branches import examine
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
@@ -63,17 +64,17 @@ class _Started:
 def test_what_is_computed_is_what_would_have_been_recorded(
     settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specchat.app.chat.examination.WIDE", VOCABULARY)  # the tiny model is sure of nothing
+    monkeypatch.setattr("specchat.app.chat.questions.WIDE", VOCABULARY)  # the tiny model is sure of nothing
     with tiny_engine(draft=tiny_model(1, layers=1)) as engine:
         requests = manager(engine, gamma=3, **settings)
-        requests.detail = 8
+        requests.running.detail = 8
         conversation, reply = answered(requests, "abcabcabcabc")
         recorded = {n: _recorded(reply, n) for n in range(reply.tokens)}
         reply.rounds[:] = [replace(r, detail=()) for r in reply.rounds]
         judged = [n for n in range(reply.tokens) if reply.token(n)[1].fate is not Fate.DISCARDED]
         assert {reply.token(n)[1].fate for n in judged} >= {Fate.REJECTED, Fate.CORRECTION}
         for number in judged:
-            requests.examine(conversation, reply, number, 8)
+            examine(requests, conversation, reply, number, 8)
         wait_for(requests, lambda: len(reply.computed) == len(judged))
         for number in judged:
             expected, computed = recorded[number], reply.computed[number]
@@ -92,7 +93,7 @@ def test_a_reply_of_another_prompt_is_not_explained() -> None:
         requests = manager(engine)
         conversation, reply = answered(requests, "abcabc")
         conversation.turns[-1].prompt = "something else"
-        requests.examine(conversation, reply, 0, 8)
+        examine(requests, conversation, reply, 0, 8)
         wait_for(requests, lambda: reply.computed)
         assert reply.computed[0].detail is None
         assert "cannot be computed" in reply.computed[0].note

@@ -15,7 +15,7 @@ from specchat.app.chat.archive import Archive
 from specchat.app.chat.past_replies import PastReplies
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings
-from specchat.app.storage.reply_tokens import ReplyTokens, text_digest
+from specchat.app.storage.replies import ReplyTokens, text_digest
 from specchat.app.storage.store import Chat, Store
 from specchat.app.ui.app import SpecChat
 from specchat.engine import Engine, EngineConfig, Message, OtherChats, Request, Round

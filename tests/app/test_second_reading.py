@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from specchat.app.chat.aligned_reply import AlignedReply, Had, said_texts
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
-from specchat.app.chat.second_reading import SecondReading
+from specchat.app.chat.second_reading import AlignedReply, Had, SecondReading, said_texts
 from specchat.app.chat.session import Session
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import Settings

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from specchat.app.chat.conversation import Conversation, Turn, last_text
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.export import as_json, as_markdown
-from specchat.app.chat.reply import Reply, stored_reply
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.turn import Turn
 from specchat.engine import Admitted, Fate, Finished, FinishReason, Record, Request, Round, Thinking, to_json
 from tests.app.thinking import MARKERS, thinking_trace
 
@@ -93,7 +94,7 @@ def test_a_stored_reply_knows_its_thinking_and_one_that_broke_off_inside_has_no_
     live = written(["<think>", "Hm.", "</think>", "Yes"])
     lines = [to_json(Admitted("r", 3, 0, 0.0, 0.0, thinking=MARKERS)), *map(to_json, live.rounds)]
     lines.append(to_json(Finished("r", FinishReason.EOS, "", "", 9.0)))
-    assert stored_reply(live.text, "eos", lambda: lines).answer == "Yes"
+    assert Reply.stored(live.text, "eos", lambda: lines).answer == "Yes"
     broken = written(["<think>", "Hm."])
     assert (broken.answer, broken.thought.split(broken.text)) == ("", ("Hm.", ""))
 
@@ -101,7 +102,7 @@ def test_a_stored_reply_knows_its_thinking_and_one_that_broke_off_inside_has_no_
 def test_copies_and_markdown_are_without_it_and_json_and_the_model_get_all() -> None:
     reply = written(["<think>", "Hm.\nWell.", "</think>", "Yes"])
     conversation = Conversation(turns=[Turn("So?", reply)])
-    assert last_text(conversation) == "Yes"
+    assert conversation.last_text() == "Yes"
     assert "Hm." not in as_markdown(conversation, "m")
     assert "> Hm.\n> Well.\n\nYes" in as_markdown(conversation, "m", thinking=True)
     assert '"text": "<think>Hm.\\nWell.</think>Yes"' in as_json(conversation, "m")

@@ -1,4 +1,4 @@
-"""Damaged inputs of the stress run, some of each kind; all of them: `python -m benchmarks.stress --part damage`."""
+"""Damaged inputs of the stress run, some of each kind; all of them: `python -m tests.stress --part damage`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stress.damage import SHARES, Outcome, damage, damaged, judged, one_try
-from benchmarks.stress.inputs import Inputs
+from tests.stress.damage import SHARES, Outcome, damage, damaged, judged, one_try
+from tests.stress.inputs import Inputs
 
 
 @pytest.fixture(scope="module")

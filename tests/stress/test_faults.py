@@ -1,4 +1,4 @@
-"""One try of each fault, and two programs on one home; more are `python -m benchmarks.stress --part faults`."""
+"""One try of each fault, and two programs on one home; more are `python -m tests.stress --part faults`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stress import faults, sharing
+from tests.stress import faults, sharing
 
 pytestmark = pytest.mark.slow
 

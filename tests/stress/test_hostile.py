@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stress import hostile
+from tests.stress import hostile
 
 pytestmark = pytest.mark.slow
 

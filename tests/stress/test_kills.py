@@ -1,4 +1,4 @@
-"""One kill of each scene; 100 of them are `python -m benchmarks.stress --part kills`."""
+"""One kill of each scene; 100 of them are `python -m tests.stress --part kills`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stress import kills
-from benchmarks.stress.numbered import numbered, word
-from benchmarks.stress.session import lost
 from specchat.app.storage.store import Store
 from specchat.engine import to_json
+from tests.stress import kills
+from tests.stress.numbered import numbered, word
+from tests.stress.session import lost
 
 
 @pytest.mark.parametrize(

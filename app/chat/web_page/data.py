@@ -1,11 +1,12 @@
-"""What the page draws: replies with their tokens, fates and figures, and the time at which each round is due.
-
-Everything is computed here, by the code that the app itself uses; the page only shows it.
-"""
+"""The data of the page, which only draws it: replies with tokens, fates and figures, and the time of each round."""
 
 from __future__ import annotations
 
+import html
+import json
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from specchat.app.chat.conversation import Conversation
@@ -16,10 +17,27 @@ from specchat.app.sources.player import IDLE_S, schedule
 from specchat.engine import Admitted, Candidate, Finished, Metrics, Ready, Record, Request, Round, Totals
 
 Data = dict[str, Any]
+_PARTS = ("TITLE", "STYLE", "DATA", "SCRIPT")
+
+
+def render(data: dict[str, Any]) -> str:
+    """One HTML file with style, data and script. No text in the data can end the script element."""
+    held = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
+    values = {"TITLE": html.escape(data["title"]), "STYLE": _file("page.css"), "SCRIPT": _file("page.js"), "DATA": held}
+    page, rest = "", _file("page.html")
+    for name in _PARTS:
+        before, _, rest = rest.partition(f"@{name}@")
+        page += before + values[name]
+    return page + rest
+
+
+@cache
+def _file(name: str) -> str:
+    return (Path(__file__).parent / name).read_text("utf-8")
 
 
 def trace_data(records: Sequence[Record], title: str) -> Data:
-    """A trace: replies run at the times they were recorded, side by side where they ran so."""
+    """A trace: replies run at their recorded times, concurrent ones side by side."""
     records = resolve_rounds(records)
     times = schedule(records)
     ready = next((r for r in records if isinstance(r, Ready)), None)
@@ -47,7 +65,7 @@ def trace_data(records: Sequence[Record], title: str) -> Data:
 
 
 def chat_data(conversation: Conversation, model: str | None = None) -> Data:
-    """A stored chat: the replies it went on with, one after the other, each at its own speed."""
+    """A stored chat: the chosen replies one after the other, each at its own speed."""
     replies: list[Data] = []
     due = 0.0
     for turn in conversation.turns:
@@ -60,13 +78,13 @@ def chat_data(conversation: Conversation, model: str | None = None) -> Data:
 
 
 def _stored(reply: Reply, shown: Data, start: float) -> float:
-    """Fill in a reply that was stored; when it ends."""
+    """Fill in a stored reply and return the time of its end."""
     metrics, due = Metrics(), start
     before: Round | None = None
     for index, record in enumerate(reply.rounds):
-        gap = record.seconds if before is None else record.at - before.at  # from another engine's clock: anything
+        gap = record.seconds if before is None else record.at - before.at  # may be of another clock
         due += min(max(gap, 0.0), max(record.seconds, IDLE_S))
-        if index >= reply.given:
+        if index >= reply.numbered.given:
             metrics.add(record)
         shown["rounds"].append(_round(record, metrics, due))
         before = record
@@ -108,7 +126,7 @@ def _end(shown: Data, tail: str, ending: str, due: float) -> None:
 
 
 def _round(record: Round, metrics: Metrics, due: float) -> Data:
-    """A round; `metrics` has counted it, unless the reply began with it."""
+    """A round; `metrics` includes it, unless the reply started with it."""
     shown: Data = {
         "t": _s(due),
         "n": record.number + 1,
@@ -138,7 +156,7 @@ def _round(record: Round, metrics: Metrics, due: float) -> Data:
 
 
 def _figures(s: Metrics) -> Data:
-    """The panel's figures behind a round, each as `engine.Metrics` defines it."""
+    """The panel's figures after a round, as `engine.Metrics` defines them."""
     return {
         "rounds": s.rounds,
         "tokens": s.emitted,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from specchat.app.chat.aligned_reply import said_texts
-from specchat.app.chat.second_reading import SecondReading
+from specchat.app.chat.second_reading import SecondReading, said_texts
 from specchat.app.errors import AppError, UsageError
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.notices import say

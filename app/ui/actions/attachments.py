@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from specchat.app.chat.attachments import file_attachment
-from specchat.app.chat.mentions import mention
+from specchat.app.chat.tray import mention
 from specchat.app.errors import AppError
 from specchat.app.settings.controls import BY_NAME
-from specchat.app.storage.attachment import PASTE, Attachment
+from specchat.app.storage.attachments import PASTE, Attachment
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.background import run_in_background

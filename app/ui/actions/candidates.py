@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from specchat.app.chat.conversation import Turn
+from specchat.app.chat import branches
+from specchat.app.chat.turn import Turn
 from specchat.app.settings.controls import BY_COMMAND
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.actions.scope import ActionScope
@@ -82,7 +83,7 @@ class CandidateActions:
 
     def _picked(self, turn: Turn, place: int | None) -> None:
         if place is not None:
-            self._scope.requests.pick(self._scope.screen.conversation, turn, turn.replies[place])
+            branches.pick(self._scope.requests, self._scope.screen.conversation, turn, turn.replies[place])
             self._scope.screen.update()
         if len(turn.replies) > 1:
             say(self._scope.app, f"reply {turn.place} of {len(turn.replies)} goes on · /candidates shows them again")

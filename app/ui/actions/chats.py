@@ -100,7 +100,7 @@ class ChatActions:
     @property
     def stage(self) -> Stage | None:
         """How far the running reply has got that is furthest; None where none runs."""
-        return self._scope.requests.stage
+        return self._scope.requests.running.stage
 
     def write(self) -> None:
         """Store what is typed and not sent, where it has changed since the last call."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from specchat.app.chat.conversation import last_text
 from specchat.app.chat.export import as_markdown
 from specchat.app.chat.markdown import code_blocks
 from specchat.app.paths import state_folder
 from specchat.app.sanitize import escape_controls
-from specchat.app.storage.written import write_over
+from specchat.app.storage.files import write_over
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.background import run_in_background
 from specchat.app.ui.notices import say
@@ -111,7 +110,7 @@ class Clipboard:
     @property
     def _reply(self) -> str:
         """The last reply that has any text."""
-        return last_text(self._scope.screen.conversation)
+        return self._scope.screen.conversation.last_text()
 
     @property
     def _chat(self) -> str:

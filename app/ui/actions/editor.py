@@ -10,7 +10,7 @@ from pathlib import Path
 
 from textual.app import SuspendNotSupported
 
-from specchat.app.chat.text_file import read_text_file
+from specchat.app.chat.attachments import read_text_file
 from specchat.app.errors import AppError, UsageError
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.event_loop import release_core

@@ -51,7 +51,7 @@ class EngineRecords:
                 self.fail(record.message)
             case Request():
                 self._settings.show_drafting(record.drafter, record.gamma, lossless=record.sampling.lossless)
-                self._scope.requests.follow(self._scope.screen.conversation, record)
+                self._scope.requests.running.follow(self._scope.screen.conversation, record)
 
     def fail(self, sentence: str) -> None:
         """There is no engine, for this reason: say so, and answer every prompt with it."""

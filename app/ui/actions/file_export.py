@@ -7,11 +7,10 @@ from itertools import chain, count
 from pathlib import Path
 
 from specchat.app.chat.export import FORMATS, as_json, as_markdown, file_stem
-from specchat.app.chat.web_page.data import chat_data
-from specchat.app.chat.web_page.render import render
+from specchat.app.chat.web_page.data import chat_data, render
 from specchat.app.paths import exports_folder
 from specchat.app.sanitize import escape_controls
-from specchat.app.storage.written import write_first_free
+from specchat.app.storage.files import write_first_free
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.notices import say
 from specchat.app.ui.picture import conversation_svg

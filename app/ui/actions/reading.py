@@ -27,7 +27,7 @@ class ReadingActions:
         if how:
             conversation.thinking = THINKING[how]
             if self._scope.archive is not None:
-                self._scope.archive.set_thinking(conversation)
+                self._scope.archive.set_options(conversation)
         kept = next(word for word, value in THINKING.items() if value is conversation.thinking)
         if self._scope.offer.target and not self._scope.offer.thinking_switch:
             say(self._scope.app, NO_SWITCH.format(self._scope.offer.target), "warning")
@@ -40,7 +40,7 @@ class ReadingActions:
 
     def switch_thinking(self) -> None:
         """On where it is off, off where it is on."""
-        self.think("on" if self._scope.requests.thinks(self._scope.screen.conversation) is False else "off")
+        self.think("on" if self._scope.screen.conversation.thinks_in(self._scope.requests.settings) is False else "off")
 
     def copy_code(self, number: int, reply: Reply | None = None) -> None:
         """Copy a code block by its number from 1, of this reply or of the lowest one in sight that has so many."""

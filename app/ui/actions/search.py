@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from specchat.app.chat.conversation import Turn
+from specchat.app.chat.turn import Turn
 from specchat.app.storage.search_index import Hit
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.scope import ActionScope

@@ -116,7 +116,7 @@ class SettingsActions:
                 known = ", ".join((AUTO, *drafters))
                 raise EngineError(f"the loaded models have no drafter {after.drafter!r}: choose one of {known}")
             drafting = [c for c in controls if c.live and getattr(before, c.name) != getattr(after, c.name)]
-            running = self._scope.requests.adjust(after) if drafting else bool(self._scope.requests.replies)
+            running = self._scope.requests.running.adjust(after) if drafting else bool(self._scope.requests.replies)
         except (AppError, EngineError) as error:
             say(self._scope.app, str(error), "error")
             return False

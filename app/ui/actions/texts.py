@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.errors import AppError
-from specchat.app.settings.named_texts import NamedTexts, filled, variables
+from specchat.app.settings.named_files import NamedTexts, filled, variables
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.actions.settings import NOT_KEPT, SettingsActions
@@ -91,7 +91,7 @@ class TextActions:
 
     @property
     def _system(self) -> str:
-        return self._scope.requests.system_of(self._scope.screen.conversation)
+        return self._scope.screen.conversation.system_in(self._scope.requests.settings) or ""
 
     async def _edit_system(self) -> None:
         conversation = self._scope.screen.conversation
@@ -107,7 +107,7 @@ class TextActions:
     def _use(self, conversation: Conversation, text: str) -> None:
         conversation.system = text
         if self._scope.archive is not None:
-            self._scope.archive.set_system(conversation)
+            self._scope.archive.set_options(conversation)
         self._scope.screen.show_title()
         when = "from the next reply on" if conversation.turns else "in this chat"
         say(self._scope.app, f"system prompt kept · {when}" if text else f"no system prompt · {when}")

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from specchat.app.chat.conversation import Turn
+from specchat.app.chat import branches
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.token_fork import Alternative, TokenFork, token_fork
+from specchat.app.chat.rounds import Alternative, TokenFork
+from specchat.app.chat.turn import Turn
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.store import Chat
 from specchat.app.ui.actions.candidates import WARM
@@ -68,14 +69,14 @@ class TreeActions:
         """Go on with the reply that is so many places further on."""
         place = turn.place + step
         if 1 <= place <= len(turn.replies) and turn.reply is not None:
-            self._scope.requests.show_reply(self._scope.screen.conversation, turn, turn.replies[place - 1])
+            branches.show_reply(self._scope.requests, self._scope.screen.conversation, turn, turn.replies[place - 1])
             self._scope.screen.path_changed()
 
     def show_version(self, turn: Turn, step: int) -> None:
         """Go on with the version of the prompt that is so many places further on."""
         number = turn.version + step
         if 1 <= number <= len(turn.versions):
-            self._scope.requests.show_version(self._scope.screen.conversation, turn, number)
+            branches.show_version(self._scope.requests, self._scope.screen.conversation, turn, number)
             self._scope.screen.path_changed()
 
     def fork_token(self, spot: Spot) -> None:
@@ -109,7 +110,7 @@ class TreeActions:
                 return
             settings = asked
         if turn in self._scope.screen.conversation.turns:
-            self._begun(self._scope.requests.regenerate(self._scope.screen.conversation, turn, settings))
+            self._begun(branches.regenerate(self._scope.requests, self._scope.screen.conversation, turn, settings))
 
     async def _warmer(self, settings: Settings) -> Settings | None:
         """The settings to ask again with; None for not at all."""
@@ -132,7 +133,7 @@ class TreeActions:
             say(self._scope.app, "the reply has no text to go on from: r in the list of messages asks again", "warning")
         else:
             rounds, text = continued(reply)
-            self._begun(self._scope.requests.go_on(self._scope.screen.conversation, turn, rounds, text=text))
+            self._begun(branches.go_on(self._scope.requests, self._scope.screen.conversation, turn, rounds, text=text))
 
     async def _fork_chat(self, turn: Turn) -> None:
         conversation = self._scope.screen.conversation
@@ -153,7 +154,7 @@ class TreeActions:
         turn = next((turn for turn in self._scope.screen.conversation.turns if turn.reply is spot.reply), None)
         if turn is None:
             return
-        fork = token_fork(spot.reply, spot.token)
+        fork = spot.reply.numbered.fork(spot.token)
         likeliest = fork.likeliest or await self._likeliest(turn, fork)
         alternatives = fork.alternatives(likeliest)
         if not alternatives:
@@ -175,7 +176,7 @@ class TreeActions:
             if not answer.done():
                 answer.set_result(record)
 
-        if not self._scope.requests.look(self._scope.screen.conversation, turn, fork.rounds, DETAIL, take):
+        if not branches.look(self._scope.requests, self._scope.screen.conversation, turn, fork.rounds, DETAIL, take):
             return ()
         try:
             record = await asyncio.wait_for(answer, LOOK_S)
@@ -184,7 +185,9 @@ class TreeActions:
         return record.detail[-1].target if record is not None and record.detail else ()
 
     def _take(self, turn: Turn, fork: TokenFork, alternative: Alternative) -> None:
-        if self._begun(self._scope.requests.go_on(self._scope.screen.conversation, turn, fork.rounds, alternative.ids)):
+        if self._begun(
+            branches.go_on(self._scope.requests, self._scope.screen.conversation, turn, fork.rounds, alternative.ids)
+        ):
             place = f"reply {turn.place} of {len(turn.replies)}"
             say(
                 self._scope.app,
@@ -209,7 +212,7 @@ def continued(reply: Reply) -> tuple[list[Round], str]:
     if not rounds:
         text = reply.text
     elif reply.reason is FinishReason.EOS:
-        rounds = reply.rounds_up_to(_last_emitted(reply))
+        rounds = reply.numbered.up_to(_last_emitted(reply))
     if reply.reason is FinishReason.EOS and not reply.text.endswith("\n"):
         text += "\n\n"
     return rounds, text

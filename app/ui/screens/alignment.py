@@ -14,7 +14,7 @@ from textual.containers import Container, Vertical
 from textual.message import Message
 from textual.screen import Screen
 
-from specchat.app.chat.aligned_reply import AlignedReply
+from specchat.app.chat.second_reading import AlignedReply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
 from specchat.app.ui.screens.choice import ChoiceScreen

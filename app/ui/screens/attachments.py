@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from specchat.app.chat.attachments import label
 from specchat.app.sanitize import escape_controls
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 
 
 class AttachmentAction(StrEnum):

@@ -13,14 +13,16 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.strip import Strip
 
-from specchat.app.chat.conversation import Conversation, Turn
-from specchat.app.chat.marks import Marks
+from specchat.app.chat import branches
+from specchat.app.chat.active_conversations import Marks
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.turn import Turn
 from specchat.app.settings.settings import SHOW
 from specchat.app.sources.player import Player
 from specchat.app.sources.stepper import Stepper
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
@@ -281,7 +283,7 @@ class ChatScreen(Screen[None]):
             if not self.writing.refused(line, attachments):
                 self.ask(prompt, 1, attachments)
         elif turn in self.conversation.turns:
-            self._requests.edit(self.conversation, turn, prompt, attachments)
+            branches.edit(self._requests, self.conversation, turn, prompt, attachments)
             self.path_changed()
             self.follow()
         return True

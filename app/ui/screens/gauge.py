@@ -10,11 +10,11 @@ from textual.timer import Timer
 
 from specchat.app.chat.context_meter import ContextMeter, Usage
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.mentions import mentions
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.tray import mentions
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import STOP
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.screens.chat_layout import ChatLayout
 from specchat.app.ui.widgets.context_bar import in_words

@@ -88,7 +88,7 @@ class ReplayControls:
     def _moved(self, *, back: bool) -> None:
         self._stepping.jump(back=back)
         if back:
-            self._requests.rewind()
+            self._requests.running.forget()
             self._transcript.show(Conversation())
             self._inspection.forget()
         self._redraw()

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from textual.screen import Screen
 
 from specchat.app.chat.attachments import content_of
-from specchat.app.chat.conversation import Conversation, Turn
-from specchat.app.chat.mentions import mention
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.tray import mention
+from specchat.app.chat.turn import Turn
 from specchat.app.chat.unsent import UnsentTexts
 from specchat.app.errors import AppError
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.notices import say
 from specchat.app.ui.screens.chat_layout import ChatLayout

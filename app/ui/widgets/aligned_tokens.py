@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from specchat.app.chat.aligned_reply import AlignedReply, Had
+from specchat.app.chat.second_reading import AlignedReply, Had
 from specchat.app.ui.keys import named
 from specchat.app.ui.widgets.draft_signs import END, LINE_END, draft_text
 from specchat.app.ui.widgets.had_styles import CURSOR, HAD_CLASSES, HAD_STYLES, UNREAD

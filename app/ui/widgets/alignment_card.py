@@ -9,7 +9,7 @@ from rich.text import Text
 from textual.geometry import Size
 from textual.widget import Widget
 
-from specchat.app.chat.aligned_reply import AlignedReply
+from specchat.app.chat.second_reading import AlignedReply
 from specchat.app.ui.widgets.alignment_legend import WIDE
 from specchat.app.ui.widgets.draft_signs import END, draft_text
 from specchat.app.ui.widgets.had_styles import ALONE, HAD_CLASSES, HAD_STYLES, LETTERS, QUIET

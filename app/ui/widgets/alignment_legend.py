@@ -10,7 +10,7 @@ from rich.text import Text
 from textual.geometry import Size
 from textual.widget import Widget
 
-from specchat.app.chat.aligned_reply import AlignedReply, Had
+from specchat.app.chat.second_reading import AlignedReply, Had
 from specchat.app.ui.widgets.figures import percent
 from specchat.app.ui.widgets.had_styles import ALONE, HAD_CLASSES, HAD_STYLES, LETTERS, QUIET
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from textual.widget import Widget
 
-from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.turn import Turn
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.widgets.block import INDENT, Block
 from specchat.app.ui.widgets.block_stack import TurnOrReply

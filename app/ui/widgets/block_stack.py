@@ -8,8 +8,9 @@ from itertools import accumulate
 
 from textual.strip import Strip
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.turn import Turn
 from specchat.app.ui.widgets.block import Block
 from specchat.app.ui.widgets.reply_block import ReplyBlock
 from specchat.app.ui.widgets.transcript_styles import TranscriptStyles

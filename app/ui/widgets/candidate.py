@@ -8,8 +8,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply, Stage
+from specchat.app.chat.turn import Turn
 from specchat.app.ui.keys import named
 from specchat.app.ui.pace import Pace
 from specchat.app.ui.widgets.border_titles import show_titles

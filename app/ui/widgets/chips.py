@@ -11,7 +11,7 @@ from textual.widget import Widget
 
 from specchat.app.chat.attachments import label
 from specchat.app.sanitize import escape_controls
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 
 SIGN, REFUSED = "▤", "✗"
 MOST = 4

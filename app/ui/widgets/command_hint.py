@@ -8,7 +8,7 @@ from rich.style import Style
 from rich.text import Text
 from textual.widget import Widget
 
-from specchat.app.chat.mentions import completions
+from specchat.app.chat.tray import completions
 from specchat.app.ui import slash
 
 MOST = 6

@@ -14,11 +14,10 @@ from textual.events import Key, Paste
 from textual.message import Message
 
 from specchat.app.chat.attachments import is_long
-from specchat.app.chat.mentions import begun, completions, mention
-from specchat.app.chat.tray import AttachmentTray
+from specchat.app.chat.tray import AttachmentTray, begun, completions, mention
 from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
-from specchat.app.storage.attachment import PASTE, Attachment
+from specchat.app.storage.attachments import PASTE, Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import keys_of, named

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specchat.app.chat.aligned_reply import Had
+from specchat.app.chat.second_reading import Had
 
 HAD_STYLES = {had: f"had--{had.value.lower().replace(' ', '-')}" for had in Had}
 """The component class of each."""

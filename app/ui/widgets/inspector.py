@@ -10,9 +10,8 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import Resize
 
-from specchat.app.chat.chosen import CHOSEN
-from specchat.app.chat.computed import Computed
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.rounds import CHOSEN, Computed
 from specchat.app.sources.observed import drawn_text
 from specchat.app.ui.widgets import definitions as d
 from specchat.app.ui.widgets.card import Card, cut, one_line

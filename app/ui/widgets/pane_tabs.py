@@ -8,7 +8,7 @@ from typing import Any
 from textual.content import Content
 from textual.widgets import Static
 
-from specchat.app.chat.marks import Marks
+from specchat.app.chat.active_conversations import Marks
 
 
 class PaneTabs(Static):

@@ -8,7 +8,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from specchat.app.chat.attachments import label
-from specchat.app.chat.conversation import Turn
+from specchat.app.chat.turn import Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.widgets.block import INDENT, Block
 from specchat.app.ui.widgets.token_lines import TokenLines

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.turn import Turn
 from specchat.app.ui.widgets.block_stack import TurnOrReply
 
 FIRST_CHARACTERS = 12_000

@@ -92,7 +92,7 @@ class TokenCursor:
         if place is None or self.spot is None:
             return None
         reply = self.spot.reply
-        index = reply.round_of(self.spot.token) + step
+        index = reply.numbered.round_of(self.spot.token) + step
         if not 0 <= index < len(reply.rounds):
             return None
         token = _shown_token(self._stack.replies[place], reply.starts[index], 1)

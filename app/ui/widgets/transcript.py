@@ -13,8 +13,9 @@ from textual.scrollbar import ScrollBar
 from textual.selection import Selection
 from textual.strip import Strip
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.turn import Turn
 from specchat.app.settings.settings import FOLD, REJECTED
 from specchat.app.ui.keys import named
 from specchat.app.ui.pace import Pace

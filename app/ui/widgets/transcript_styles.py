@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.style import Style
 
-from specchat.app.chat.chosen import CHOSEN
+from specchat.app.chat.rounds import CHOSEN
 from specchat.app.ui.widgets.token_lines import FOLDED, TITLE
 from specchat.engine import Fate
 

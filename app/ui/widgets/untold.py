@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from specchat.app.chat.conversation import Turn
+from specchat.app.chat.turn import Turn
 from specchat.app.ui.widgets.block import Block
 from specchat.app.ui.widgets.block_stack import TurnOrReply
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from specchat.app.errors import SettingsError
 from specchat.app.settings.settings import REJECTED, Settings, load_settings, save_settings
-from specchat.app.storage.toml_file import update_toml
+from specchat.app.storage.files import update_toml
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_new_keys_go_above_the_tables(path: Path) -> None:
 
 def test_a_file_that_broke_meanwhile_is_left_alone_when_saving(written: Path) -> None:
     written.write_text("gamma = = 2\n")
-    with pytest.raises(SettingsError, match="is left as it is, mend it first"):
+    with pytest.raises(SettingsError, match="was not changed: fix this error in the file first"):
         save_settings(written, Settings(gamma=5))
     assert written.read_text() == "gamma = = 2\n"
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 
-from specchat.app.storage import database
-from specchat.app.storage.attachment import FILE, PASTE, Attachment
+from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.store import Store
 from tests.app.storage.helpers import Clock, clean
 
@@ -55,23 +52,3 @@ def test_any_text_comes_back_exactly(store: Store, name: str, text: str) -> None
     one = Attachment(PASTE, name, text, path=name)
     store.unsent.keep(3, name, (one,))
     assert store.attachments.unsent()[3] == (one,)
-
-
-def test_a_store_without_attachments_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = next(n for n, steps in enumerate(database._MIGRATIONS) if any("attachments" in step for step in steps))
-    path.parent.mkdir()
-    with monkeypatch.context() as patch:
-        patch.setattr(database, "_MIGRATIONS", database._MIGRATIONS[:before])
-        patch.setattr(database, "_COLUMNS", ())
-        db = database.open_database(path)
-        db.execute("INSERT INTO chats (id, title, updated_at) VALUES (1, 'old', 5.0)")
-        db.execute("INSERT INTO messages (chat_id, role, content, created_at) VALUES (1, 'user', 'hello', 5.0)")
-        db.execute("INSERT INTO drafts (id, text) VALUES (2, 'half a question')")
-        db.close()
-    with Store(path) as store:
-        assert store.notice is None
-        assert [(m.content, m.attachments) for m in store.messages(1)] == [("hello", ())]
-        assert store.unsent.texts() == {1: "half a question"}
-        assert store.attachments.unsent() == {}
-    with sqlite3.connect(path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (len(database._MIGRATIONS),)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from specchat.app.settings.presets import Presets
+from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings, load_settings, save_settings
+from specchat.app.storage.files import write_first_free, write_over
 from specchat.app.storage.store import Store
-from specchat.app.storage.written import write_first_free, write_over
 from specchat.engine import TraceWriter
 from specchat.engine.files import make_folder, make_private
 
@@ -62,16 +60,6 @@ def test_a_file_that_is_moved_aside_is_mended(tmp_path: Path) -> None:
     path.write_bytes(b"no database, but somebody's words")
     Store(path).close()
     assert set(modes(path.parent).values()) == {0o600}
-
-
-def test_a_database_of_another_program_keeps_its_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "specchat.db"
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE others (a)")
-    content = path.read_bytes()
-    with Store(path) as store:
-        assert store.notice
-    assert (tmp_path / "specchat.db.broken-1").read_bytes() == content
 
 
 def test_settings_and_presets_new_and_old(tmp_path: Path) -> None:

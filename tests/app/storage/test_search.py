@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specchat.app.storage.attachment import FILE, Attachment
+from specchat.app.storage.attachments import FILE, Attachment
 from specchat.app.storage.search_index import ATTACHED, BEGIN, END
 from specchat.app.storage.store import Store
 from tests.app.storage.helpers import Clock

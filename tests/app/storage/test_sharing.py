@@ -14,7 +14,7 @@ import pytest
 
 from specchat.app.errors import StoreError
 from specchat.app.storage import database
-from specchat.app.storage.attachment import PASTE, Attachment
+from specchat.app.storage.attachments import PASTE, Attachment
 from specchat.app.storage.store import Store
 from tests.app.storage.helpers import child
 

@@ -57,12 +57,6 @@ def test_the_chat_last_written_in_comes_first(store: Store) -> None:
     assert store.chats()[1] == Chat(three.id, "three", three.updated_at)
 
 
-def test_chats_made_at_the_same_moment_come_newest_first(path: Path) -> None:
-    with Store(path, lambda: 5.0) as store:
-        ids = [store.create_chat().id for _ in range(5)]
-        assert [chat.id for chat in store.chats()] == ids[::-1]
-
-
 def test_deleting_can_be_undone(store: Store, path: Path) -> None:
     chat = store.create_chat("keep me")
     store.add_message(chat.id, "user", "words")

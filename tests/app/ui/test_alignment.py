@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.aligned_reply import Had, said_texts
+from specchat.app.chat.second_reading import Had, said_texts
 from specchat.app.chat.session import Session
 from specchat.app.ui.screens.alignment import AlignmentScreen
 from specchat.app.ui.screens.choice import ChoiceScreen

@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from specchat.app.chat.session import Session
 from specchat.app.settings.controls import BY_NAME, CONTROLS, Value
-from specchat.app.settings.presets import Presets
+from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.screens.chat import ChatScreen

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.turn import Turn
 from specchat.app.paths import state_folder
 from specchat.app.ui.screens.choice import ChoiceScreen
 from specchat.app.ui.widgets.token_lines import TokenLines

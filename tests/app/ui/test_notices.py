@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Static
 
-from specchat.app.chat.marks import Marks
+from specchat.app.chat.active_conversations import Marks
 from specchat.app.ui.notices import say
 from specchat.app.ui.screens import gauge
 from specchat.app.ui.screens.gauge import COUNT_S

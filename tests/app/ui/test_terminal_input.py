@@ -17,7 +17,7 @@ ENTER, QUIT, CHATS, RENAME = "\r", "\x11", "\x02", "r"
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    program = (sys.executable, "-m", "benchmarks.stress.numbered", "--rounds", 3)
+    program = (sys.executable, "-m", "tests.stress.numbered", "--rounds", 3)
     with Terminal(*program, SPECCHAT_HOME=str(tmp_path)) as terminal:
         terminal.wait_for("ready: ask anything")
         yield terminal

@@ -8,8 +8,9 @@ import pytest
 from rich.style import Style
 from textual.geometry import Region
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.turn import Turn
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate, Finished, FinishReason, Round
 from tests.app.recorded import trace

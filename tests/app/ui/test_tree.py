@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.chosen import CHOSEN
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.rounds import CHOSEN
 from specchat.app.chat.stored_conversation import stored_conversation
-from specchat.app.chat.token_fork import token_fork
 from specchat.app.storage.store import Store
 from specchat.app.ui.screens.choice import ChoiceScreen
 from specchat.app.ui.screens.messages import MessagesScreen
@@ -103,7 +102,7 @@ async def test_what_was_being_written_before_an_edit_is_there_after_an_end_in_th
     async with stage.app.run_test(size=NARROW) as pilot:
         composer = await editing_over_a_thought(stage, pilot)
         stage.app.actions.chats.write()
-        assert list(stage.app.chat_screen.writing.unsent._stored.values()) == ["half a thought"]
+        assert [text for text, _ in stage.app.chat_screen.writing.unsent._stored.values()] == ["half a thought"]
         composer.load_text("another version")
     with Store(stage.database) as store:
         assert store.unsent.texts() == {1: "half a thought\n\nanother version"}
@@ -226,7 +225,7 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "1")
         request = stage.engine.submitted[-1]
-        fork = token_fork(reply, number)
+        fork = reply.numbered.fork(number)
         before = tuple(token for record in fork.rounds for token in record.emitted)
         assert request.reply_ids == (*before, rejected.id)
         other = reply_of(screen_of(stage))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.app.chat.reply import stored_reply
+from specchat.app.chat.reply import Reply
 from specchat.app.chat.session import Session
 from specchat.app.errors import StoreError
 from specchat.app.settings.settings import Settings
@@ -135,7 +135,7 @@ def test_damaged_lines_of_a_stored_reply_are_left_out() -> None:
     rounds = [r for r in trace() if isinstance(r, Round)][:5]
     lines = tuple(to_json(r) for r in rounds)
     text = "".join(r.text for r in rounds)
-    assert stored_reply(text, "eos", lambda: lines).rounds == rounds
-    damaged = stored_reply(text, "eos", lambda: (*lines[:2], '{"half', *lines[3:]))
+    assert Reply.stored(text, "eos", lambda: lines).rounds == rounds
+    damaged = Reply.stored(text, "eos", lambda: (*lines[:2], '{"half', *lines[3:]))
     assert damaged.text == text
     assert not damaged.rounds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.stress_requests import Stress
+from tests.stress.requests import Stress
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ def test_a_file_that_breaks_off_gives_the_chats_before_the_break() -> None:
     text = json.dumps([OPEN_WEBUI, CHATGPT, OPEN_WEBUI])
     chats, problems = read_chats(text[:-40])
     assert [chat.title for chat in chats] == ["Sort", "Trip"]
-    assert problems == ["the file breaks off or is damaged behind chat 2: the rest is left out"]
+    assert problems == ["the file is damaged or ends after chat 2: the rest is left out"]
     for cut in range(len(text)):
         read_chats(text[:cut])
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.token_fork import token_fork
 from specchat.app.chat.trace import Trace
 from specchat.app.chat.web_page.data import trace_data
 from specchat.app.sources.attached import AttachedEngine
@@ -358,7 +357,7 @@ def test_a_stored_reply_is_what_it_was_and_goes_on_from_its_text() -> None:
     stored.store(reply.text, "length", lambda: [to_json(event) for event in events])
     assert tokens(stored) == tokens(reply)
     assert stored.metrics.acceptance == reply.metrics.acceptance
-    fork = token_fork(stored, 2)
+    fork = stored.numbered.fork(2)
     assert "".join(record.text for record in fork.rounds) == "Hello,"
     assert fork.alternatives(()) == []
 

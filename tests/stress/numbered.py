@@ -1,6 +1,6 @@
 """The app on a source that numbers its rounds, so that what is on screen can be compared with what is stored.
 
-    python -m benchmarks.stress.numbered [--rate ROUNDS_PER_SECOND] [--rounds N] [--pieces FILE] [--clock-back SECONDS]
+    python -m tests.stress.numbered [--rate ROUNDS_PER_SECOND] [--rounds N] [--pieces FILE] [--clock-back SECONDS]
 
 Everything but the engine is the product's own. Chats are kept where SPECCHAT_HOME says.
 """

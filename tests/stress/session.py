@@ -20,7 +20,7 @@ _WORD = re.compile(r"w(\d{5})")
 
 def start(home: Path, *arguments: object, before: Sequence[object] = (), **options: Any) -> Terminal:
     """The app, ready to be asked; `before` is what runs it, such as `setsid`."""
-    program = (*before, sys.executable, "-m", "benchmarks.stress.numbered", *arguments)
+    program = (*before, sys.executable, "-m", "tests.stress.numbered", *arguments)
     terminal = Terminal(*program, SPECCHAT_HOME=str(home), **options)
     terminal.wait_for("ready: ask anything")
     return terminal

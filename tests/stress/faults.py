@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.interface.running import NEW_CHAT, QUIT
-from benchmarks.stress.session import ask, draw_for, lost, shown_round, start, stored_messages
-from benchmarks.stress.table import Row
 from specchat.app.errors import StoreError
+from tests.stress.session import ask, draw_for, lost, shown_round, start, stored_messages
+from tests.stress.table import Row
 from tests.terminal import Terminal
 
 PROMPT = "Question-0"

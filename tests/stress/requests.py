@@ -1,6 +1,6 @@
 """Many requests through one engine, some of them bad: each must end exactly once, greedy ones with the right text.
 
-Run from the repository: python -m benchmarks.stress_requests --requests 10000
+Run from the repository: python -m tests.stress.requests --requests 10000
 
 Models are tiny, of random weights, in float32. Prompts, lengths, drafters, γ, cancels and adjustments are drawn from a
 seed; one request in twenty is bad. Greedy replies are compared with decoding token by token without a cache. A reply

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.stress.inputs import Inputs
-from benchmarks.stress.table import Row
+from tests.stress.inputs import Inputs
+from tests.stress.table import Row
 
 LONGEST_S = 10.0
 """A try that takes longer hangs. The time counts from the fork, with the libraries loaded."""

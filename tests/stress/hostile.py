@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.interface.running import PROGRAM, QUIT
-from benchmarks.stress.numbered import READY, numbered
-from benchmarks.stress.table import Row
 from specchat.app.storage.store import Store
 from specchat.engine import Finished, FinishReason, Message, Request, Round, TraceWriter, to_json
+from tests.stress.numbered import READY, numbered
+from tests.stress.table import Row
 from tests.terminal import Terminal
 
 CHATS, DOWN, ENTER, ESCAPE = "\x02", "\x1b[B", "\r", "\x1b"
@@ -194,7 +194,7 @@ def screenshot(home: Path, where: Path) -> Terminal:
 
 def _app(home: Path, where: Path, *options: object) -> Terminal:
     terminal = Terminal(
-        sys.executable, "-m", "benchmarks.stress.numbered", *options, SPECCHAT_HOME=str(home), cwd=where,
+        sys.executable, "-m", "tests.stress.numbered", *options, SPECCHAT_HOME=str(home), cwd=where,
         PYTHONPATH=_python_path(),
     )  # fmt: skip
     terminal.wait_for("ready: ask anything")

@@ -1,4 +1,4 @@
-"""Faults from outside, as one table. Run from the repository: python -m benchmarks.stress [--part PART] [--count N].
+"""Faults from outside, as one table. Run from the repository: python -m tests.stress [--part PART] [--count N].
 
 The exit code is 1 if anything failed.
 """
@@ -9,12 +9,12 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 
-from benchmarks.stress.damage import damage
-from benchmarks.stress.faults import faults
-from benchmarks.stress.hostile import hostile
-from benchmarks.stress.kills import kills
-from benchmarks.stress.sharing import sharing
-from benchmarks.stress.table import Row, printed
+from tests.stress.damage import damage
+from tests.stress.faults import faults
+from tests.stress.hostile import hostile
+from tests.stress.kills import kills
+from tests.stress.sharing import sharing
+from tests.stress.table import Row, printed
 
 PARTS: dict[str, tuple[int, Callable[[int], Iterator[Row]]]] = {
     "damage": (1000, damage),

@@ -1,6 +1,6 @@
 """Requests that no client should send, to a running `specchat serve`: each is refused with a 4xx, and nothing breaks.
 
-Run from the repository: python -m benchmarks.fuzz_server --requests 10000 --vanish 1000
+Run from the repository: python -m tests.stress.fuzz_server --requests 10000 --vanish 1000
 
 It starts a server on the default model, sends it requests drawn from a seed (values of wrong types and sizes, text in
 every encoding, deep nesting, bodies that break off, bytes that are no HTTP, slow senders), lets clients go away in the

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.interface.running import ENTER, NEW_CHAT, PROGRAM
-from benchmarks.stress.session import ask, draw_for, lost, shown_round, start, stored_messages
-from benchmarks.stress.table import Row
 from specchat.app.ui.notices import NOTICE_S
 from specchat.engine import models_folder
+from tests.stress.session import ask, draw_for, lost, shown_round, start, stored_messages
+from tests.stress.table import Row
 from tests.terminal import Terminal, TerminalSize
 
 STEP = "\x1b[18~"

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.interface.running import NEW_CHAT, QUIT
-from benchmarks.stress.numbered import word
-from benchmarks.stress.session import ask, draw_for, lost, shown_round, start
-from benchmarks.stress.table import Row
 from specchat.app.settings.settings import load_settings
+from tests.stress.numbered import word
+from tests.stress.session import ask, draw_for, lost, shown_round, start
+from tests.stress.table import Row
 
 ROUNDS = 60
 

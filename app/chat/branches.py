@@ -1,0 +1,114 @@
+"""Other replies and versions of earlier prompts, and requests about one token of a reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.questions import Examination
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.turn import Turn
+from specchat.app.settings.settings import Settings
+from specchat.app.storage.attachments import Attachment
+from specchat.engine import Round
+
+
+def edit(
+    requests: RequestManager,
+    conversation: Conversation,
+    turn: Turn,
+    prompt: str,
+    attachments: tuple[Attachment, ...] = (),
+) -> None:
+    """Send another version of an earlier prompt."""
+    version = Turn(prompt, attachments=attachments)
+    conversation.add_version(turn, version)
+    requests.send_turn(conversation, version)
+
+
+def regenerate(requests: RequestManager, conversation: Conversation, turn: Turn, settings: Settings) -> bool:
+    """Request one more reply to a prompt of the path with these settings; return whether there is an engine."""
+    if settings.seed is not None:  # the same seed would repeat the reply
+        settings = replace(settings, seed=settings.seed + len(turn.replies))
+    return requests.request_another(conversation, turn, conversation.request(settings, turn), ())
+
+
+def go_on(
+    requests: RequestManager,
+    conversation: Conversation,
+    turn: Turn,
+    rounds: Sequence[Round],
+    chosen: Sequence[int] = (),
+    text: str = "",
+) -> bool:
+    """Request one more reply that starts with part of another one; return whether there is an engine.
+
+    Args:
+        conversation: The conversation.
+        turn: A prompt of its path.
+        rounds: Rounds of another reply that the new one starts with, from the engine's cache if possible.
+        chosen: Token ids after these rounds.
+        text: Text after these tokens.
+    """
+    if requests.settings is None:
+        return False
+    if any(record.observed for record in rounds):  # tokens have no ids: continue from the text
+        text, rounds = "".join(record.text for record in rounds) + text, rounds[:0]
+    emitted = [token for record in rounds for token in record.emitted]
+    request = conversation.request(requests.settings, turn)
+    request = replace(request, reply_ids=(*emitted, *chosen), reply_text=text)
+    return requests.request_another(conversation, turn, request, rounds)
+
+
+def show_version(requests: RequestManager, conversation: Conversation, turn: Turn, number: int) -> None:
+    """Continue with another version of a prompt of the path, by its number from 1."""
+    requests.choose(conversation, conversation.show_version(turn, number))
+
+
+def show_reply(requests: RequestManager, conversation: Conversation, turn: Turn, reply: Reply) -> None:
+    """Continue with another reply to a prompt of the path."""
+    conversation.show_reply(turn, reply)
+    requests.choose(conversation, reply)
+
+
+def pick(requests: RequestManager, conversation: Conversation, turn: Turn, reply: Reply) -> None:
+    """Continue with one of several replies, and end the others."""
+    show_reply(requests, conversation, turn, reply)
+    requests.running.cancel(other for other in turn.replies if other is not reply)
+
+
+def look(
+    requests: RequestManager,
+    conversation: Conversation,
+    turn: Turn,
+    rounds: Sequence[Round],
+    detail: int,
+    then: Callable[[Round | None], None],
+) -> bool:
+    """Request the target's likeliest tokens after these rounds of a reply; return whether there is an engine.
+
+    `then` gets a round with `Round.detail`, or None without an answer.
+    """
+    source = requests.source
+    if source is None or requests.settings is None or any(record.observed for record in rounds):
+        return False
+    return requests.questions.look(source, conversation.request(requests.settings, turn), rounds, detail, then)
+
+
+def examine(requests: RequestManager, conversation: Conversation, reply: Reply, token: int, detail: int) -> None:
+    """Compute the top-k lists of this size for a token of an ended reply, into `Reply.computed`."""
+    turn = conversation.turn_of(reply)
+    known = token in reply.computed and reply.computed[token].detail is not None
+    if turn is None or requests.session is None or requests.settings is None or known or reply.metrics.observed:
+        return
+    if requests.questions.asked(reply, token):
+        return
+    examination = Examination(reply, token, detail)
+    if reply.model and reply.model != requests.model:
+        examination.fail(f"the reply came from {reply.model}, which is not loaded")
+    else:
+        settings = requests.settings.with_thinking(conversation.thinking)
+        messages = conversation.messages_of(turn, reply)
+        requests.questions.examine(requests.session.source, examination, settings, messages)

@@ -1,0 +1,240 @@
+"""The rounds of one reply, with a number for each token, and the places where the reply can be forked."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from specchat.app.chat.reply_meter import ReplyFigures, ReplyMeter
+from specchat.app.chat.thinking import Thought
+from specchat.app.sources.observed import told_apart
+from specchat.engine import Admitted, Baseline, Candidate, Detail, Fate, Given, Round, Token, Totals
+
+CHOSEN = "chosen"
+"""Drafter of a round whose token was chosen by the user or came with a text."""
+_PER_TOKEN = ("drafted", "p", "q", "u", "beta", "pieces", "detail", "refused")
+"""Fields of a round with an entry per drafted token."""
+
+
+class ReplyRounds:
+    """The rounds of one reply, and what is counted of them.
+
+    Tokens are numbered from 0 through all rounds: in a round the drafted ones, then the last one.
+
+    Args:
+        baseline: Plain rounds that the speedup is measured against.
+    """
+
+    def __init__(self, baseline: Baseline) -> None:
+        self.given = 0
+        """How many of the rounds the reply started with: taken over from another reply, or chosen. No figure counts
+        them."""
+        self.carried = 0
+        """Tokens of the rounds that were taken over."""
+        self.told = False
+        """Whether a server has reported the fates of all tokens at the end, which replaced the rounds."""
+        self._baseline = baseline
+        self._admitted: Admitted | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self.list: list[Round] = []
+        self.starts: list[int] = []
+        """Number of the first token of each round."""
+        self.tokens = 0
+        """Number of drafted or emitted tokens."""
+        self.thought = Thought(None if self._admitted is None else self._admitted.thinking)
+        self.meter = ReplyMeter(self._baseline)
+
+    @property
+    def own(self) -> list[Round]:
+        """The rounds of the reply's own request."""
+        return self.list[self.given :]
+
+    @property
+    def emitted(self) -> tuple[int, ...]:
+        """Ids of the emitted tokens."""
+        return tuple(token for record in self.list for token in record.emitted)
+
+    def figures(self, *, running: bool) -> ReplyFigures:
+        """A snapshot of the figures."""
+        return self.meter.figures(self.own, self.thought.figures(), running=running)
+
+    def add(self, record: Round) -> None:
+        """Add a round of the reply's own request."""
+        self._append(record, own=True)
+        self.meter.add(record)
+
+    def carry(self, rounds: Iterable[Round]) -> None:
+        """Start with the rounds of another reply."""
+        for record in rounds:
+            self._append(record)
+        self.given, self.carried = len(self.list), len(self.emitted)
+
+    def begin(self, request_id: str, admitted: Admitted) -> None:
+        """Start the own request after the carried rounds, with a round for each other given token.
+
+        The times of carried rounds are moved to before the request's own, on whose clock the timeline is drawn.
+        """
+        rounds, self.carried = self.list, len(self.emitted)
+        self._admitted = admitted
+        self._clear()
+        for record in rounds:
+            self._append(replace(record, at=record.at + admitted.at - rounds[-1].at))
+        first = admitted.prompt_tokens - len(admitted.given)
+        for place, token in enumerate(admitted.given[self.carried :], self.carried):
+            self._append(_chosen_round(request_id, token, first + place, admitted.at))
+        self.given = len(self.list)
+        self.meter.metrics.add(admitted)
+
+    def add_totals(self, totals: Totals) -> None:
+        """Add a server's totals; if they tell every pass, replace the tokens of unknown fate by the server's rounds."""
+        meter = self.meter
+        told = told_apart(self.own, totals.steps) if meter.metrics.unknown and totals.steps is not None else None
+        if told is not None:
+            given = self.list[: self.given]
+            self.told = True
+            self._clear()
+            for record in given:
+                self._append(record)
+            for record in told:
+                self._append(record, own=True)
+            self.meter = meter
+            meter.recount(self._admitted, told)
+        meter.metrics.add(totals)
+
+    def round_of(self, token: int) -> int:
+        """The index of the round with this token."""
+        return bisect_right(self.starts, token) - 1
+
+    def token(self, number: int) -> tuple[Round, Token]:
+        """A token by its number, and its round.
+
+        Raises:
+            IndexError: there is no such token.
+        """
+        if not 0 <= number < self.tokens:
+            raise IndexError(number)
+        index = self.round_of(number)
+        record = self.list[index]
+        return record, list(record.tokens())[number - self.starts[index]]
+
+    def up_to(self, token: int) -> list[Round]:
+        """The rounds before a token; the last of them is cut before it.
+
+        A rejected or discarded token and a correction come after the accepted tokens of their round.
+        """
+        if token >= self.tokens:
+            return list(self.list)
+        index = self.round_of(token)
+        record = self.list[index]
+        kept = min(token - self.starts[index], record.accepted)
+        if not kept:
+            return self.list[:index]
+        parts = {name: getattr(record, name)[:kept] for name in _PER_TOKEN}
+        cut = replace(record, accepted=kept, last=None, last_fate=None, last_piece="", **parts)
+        return [*self.list[:index], cut]
+
+    def fork(self, number: int) -> TokenFork:
+        """The fork at a token.
+
+        Raises:
+            IndexError: there is no such token.
+        """
+        record, token = self.token(number)
+        rounds = tuple(self.up_to(number))
+        if record.observed:  # tokens have no ids
+            return TokenFork(rounds, None, token.text, (), ())
+        if token.fate is Fate.DISCARDED:
+            path = slice(record.accepted, token.place + 1)
+            draft = Alternative(record.drafted[path], "".join(record.pieces[path]), "the draft up to here")
+            return TokenFork(rounds, None, "", (draft,), ())
+        place = min(token.place, record.accepted)
+        is_last = place == record.accepted
+        taken = record.last if is_last else record.drafted[place]
+        text = record.last_piece if is_last else record.pieces[place]
+        drafted = []
+        if is_last and place < record.tested:
+            drafted.append(_rejected(record.drafted[place], record.pieces[place], record.p[place], record.q[place]))
+        if place < len(record.refused):
+            drafted += [_rejected(other.id, other.text, other.p, other.q) for other in record.refused[place]]
+        likeliest = record.detail[place].target if place < len(record.detail) else ()
+        return TokenFork(rounds, taken, text, tuple(drafted), likeliest)
+
+    def _append(self, record: Round, *, own: bool = False) -> None:
+        self.thought.add(record, self.tokens, own=own)
+        self.list.append(record)
+        self.starts.append(self.tokens)
+        self.tokens += len(record.drafted) + (record.last is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The top-k lists of one token, computed after the reply had ended."""
+
+    detail: Detail | None
+    """None if they could not be computed."""
+    note: str
+    """Why they could not be computed, or a caveat; may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Tokens that a reply can continue with at a fork."""
+
+    ids: tuple[int, ...]
+    text: str
+    about: str
+    """Their probabilities or origin, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFork:
+    """A place in a reply where it can continue with other tokens."""
+
+    rounds: tuple[Round, ...]
+    """The reply up to the place."""
+    taken: int | None
+    """The token that follows there in the reply; None at a discarded token."""
+    taken_text: str
+    drafted: tuple[Alternative, ...]
+    """Drafted tokens that did not become part of the reply."""
+    likeliest: tuple[Candidate, ...]
+    """The target's likeliest tokens; empty where they were not recorded."""
+
+    def alternatives(self, likeliest: Sequence[Candidate]) -> list[Alternative]:
+        """The drafted tokens and then the likeliest ones, each once and without the token in the reply."""
+        known = {alternative.ids for alternative in self.drafted} | {(self.taken,)}
+        others = [Alternative((c.id,), c.text, f"p {c.probability:.3f}") for c in likeliest if (c.id,) not in known]
+        return [*self.drafted, *others]
+
+
+def _rejected(token: int, text: str, p: float, q: float) -> Alternative:
+    return Alternative((token,), text, f"rejected · p {p:.3f} · q {q:.3f}")
+
+
+def _chosen_round(request_id: str, token: Given, position: int, at: float) -> Round:
+    """A round of one given token, without draft or verification. `position` is its place in the sequence."""
+    return Round(
+        request_id=request_id,
+        number=0,
+        position=position,
+        drafter=CHOSEN,
+        gamma=0,
+        drafted=(),
+        p=(),
+        q=(),
+        u=(),
+        beta=(),
+        accepted=0,
+        last=token.id,
+        last_fate=Fate.PLAIN,
+        pieces=(),
+        last_piece=token.text,
+        at=at,
+        draft_s=0.0,
+        verify_s=0.0,
+        rest_s=0.0,
+        rows=1,
+    )

@@ -1,0 +1,146 @@
+"""Named presets, system prompts and templates: one file each, to be read, copied and edited by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from specchat.app.errors import SettingsError
+from specchat.app.settings.controls import CONTROLS
+from specchat.app.settings.settings import Settings, load_values, save_settings
+from specchat.app.storage.files import write_first_free
+
+_NAME = re.compile(r"[\w.+-]{1,40}")
+_VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_CONTROLS = [control.name for control in CONTROLS if not (control.look or control.by_template)]
+
+
+class NamedFiles:
+    """Files of one kind in a folder, which is created with the first file.
+
+    Args:
+        folder: The folder.
+        kind: What a file is called in messages.
+        suffix: Suffix of the file names.
+    """
+
+    def __init__(self, folder: Path, kind: str, suffix: str) -> None:
+        self.folder = folder
+        self.kind = kind
+        self._suffix = suffix
+
+    def names(self) -> list[str]:
+        """All names in alphabetical order."""
+        return sorted(path.stem for path in self.folder.glob(f"*{self._suffix}") if _NAME.fullmatch(path.stem))
+
+    def path(self, name: str) -> Path:
+        """The file of this name, which may not exist.
+
+        Raises:
+            SettingsError: it is not a valid name.
+        """
+        if not _NAME.fullmatch(name) or name.startswith("."):
+            raise SettingsError(f"{name!r} is no name for a {self.kind}: use letters, digits, and - . + _ between them")
+        return self.folder / f"{name}{self._suffix}"
+
+    def existing(self, name: str, hint: str) -> Path:
+        """The existing file of this name; `hint` completes the message where there are no files.
+
+        Raises:
+            SettingsError: it does not exist.
+        """
+        path = self.path(name)
+        if not path.is_file():
+            saved = self.names()
+            known = f"choose one of {', '.join(saved)}" if saved else f"none is saved yet, {hint}"
+            raise SettingsError(f"{self.kind} {name!r} is not known: {known}")
+        return path
+
+    def taken(self, name: str) -> SettingsError:
+        """The error for a name that exists already."""
+        return SettingsError(f"{self.kind} {name!r} exists already: choose another name, or delete {self.path(name)}")
+
+
+class Presets:
+    """Named sets of controls as TOML files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = NamedFiles(folder, "preset", ".toml")
+        self.names = self._files.names
+
+    def apply(self, name: str, settings: Settings) -> Settings:
+        """The settings with the preset's values for every control.
+
+        Raises:
+            SettingsError: there is no such preset, or its file has an invalid value.
+        """
+        path = self._files.existing(name, "/save NAME makes one")
+        defaults = asdict(Settings())
+        values = {control: defaults[control] for control in _CONTROLS} | load_values(path, _CONTROLS)
+        return replace(settings, **values)
+
+    def save(self, name: str, settings: Settings) -> Path:
+        """Save the controls under a new name.
+
+        Raises:
+            SettingsError: the name exists or is not valid, or the file cannot be written.
+        """
+        path = self._files.path(name)
+        if path.exists():
+            raise self._files.taken(name)
+        save_settings(path, settings, _CONTROLS)
+        return path
+
+
+class NamedTexts:
+    """Named texts as Markdown files in a folder; `kind` is what one is called in messages."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self._files = NamedFiles(folder, kind, ".md")
+        self.names = self._files.names
+
+    def read(self, name: str) -> str:
+        """The text of this name.
+
+        Raises:
+            SettingsError: it does not exist, or cannot be read.
+        """
+        path = self._files.existing(name, f"{self._files.path(name)} would be it")
+        try:
+            return path.read_text(encoding="utf-8", errors="replace").strip()
+        except OSError as error:
+            raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
+
+    def save(self, name: str, text: str) -> Path:
+        """Save a text under a new name.
+
+        Raises:
+            SettingsError: the name exists or is not valid, or the file cannot be written.
+        """
+        path = self._files.path(name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return write_first_free(path.parent, [path.name], text.strip() + "\n")
+        except FileExistsError:
+            raise self._files.taken(name) from None
+        except OSError as error:
+            raise SettingsError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def variables(text: str) -> list[str]:
+    """The names between {{ and }} in a template, in order, once each."""
+    return list(dict.fromkeys(_VARIABLE.findall(text)))
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """A template with its variables replaced, not recursively.
+
+    Raises:
+        SettingsError: a variable has no value.
+    """
+    missing = [name for name in variables(text) if not values.get(name, "").strip()]
+    if missing:
+        raise SettingsError(f"the template needs a value for {', '.join(missing)}: give {missing[0]}=…")
+    return _VARIABLE.sub(lambda match: values[match[1]], text)

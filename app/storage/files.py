@@ -1,0 +1,99 @@
+"""Files of the user: TOML that is changed in place, texts that are written whole, and broken files that are kept."""
+
+from __future__ import annotations
+
+import errno
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from specchat.engine import FILE_MODE, create_text, make_folder, make_private, replacing
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; a missing one is empty.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not TOML, or not UTF-8 text.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def update_toml(path: Path, values: Mapping[str, str | int | float | bool | None]) -> None:
+    """Set top-level keys of a TOML file; None removes a key. Comments, order and other keys stay.
+
+    The folder is locked, so that programs that change a file at the same time do not lose each other's changes.
+
+    Raises:
+        OSError: it cannot be read or written.
+        ValueError: it is not TOML, or not UTF-8 text.
+    """
+    import tomlkit  # imported here to keep the start fast
+    from filelock import FileLock
+
+    make_folder(path.parent)
+    with FileLock(path.parent / ".lock", mode=FILE_MODE):
+        document = tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
+        for name, value in values.items():
+            if value is None:
+                document.pop(name, None)
+            else:
+                document[name] = value
+        write_over(path, tomlkit.dumps(document))
+
+
+def write_over(path: Path, text: str) -> None:
+    """Replace a file atomically, readable by its owner only. Creates its folder.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    make_folder(path.parent)
+    make_private(path)
+    with replacing(path) as part:
+        part.touch(FILE_MODE)
+        part.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+
+
+def write_first_free(folder: Path, names: Iterable[str], text: str) -> Path:
+    """Write to the first of these names that does not exist, readable by its owner only, and return its path.
+
+    Raises:
+        OSError: the folder is missing or cannot be written, or every name is taken.
+    """
+    for name in names:
+        try:
+            with create_text(folder / name, errors="replace") as file:
+                file.write(text)
+        except FileExistsError:
+            continue
+        return folder / name
+    raise FileExistsError(errno.EEXIST, "the file exists already")
+
+
+def move_aside(path: Path, companions: tuple[str, ...] = ()) -> Path:
+    """Rename a file that cannot be read to the first free `NAME.broken-1`, `-2`, … and return its new path.
+
+    Args:
+        path: The file.
+        companions: Suffixes of files that belong to it. They are renamed first.
+
+    Raises:
+        OSError: the folder does not allow it.
+    """
+    suffixes = (*companions, "")
+    number = 1
+    while any(Path(f"{path}.broken-{number}{suffix}").exists() for suffix in suffixes):
+        number += 1
+    for suffix in suffixes:
+        part = Path(f"{path}{suffix}")
+        if part.exists():
+            part.rename(f"{path}.broken-{number}{suffix}")
+    return Path(f"{path}.broken-{number}")
