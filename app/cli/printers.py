@@ -86,14 +86,14 @@ class PlainPrinter:
 
 
 class ColourPrinter(PlainPrinter):
-    """The text with every token in the style of its fate (`app.ui.fate_styles`), as far as the terminal can show it."""
+    """Prints each token in the style of its fate (`app.ui.rendering.fate_styles`), as far as the terminal supports it."""
 
     def __init__(self, out: TextIO, *, thinking: bool = False) -> None:
         super().__init__(out, thinking=thinking)
         from rich.console import COLOR_SYSTEMS, Console
         from rich.style import Style
 
-        from specchat.app.ui.fate_styles import STYLES
+        from specchat.app.ui.rendering.fate_styles import STYLES
 
         console = Console(file=out)
         self._system = COLOR_SYSTEMS.get(console.color_system or "")

@@ -13,7 +13,7 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.sources.player import Player
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.pace import Pace
-from specchat.app.ui.picture import conversation_svg
+from specchat.app.ui.rendering.picture import conversation_svg
 from specchat.engine import Record
 
 

@@ -15,8 +15,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from specchat.app.ui.keys import named
-from specchat.app.ui.widgets.definitions import FIGURES, Figure
-from specchat.app.ui.widgets.explanations import EXPLANATIONS
+from specchat.app.ui.rendering.definitions import FIGURES, Figure
+from specchat.app.ui.rendering.explanations import EXPLANATIONS
 
 THEORY_KEYS = named("theory", Binding("escape,t,q", "dismiss", "close", key_display="esc"))
 """Here, because the theory and its plotting library are loaded late."""

@@ -18,6 +18,8 @@ from specchat.app.settings.settings import NO_CHAT
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pump
+from specchat.app.ui.rendering.side_figures import order_text, verdict
+from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.help import HelpScreen
 from specchat.app.ui.screens.side_help import SIDE_HELP
 from specchat.app.ui.widgets.composer import Composer
@@ -28,9 +30,7 @@ from specchat.app.ui.widgets.masthead import Masthead
 from specchat.app.ui.widgets.notice_line import NoticeLine
 from specchat.app.ui.widgets.pane_tabs import PaneTabs
 from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, STOPPING, loading_text
-from specchat.app.ui.widgets.side_figures import order_text, verdict
 from specchat.app.ui.widgets.side_summary import SideSummary
-from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
 from specchat.app.ui.widgets.too_small import TooSmall
 from specchat.engine import Died, Loading, Notice, Ready, Record
 

@@ -10,9 +10,9 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from specchat.app.chat.aligned_reply import AlignedReply
+from specchat.app.ui.rendering.draft_signs import END, draft_text
+from specchat.app.ui.rendering.had_styles import ALONE, HAD_CLASSES, HAD_STYLES, LETTERS, QUIET
 from specchat.app.ui.widgets.alignment_legend import WIDE
-from specchat.app.ui.widgets.draft_signs import END, draft_text
-from specchat.app.ui.widgets.had_styles import ALONE, HAD_CLASSES, HAD_STYLES, LETTERS, QUIET
 
 _ORDINALS = "first", "second", "third"
 

@@ -11,8 +11,8 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from specchat.app.chat.aligned_reply import AlignedReply, Had
-from specchat.app.ui.widgets.figures import percent
-from specchat.app.ui.widgets.had_styles import ALONE, HAD_CLASSES, HAD_STYLES, LETTERS, QUIET
+from specchat.app.ui.rendering.figures import percent
+from specchat.app.ui.rendering.had_styles import ALONE, HAD_CLASSES, HAD_STYLES, LETTERS, QUIET
 
 BARS = {Had.BOTH: "█", Had.ONLY_A: "▓", Had.ONLY_B: "▒", Had.NEITHER: "░"}
 WIDE = 46

@@ -12,8 +12,8 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply, Stage
 from specchat.app.ui.keys import named
 from specchat.app.ui.pace import Pace
+from specchat.app.ui.rendering.figures import percent
 from specchat.app.ui.widgets.border_titles import show_titles
-from specchat.app.ui.widgets.figures import percent
 from specchat.app.ui.widgets.transcript import Transcript
 
 

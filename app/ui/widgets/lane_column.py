@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.side_by_side.duet import SIDES, Duet
-from specchat.app.ui.widgets.side_figures import BY_STREAM, status
+from specchat.app.ui.rendering.side_figures import BY_STREAM, status
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Order
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
-from textual.strip import Strip
 from textual.widget import Widget
 
-from specchat.app.ui.widgets.block import INDENT
-from specchat.app.ui.widgets.figures import FATES
-from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES, TranscriptStyles
+from specchat.app.ui.rendering.figures import FATES
+from specchat.app.ui.rendering.transcript_styles import TOKEN_CLASSES
 from specchat.engine import Fate
 
 SIGN = "■ "
@@ -51,9 +48,3 @@ class Legend(Widget):
             line.append(sign, Style(color=style.color))
             line.append(fate.value, style)
         return line
-
-
-def legend_strip(styles: TranscriptStyles) -> Strip:
-    """What the colours mean, for a picture that goes without the line at the top."""
-    names = ((Segment(fate.value, styles.fates[fate]), Segment("  ", styles.base)) for fate in FATES)
-    return Strip([Segment(" " * INDENT, styles.base), *(segment for name in names for segment in name)])

@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.observed import OBSERVED
-from specchat.app.ui.widgets.figures import machine
+from specchat.app.ui.rendering.figures import machine
 from specchat.app.ui.widgets.legend import Legend
 from specchat.engine import Ready, gamma_text
 

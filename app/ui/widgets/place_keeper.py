@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from textual.scroll_view import ScrollView
 
-from specchat.app.ui.widgets.block_stack import BlockStack
-from specchat.app.ui.widgets.token_cursor import Spot, TokenCursor
+from specchat.app.ui.rendering.block_stack import BlockStack
+from specchat.app.ui.rendering.token_cursor import Spot, TokenCursor
 
 
 class Place(NamedTuple):

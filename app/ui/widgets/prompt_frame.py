@@ -11,7 +11,7 @@ from specchat.app.chat.context_meter import Usage
 from specchat.app.chat.conversation import Conversation
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import STOP
-from specchat.app.ui.widgets.context_bar import context_bar
+from specchat.app.ui.rendering.context_bar import context_bar
 from specchat.engine import Loading
 
 SYSTEM_LENGTH = 30

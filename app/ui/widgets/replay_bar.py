@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from specchat.app.sources.player import Player
-from specchat.app.ui.widgets.figures import clock_time, meter
+from specchat.app.ui.rendering.figures import clock_time, meter
 
 
 class ReplayBar(Widget):

@@ -20,11 +20,11 @@ from textual.widget import Widget
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
-from specchat.app.ui.timeline_layout import SCALES_MS, TimelineLayout, TimelineSlot
+from specchat.app.ui.rendering.figures import FATES, duration
+from specchat.app.ui.rendering.timeline_layout import SCALES_MS, TimelineLayout, TimelineSlot
+from specchat.app.ui.rendering.timeline_styles import PARTS, timeline_styles
+from specchat.app.ui.rendering.transcript_styles import TOKEN_CLASSES
 from specchat.app.ui.widgets.border_titles import show_titles
-from specchat.app.ui.widgets.figures import FATES, duration
-from specchat.app.ui.widgets.timeline_styles import PARTS, timeline_styles
-from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
 from specchat.engine import Fate, Round
 
 LINES = 2

@@ -17,11 +17,11 @@ from specchat.app.chat.markdown import code_blocks, links, parts
 from specchat.app.sanitize import opens_safely
 from specchat.app.storage.store import Store
 from specchat.app.ui.pace import Pace
-from specchat.app.ui.widgets.live_markdown import LiveMarkdown
-from specchat.app.ui.widgets.markdown import MarkdownRenderer
+from specchat.app.ui.rendering.live_markdown import LiveMarkdown
+from specchat.app.ui.rendering.markdown import MarkdownRenderer
+from specchat.app.ui.rendering.transcript_styles import styles_of
 from specchat.app.ui.widgets.panel import AcceptanceCard
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.app.ui.widgets.transcript_styles import styles_of
 from specchat.engine import Finished, Record, Request, Round
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage, lines_of, run

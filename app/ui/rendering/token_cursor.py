@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from textual.binding import Binding
 
 from specchat.app.chat.reply import Reply
-from specchat.app.ui.widgets.block_stack import BlockStack
-from specchat.app.ui.widgets.reply_block import ReplyBlock
+from specchat.app.ui.rendering.block_stack import BlockStack
+from specchat.app.ui.rendering.reply_block import ReplyBlock
 
 TOKEN_KEYS = (
     Binding("enter", "fork", "fork here", key_display="enter"),

@@ -15,13 +15,13 @@ from specchat.app.chat.reply_figures import ReplyFigures
 from specchat.app.settings.settings import FOLD, SHOW
 from specchat.app.sources.observed import drawn_text
 from specchat.app.sources.stepper import Part
-from specchat.app.ui.widgets.block import INDENT, Block
-from specchat.app.ui.widgets.live_markdown import LiveMarkdown
-from specchat.app.ui.widgets.reply_notes import note_lines
-from specchat.app.ui.widgets.thought_title import thought_title
-from specchat.app.ui.widgets.token_lines import FOLDED, Mark, TokenLines
-from specchat.app.ui.widgets.token_segments import segments, stepped
-from specchat.app.ui.widgets.transcript_styles import TranscriptStyles
+from specchat.app.ui.rendering.block import INDENT, Block
+from specchat.app.ui.rendering.live_markdown import LiveMarkdown
+from specchat.app.ui.rendering.reply_notes import note_lines
+from specchat.app.ui.rendering.thought_title import thought_title
+from specchat.app.ui.rendering.token_lines import FOLDED, Mark, TokenLines
+from specchat.app.ui.rendering.token_segments import segments, stepped
+from specchat.app.ui.rendering.transcript_styles import TranscriptStyles
 from specchat.engine import Fate, Round
 
 COPY = "copy"

@@ -9,13 +9,13 @@ from textual.widget import Widget
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.pace import Pace
-from specchat.app.ui.widgets.block import INDENT, Block
-from specchat.app.ui.widgets.block_stack import TurnOrReply
-from specchat.app.ui.widgets.live_markdown import LiveMarkdown
-from specchat.app.ui.widgets.prompt_block import PromptBlock
-from specchat.app.ui.widgets.reply_block import ReplyBlock
-from specchat.app.ui.widgets.token_cursor import Spot
-from specchat.app.ui.widgets.transcript_styles import TranscriptStyles, styles_of
+from specchat.app.ui.rendering.block import INDENT, Block
+from specchat.app.ui.rendering.block_stack import TurnOrReply
+from specchat.app.ui.rendering.live_markdown import LiveMarkdown
+from specchat.app.ui.rendering.prompt_block import PromptBlock
+from specchat.app.ui.rendering.reply_block import ReplyBlock
+from specchat.app.ui.rendering.token_cursor import Spot
+from specchat.app.ui.rendering.transcript_styles import TranscriptStyles, styles_of
 
 
 class BlockMaker:
@@ -60,7 +60,7 @@ class BlockMaker:
 
     def _markdown(self, reply: Reply, width: int) -> LiveMarkdown:
         """What renders a reply as Markdown."""
-        from specchat.app.ui.widgets.markdown import MarkdownRenderer  # a start need not wait for it
+        from specchat.app.ui.rendering.markdown import MarkdownRenderer  # a start need not wait for it
 
         app, identity = self._view.app, id(reply)
         dark = app.current_theme.dark

@@ -8,8 +8,8 @@ from rich.segment import Segment
 from rich.style import Style
 
 from specchat.app.sources.stepper import Part
-from specchat.app.ui.widgets.token_lines import Piece
-from specchat.app.ui.widgets.transcript_styles import PENDING, TranscriptStyles
+from specchat.app.ui.rendering.token_lines import Piece
+from specchat.app.ui.rendering.transcript_styles import PENDING, TranscriptStyles
 from specchat.engine import Round
 
 

@@ -14,7 +14,7 @@ from rich.cells import cell_len, split_graphemes
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import FOLD, HIDE, SHOW
-from specchat.app.ui.widgets.draft_signs import draft_text
+from specchat.app.ui.rendering.draft_signs import draft_text
 from specchat.engine import Fate
 
 TAB = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.segment import Segment
 from textual.strip import Strip
 
-from specchat.app.ui.widgets.transcript_styles import TranscriptStyles
+from specchat.app.ui.rendering.transcript_styles import TranscriptStyles
 
 INDENT = 4
 """Empty cells at the left of every text; a prompt has its mark there."""

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.segment import Segment, Segments
 from textual.strip import Strip
 
-from specchat.app.ui.widgets.reply_block import COPY
+from specchat.app.ui.rendering.reply_block import COPY
 
 
 def conversation_svg(title: str, strips: Iterable[Strip], width: int) -> str:

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from specchat.app.storage.search_index import BEGIN, END
-from specchat.app.ui.widgets.block import Block
-from specchat.app.ui.widgets.transcript_styles import TranscriptStyles
+from specchat.app.ui.rendering.block import Block
+from specchat.app.ui.rendering.transcript_styles import TranscriptStyles
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Formats figures as text. What each of them means: `app.ui.widgets.definitions`."""
+"""Formats figures as text. What each of them means: `app.ui.rendering.definitions`."""
 
 from __future__ import annotations
 

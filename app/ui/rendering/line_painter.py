@@ -9,11 +9,13 @@ from textual.geometry import Region
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from specchat.app.ui.widgets.block_maker import BlockMaker
-from specchat.app.ui.widgets.block_stack import BlockStack, TurnOrReply
-from specchat.app.ui.widgets.drawn_lines import DrawnLines
-from specchat.app.ui.widgets.legend import legend_strip
-from specchat.app.ui.widgets.line_selection import highlighted
+from specchat.app.ui.rendering.block import INDENT
+from specchat.app.ui.rendering.block_maker import BlockMaker
+from specchat.app.ui.rendering.block_stack import BlockStack, TurnOrReply
+from specchat.app.ui.rendering.drawn_lines import DrawnLines
+from specchat.app.ui.rendering.figures import FATES
+from specchat.app.ui.rendering.line_selection import highlighted
+from specchat.app.ui.rendering.transcript_styles import TranscriptStyles
 
 
 class LinePainter:
@@ -87,3 +89,9 @@ class LinePainter:
         self._letters = {line: letter for letter, (line, _) in lettered}
         self._view.refresh()
         return {letter: part for letter, (_, part) in lettered}
+
+
+def legend_strip(styles: TranscriptStyles) -> Strip:
+    """What the colours mean, for a picture that goes without the line at the top."""
+    names = ((Segment(fate.value, styles.fates[fate]), Segment("  ", styles.base)) for fate in FATES)
+    return Strip([Segment(" " * INDENT, styles.base), *(segment for name in names for segment in name)])

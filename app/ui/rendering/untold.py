@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from specchat.app.chat.conversation import Turn
-from specchat.app.ui.widgets.block import Block
-from specchat.app.ui.widgets.block_stack import TurnOrReply
+from specchat.app.ui.rendering.block import Block
+from specchat.app.ui.rendering.block_stack import TurnOrReply
 
 GAP = "┄┄ the model was not told the {count} above ┄┄"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.style import Style
 
 from specchat.app.chat.chosen import CHOSEN
-from specchat.app.ui.widgets.token_lines import FOLDED, TITLE
+from specchat.app.ui.rendering.token_lines import FOLDED, TITLE
 from specchat.engine import Fate
 
 TOKEN_CLASSES = {f"token--{fate.value}" for fate in Fate}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from specchat.app.ui.widgets import definitions as d
+from specchat.app.ui.rendering import definitions as d
 
 WIDEST = 38
 """Cells of the widest picture."""

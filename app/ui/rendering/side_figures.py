@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from specchat.app.chat.reply import Reply, Stage
-from specchat.app.ui.widgets.figures import NOTHING, percent, rate, times
+from specchat.app.ui.rendering.figures import NOTHING, percent, rate, times
 from specchat.engine import CLOCKS, Comparison, FinishReason, LaneReady, LaneTally, Order
 from specchat.engine.tools.compare import SAMPLED, first_difference
 

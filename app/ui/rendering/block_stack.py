@@ -10,9 +10,9 @@ from textual.strip import Strip
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.ui.widgets.block import Block
-from specchat.app.ui.widgets.reply_block import ReplyBlock
-from specchat.app.ui.widgets.transcript_styles import TranscriptStyles
+from specchat.app.ui.rendering.block import Block
+from specchat.app.ui.rendering.reply_block import ReplyBlock
+from specchat.app.ui.rendering.transcript_styles import TranscriptStyles
 
 TOP = 1
 """Empty lines above the first block."""

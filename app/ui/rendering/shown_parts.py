@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specchat.app.chat.conversation import Conversation, Turn
-from specchat.app.ui.widgets.block_stack import TurnOrReply
+from specchat.app.ui.rendering.block_stack import TurnOrReply
 
 FIRST_CHARACTERS = 12_000
 """A chat is opened with its last prompts and replies of this length."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
 from specchat.app.sanitize import escape_controls
-from specchat.app.ui.widgets.figures import summary
-from specchat.app.ui.widgets.token_lines import TokenLines
+from specchat.app.ui.rendering.figures import summary
+from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.engine import Fate, FinishReason
 
 LEAD = 16

@@ -14,7 +14,7 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.ui.pace import Pace
 
 if TYPE_CHECKING:
-    from specchat.app.ui.widgets.markdown import MarkdownRenderer
+    from specchat.app.ui.rendering.markdown import MarkdownRenderer
 
 OPEN = 2
 """So many last blocks may change: what follows a list can turn out to be one more item of it."""
