@@ -86,7 +86,7 @@ class PlainPrinter:
 
 
 class ColourPrinter(PlainPrinter):
-    """Prints each token in the style of its fate (`app.ui.rendering.fate_styles`), as far as the terminal supports it."""
+    """Prints each token in the style of its fate, see `app.ui.rendering.fate_styles`, if the terminal supports it."""
 
     def __init__(self, out: TextIO, *, thinking: bool = False) -> None:
         super().__init__(out, thinking=thinking)
