@@ -269,8 +269,8 @@ class Transcript(ScrollView, can_focus=True):
     def action_wish(self, name: str, identity: int, details: tuple[Any, ...] = ()) -> None:
         """A click on a mark of a prompt or a reply, of `transcript_wishes.wished`."""
         wish = wished(self._stack.parts, name, identity, details)
-        if wish is not None:
-            self.post_message(wish)
+        if message is not None:
+            self.post_message(message)
 
     def action_open_link(self, address: str) -> None:
         """A click on a link."""

@@ -1,4 +1,4 @@
-"""What a user asks for in a transcript by a click or a key: messages to the screen and the app."""
+"""Messages of a transcript: what a click or a key in it requests from the screen and the app."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from specchat.app.ui.rendering.token_cursor import Spot
 
 
 @dataclass
-class CopyWanted(Message, namespace="transcript"):
+class CopyRequested(Message, namespace="transcript"):
     """Copy this reply."""
 
     reply: Reply
 
 
 @dataclass
-class CodeWanted(Message, namespace="transcript"):
+class CodeRequested(Message, namespace="transcript"):
     """Copy a code block of this reply, by its number from 1."""
 
     reply: Reply
@@ -31,7 +31,7 @@ class CodeWanted(Message, namespace="transcript"):
 
 
 @dataclass
-class LinkWanted(Message, namespace="transcript"):
+class LinkRequested(Message, namespace="transcript"):
     """Open what a link of a reply leads to."""
 
     address: str
@@ -45,14 +45,14 @@ class TokenSelected(Message, namespace="transcript"):
 
 
 @dataclass
-class ForkWanted(Message, namespace="transcript"):
+class ForkRequested(Message, namespace="transcript"):
     """Take another way at this token."""
 
     spot: Spot
 
 
 @dataclass
-class VersionWanted(Message, namespace="transcript"):
+class VersionRequested(Message, namespace="transcript"):
     """Show another version of a prompt, or another reply to it."""
 
     turn: Turn
@@ -61,13 +61,15 @@ class VersionWanted(Message, namespace="transcript"):
 
 
 @dataclass
-class AttachmentWanted(Message, namespace="transcript"):
+class AttachmentRequested(Message, namespace="transcript"):
     """Open what was sent along with a prompt."""
 
     attachment: Attachment
 
 
-def wished(parts: Sequence[TurnOrReply], name: str, identity: int, details: tuple[Any, ...] = ()) -> Message | None:
+def requested_message(
+    parts: Sequence[TurnOrReply], name: str, identity: int, details: tuple[Any, ...] = ()
+) -> Message | None:
     """What a click on a mark asks for.
 
     Args:
@@ -81,11 +83,11 @@ def wished(parts: Sequence[TurnOrReply], name: str, identity: int, details: tupl
     """
     match name, next((part for part in parts if id(part) == identity), None):
         case "version", Turn() as turn:
-            return VersionWanted(turn, *details)
+            return VersionRequested(turn, *details)
         case "attachment", Turn() as turn:
-            return AttachmentWanted(turn.attachments[details[0]])
+            return AttachmentRequested(turn.attachments[details[0]])
         case "copy", Reply() as reply:
-            return CopyWanted(reply)
+            return CopyRequested(reply)
         case "code", Reply() as reply:
-            return CodeWanted(reply, *details)
+            return CodeRequested(reply, *details)
     return None
