@@ -66,6 +66,6 @@ class BlockMaker:
         dark = app.current_theme.dark
 
         def copy(number: int) -> str:
-            return f"wish('code', {identity}, ({number},))"
+            return f"request('code', {identity}, ({number},))"
 
         return LiveMarkdown(MarkdownRenderer(app.console, width, self.styles, dark=dark, copy=copy), self._pace)

@@ -68,7 +68,7 @@ class PromptBlock(Block):
 
     def _chip(self, number: int, styles: TranscriptStyles) -> Strip:
         """Below the prompt: a text that was sent along; a click opens it."""
-        link = Style(meta={"@click": f"wish('attachment', {id(self._turn)}, ({number},))"})
+        link = Style(meta={"@click": f"request('attachment', {id(self._turn)}, ({number},))"})
         margin = Segment(" " * (INDENT - len(MARK)), styles.base)
         text = set_cell_size(f"▤ {self._chips[number]}", min(cell_len(self._chips[number]) + 2, self.width - INDENT))
         parts = [margin, Segment(MARK, styles.mark), Segment(text, styles.prompt + styles.link + link)]
@@ -83,7 +83,7 @@ class PromptBlock(Block):
             if of < 2:
                 continue
             back, forth = (
-                Style(meta={"@click": f"wish('version', {id(turn)}, ({of_reply}, {step}))"}) for step in (-1, 1)
+                Style(meta={"@click": f"request('version', {id(turn)}, ({of_reply}, {step}))"}) for step in (-1, 1)
             )
             count = Style(meta={"@click": "app.open('candidates')"}) if of_reply else Style()
             parts += [

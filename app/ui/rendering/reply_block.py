@@ -237,7 +237,7 @@ class ReplyBlock(Block):
     def _links(self, styles: TranscriptStyles) -> Iterator[Segment]:
         """What can be clicked below a reply that has ended."""
         if not self.reply.running and self.reply.text:
-            link = Style(meta={"@click": f"wish('copy', {id(self.reply)})"})
+            link = Style(meta={"@click": f"request('copy', {id(self.reply)})"})
             yield from (Segment("  ", styles.base), Segment(COPY, styles.link + link))
 
     def _token_segments(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:

@@ -43,7 +43,7 @@ from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.app.ui.widgets.transcript_wishes import TokenSelected
+from specchat.app.ui.widgets.transcript_messages import TokenSelected
 
 
 class ChatScreen(Screen[None]):

@@ -111,7 +111,7 @@ class SideScreen(Screen[Conversation | None]):
             column.transcript.follow()
         self.pump.run()
 
-    def on_composer_help_wanted(self, event: Composer.HelpWanted) -> None:
+    def on_composer_help_requested(self, event: Composer.HelpRequested) -> None:
         """A question mark in an empty composer: this screen's own help."""
         event.stop()
         self.action_how()

@@ -49,24 +49,24 @@ class ChatList(KeyList):
         chat: Chat
 
     @dataclass
-    class RenameWanted(Message):
+    class RenameRequested(Message):
         """Ask for another title."""
 
         chat: Chat
 
     @dataclass
-    class DeleteWanted(Message):
+    class DeleteRequested(Message):
         """Take this chat off the list."""
 
         chat: Chat
 
     @dataclass
-    class PinWanted(Message):
+    class PinRequested(Message):
         """Let this chat stand above the others, or among them again."""
 
         chat: Chat
 
-    class UndoWanted(Message):
+    class UndoRequested(Message):
         """Bring the last deleted chat back."""
 
     def __init__(self, **options: Any) -> None:
@@ -117,21 +117,21 @@ class ChatList(KeyList):
     def action_rename(self) -> None:
         """Ask for another title of the highlighted chat."""
         if self.highlighted is not None and self.chats:
-            self.post_message(self.RenameWanted(self.chats[self.highlighted]))
+            self.post_message(self.RenameRequested(self.chats[self.highlighted]))
 
     def action_delete(self) -> None:
         """Delete the highlighted chat."""
         if self.highlighted is not None and self.chats:
-            self.post_message(self.DeleteWanted(self.chats[self.highlighted]))
+            self.post_message(self.DeleteRequested(self.chats[self.highlighted]))
 
     def action_pin(self) -> None:
         """Pin the highlighted chat, or unpin it."""
         if self.highlighted is not None and self.chats:
-            self.post_message(self.PinWanted(self.chats[self.highlighted]))
+            self.post_message(self.PinRequested(self.chats[self.highlighted]))
 
     def action_undo(self) -> None:
         """Bring the last deleted chat back."""
-        self.post_message(self.UndoWanted())
+        self.post_message(self.UndoRequested())
 
     def _fill(self) -> None:
         lines = [self._line(chat) for chat in self.chats[: self._listed]]

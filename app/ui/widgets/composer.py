@@ -61,7 +61,7 @@ class Composer(WrappedArea):
         attachments: tuple[Attachment, ...] = ()
         """What is sent along with a prompt."""
 
-    class HelpWanted(Message):
+    class HelpRequested(Message):
         """The user asked for help in an empty composer."""
 
     def __init__(self, **options: Any) -> None:
@@ -135,7 +135,7 @@ class Composer(WrappedArea):
         elif event.character == "?" and not self.text:
             event.prevent_default()
             event.stop()
-            self.post_message(self.HelpWanted())
+            self.post_message(self.HelpRequested())
 
     def on_paste(self, event: Paste) -> None:
         """Keep a long paste aside: its sign is drawn and edited at once, however long it is."""

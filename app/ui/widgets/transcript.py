@@ -31,7 +31,7 @@ from specchat.app.ui.rendering.untold import mark_untold
 from specchat.app.ui.widgets.end_follower import EndFollower
 from specchat.app.ui.widgets.place_keeper import PlaceKeeper
 from specchat.app.ui.widgets.scroll_bar import VerticalBar
-from specchat.app.ui.widgets.transcript_wishes import ForkWanted, LinkWanted, TokenSelected, wished
+from specchat.app.ui.widgets.transcript_messages import ForkRequested, LinkRequested, TokenSelected, requested_message
 
 NEAR = 3
 """What is above is laid out with each frame once one has scrolled to within so many screens of it."""
@@ -252,7 +252,7 @@ class Transcript(ScrollView, can_focus=True):
     def action_fork(self) -> None:
         """Take another way at the selected token."""
         if self.spot is not None:
-            self.post_message(ForkWanted(self.spot))
+            self.post_message(ForkRequested(self.spot))
 
     def action_select_lines(self, by: int) -> None:
         """Begin to select with the last line in sight (the first one, going down), then line by line; ^c copies."""
@@ -266,15 +266,15 @@ class Transcript(ScrollView, can_focus=True):
         self.rejected = REJECTED[(REJECTED.index(self.rejected) + 1) % len(REJECTED)]
         return self.rejected
 
-    def action_wish(self, name: str, identity: int, details: tuple[Any, ...] = ()) -> None:
-        """A click on a mark of a prompt or a reply, of `transcript_wishes.wished`."""
-        wish = wished(self._stack.parts, name, identity, details)
+    def action_request(self, name: str, identity: int, details: tuple[Any, ...] = ()) -> None:
+        """A click on a mark of a prompt or a reply, of `transcript_messages.requested_message`."""
+        message = requested_message(self._stack.parts, name, identity, details)
         if message is not None:
             self.post_message(message)
 
     def action_open_link(self, address: str) -> None:
         """A click on a link."""
-        self.post_message(LinkWanted(address))
+        self.post_message(LinkRequested(address))
 
     def on_click(self, event: Click) -> None:
         """Select the token that was clicked on, or unfold a stretch; not at the end of a selection of text."""
