@@ -257,15 +257,15 @@ class SpecChat(App[None]):
         """Open a chat."""
         self.actions.chats.open(event.chat)
 
-    def on_chat_list_rename_wanted(self, event: ChatList.RenameRequested) -> None:
+    def on_chat_list_rename_requested(self, event: ChatList.RenameRequested) -> None:
         """Ask for another title."""
         self.actions.chats.rename(event.chat)
 
-    def on_chat_list_delete_wanted(self, event: ChatList.DeleteRequested) -> None:
+    def on_chat_list_delete_requested(self, event: ChatList.DeleteRequested) -> None:
         """Delete a chat."""
         self.actions.chats.delete(event.chat)
 
-    def on_chat_list_pin_wanted(self, event: ChatList.PinRequested) -> None:
+    def on_chat_list_pin_requested(self, event: ChatList.PinRequested) -> None:
         """Pin or unpin a chat."""
         self.actions.chats.pin(event.chat)
 
@@ -286,27 +286,27 @@ class SpecChat(App[None]):
         """A question mark in an empty composer."""
         self.actions.views.open("keys")
 
-    def on_transcript_fork_wanted(self, event: ForkRequested) -> None:
+    def on_transcript_fork_requested(self, event: ForkRequested) -> None:
         """Take another way at a token."""
         self.actions.tree.fork_token(event.spot)
 
-    def on_transcript_version_wanted(self, event: VersionRequested) -> None:
+    def on_transcript_version_requested(self, event: VersionRequested) -> None:
         """A click on the marks of the versions."""
         (self.actions.tree.show_reply if event.of_reply else self.actions.tree.show_version)(event.turn, event.step)
 
-    def on_transcript_copy_wanted(self, event: CopyRequested) -> None:
+    def on_transcript_copy_requested(self, event: CopyRequested) -> None:
         """A click below a reply."""
         self.copy_to_clipboard((event.reply.answer or event.reply.text).strip())
 
-    def on_transcript_code_wanted(self, event: CodeRequested) -> None:
+    def on_transcript_code_requested(self, event: CodeRequested) -> None:
         """A click above a code block."""
         self.actions.reading.copy_code(event.number, event.reply)
 
-    def on_transcript_link_wanted(self, event: LinkRequested) -> None:
+    def on_transcript_link_requested(self, event: LinkRequested) -> None:
         """A click on a link."""
         self.actions.reading.open_address(event.address)
 
-    def on_transcript_attachment_wanted(self, event: AttachmentRequested) -> None:
+    def on_transcript_attachment_requested(self, event: AttachmentRequested) -> None:
         """A click on what was sent along with a prompt."""
         self.actions.attachments.open(event.attachment)
 

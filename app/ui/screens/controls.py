@@ -83,7 +83,7 @@ class ControlsScreen(ModalScreen[None]):
         self._controlled.change_by(event.entry, event.by)
         self._show()
 
-    def on_control_list_typing_wanted(self, event: ControlList.TypingRequested) -> None:
+    def on_control_list_typing_requested(self, event: ControlList.TypingRequested) -> None:
         """Type a value, or the name of a preset."""
         self._typed = event.entry
         settings = self._controlled.settings
@@ -96,7 +96,7 @@ class ControlsScreen(ModalScreen[None]):
         self._field.display = True
         self._field.focus()
 
-    def on_control_list_preset_wanted(self, event: ControlList.PresetRequested) -> None:
+    def on_control_list_preset_requested(self, event: ControlList.PresetRequested) -> None:
         """All controls as they were saved."""
         self._controlled.use_preset(event.name)
         self._show()
