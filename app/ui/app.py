@@ -42,8 +42,8 @@ from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.theme_choice import ThemeChoice
+from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import ChatList
-from specchat.app.ui.widgets.notice_line import NoticeLine
 from specchat.app.ui.widgets.transcript_messages import (
     AttachmentRequested,
     CodeRequested,

@@ -11,7 +11,7 @@ from textual.widgets import Input, TextArea
 
 from specchat.app.chat import record_queue
 from specchat.app.ui import notices, pump
-from specchat.app.ui.frame_budget import FrameBudget
+from specchat.app.ui.pump import FrameBudget
 from specchat.app.ui.rendering import live_markdown
 from specchat.app.ui.screens import gauge
 from tests.app import quiet

@@ -14,7 +14,7 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.storage.written import write_first_free
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.notices import say
-from specchat.app.ui.rendering.picture import conversation_svg
+from specchat.app.ui.rendering.line_painter import conversation_svg
 from specchat.engine import make_folder
 
 

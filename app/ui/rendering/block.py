@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
+
 from rich.segment import Segment
 from textual.strip import Strip
 
-from specchat.app.ui.rendering.transcript_styles import TranscriptStyles
+from specchat.app.chat.conversation import Turn
+from specchat.app.ui.rendering.block_stack import TurnOrReply
+from specchat.app.ui.rendering.styles import TranscriptStyles
 
 INDENT = 4
 """Empty cells at the left of every text; a prompt has its mark there."""
@@ -54,3 +58,28 @@ class Block:
 
 def _grey(strip: Strip, styles: TranscriptStyles) -> Strip:
     return Strip([Segment(text, (style or styles.base) + styles.untold) for text, style, _ in strip])
+
+
+GAP = "┄┄ the model was not told the {count} above ┄┄"
+
+
+def mark_untold(block: Block, part: TurnOrReply, turns: Sequence[Turn], left_out: Container[Turn]) -> None:
+    """Make a block grey whose turn was left out; behind the last one of several in a row stands how many there are.
+
+    Args:
+        block: Shows the part.
+        part: A prompt or a reply.
+        turns: The path.
+        left_out: Those that the model was not told.
+    """
+    place = next((n for n, turn in enumerate(turns) if turn is part or turn.reply is part), None)
+    if place is None or turns[place] not in left_out:
+        return
+    block.told = False
+    ends = place + 1 == len(turns) or turns[place + 1] not in left_out
+    if ends and part is turns[place].reply:
+        first = place
+        while first and turns[first - 1] in left_out:
+            first -= 1
+        count = place - first + 1
+        block.gap = GAP.format(count=f"{count} messages" if count > 1 else "message")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specchat.app.storage.search_index import BEGIN, END
 from specchat.app.ui.rendering.block import Block
-from specchat.app.ui.rendering.transcript_styles import TranscriptStyles
+from specchat.app.ui.rendering.styles import TranscriptStyles
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable, Iterable
 from functools import partial
 
-from rich.segment import Segment
+from rich.console import Console
+from rich.segment import Segment, Segments
 from textual.geometry import Region
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
-from specchat.app.ui.rendering.block import INDENT
-from specchat.app.ui.rendering.block_maker import BlockMaker
+from specchat.app.chat.conversation import Turn
+from specchat.app.chat.reply import Reply
+from specchat.app.ui.pump import Pace
+from specchat.app.ui.rendering.block import INDENT, Block
 from specchat.app.ui.rendering.block_stack import BlockStack, TurnOrReply
-from specchat.app.ui.rendering.drawn_lines import DrawnLines
 from specchat.app.ui.rendering.figures import FATES
 from specchat.app.ui.rendering.line_selection import highlighted
-from specchat.app.ui.rendering.transcript_styles import TranscriptStyles
+from specchat.app.ui.rendering.live_markdown import LiveMarkdown
+from specchat.app.ui.rendering.prompt_block import PromptBlock
+from specchat.app.ui.rendering.reply_block import COPY, ReplyBlock
+from specchat.app.ui.rendering.styles import TranscriptStyles
+from specchat.app.ui.rendering.token_cursor import Spot
 
 
 class LinePainter:
@@ -95,3 +104,104 @@ def legend_strip(styles: TranscriptStyles) -> Strip:
     """What the colours mean, for a picture that goes without the line at the top."""
     names = ((Segment(fate.value, styles.fates[fate]), Segment("  ", styles.base)) for fate in FATES)
     return Strip([Segment(" " * INDENT, styles.base), *(segment for name in names for segment in name)])
+
+
+class BlockMaker:
+    """Makes blocks for one widget, whose component classes say what they look like; `pace` is how often it is drawn."""
+
+    def __init__(self, view: Widget, pace: Callable[[], Pace]) -> None:
+        self._view = view
+        self._pace = pace
+        self._styles: TranscriptStyles | None = None
+        """Resolved when first needed, for one theme."""
+
+    @property
+    def styles(self) -> TranscriptStyles:
+        """Those of the present theme."""
+        if self._styles is None:
+            self._styles = TranscriptStyles.of(self._view.rich_style, self._view.get_component_rich_style)
+        return self._styles
+
+    def forget_styles(self) -> None:
+        """Another theme."""
+        self._styles = None
+
+    def make(
+        self,
+        part: TurnOrReply,
+        width: int,
+        spot: Spot | None,
+        *,
+        rejected: str,
+        markdown: bool,
+        by_round: bool,
+        thoughts: bool,
+    ) -> Block:
+        """The block of a prompt or a reply, in which the selected token is marked if it has it."""
+        if isinstance(part, Turn):
+            return PromptBlock(part, width)
+        lines = self._markdown(part, width - INDENT) if markdown else None
+        block = ReplyBlock(part, width, rejected=rejected, markdown=lines, by_round=by_round, thoughts=thoughts)
+        if spot is not None and part is spot.reply:
+            block.select(spot.token)
+        return block
+
+    def _markdown(self, reply: Reply, width: int) -> LiveMarkdown:
+        """What renders a reply as Markdown."""
+        from specchat.app.ui.rendering.markdown import MarkdownRenderer  # a start need not wait for it
+
+        app, identity = self._view.app, id(reply)
+        dark = app.current_theme.dark
+
+        def copy(number: int) -> str:
+            return f"request('code', {identity}, ({number},))"
+
+        return LiveMarkdown(MarkdownRenderer(app.console, width, self.styles, dark=dark, copy=copy), self._pace)
+
+
+MOST = 400
+"""Lines that are kept. Each takes tens of kB, with all that Textual remembers of it."""
+
+
+class DrawnLines:
+    """A cache of finished strips by the strips they are made of, valid for one state of all else they depend on."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, tuple[Strip, Strip]] = {}
+        """Of each line: as its block gave it, by whose identity it is found, and as it was handed out."""
+        self._state: tuple[object, ...] = ()
+
+    @property
+    def full(self) -> bool:
+        """Whether more lines are kept than `MOST`."""
+        return len(self._lines) > MOST
+
+    def clear(self) -> None:
+        """Forget every line."""
+        self._lines = {}
+
+    def use(self, state: tuple[object, ...]) -> None:
+        """Forget every line if the state they were drawn for has changed."""
+        if state != self._state:
+            self._lines, self._state = {}, state
+
+    def get(self, plain: Strip, draw: Callable[[], Strip]) -> Strip:
+        """The finished line; drawn if its block gives a strip (`plain`) that was not there before."""
+        known = self._lines.get(id(plain))
+        if known is None:
+            known = self._lines[id(plain)] = plain, draw()
+        return known[1]
+
+
+def conversation_svg(title: str, strips: Iterable[Strip], width: int) -> str:
+    """A whole conversation, however long, as it would look on a terminal that is high enough."""
+    console = Console(
+        width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor", record=True,
+        legacy_windows=False, safe_box=False,
+    )  # fmt: skip
+    for strip in strips:
+        shown = [
+            Segment(" " * len(s.text), s.style) if s.text == COPY and s.style and s.style.meta else s for s in strip
+        ]
+        console.print(Segments([*shown, Segment.line()]), end="")
+    return console.export_svg(title=title)

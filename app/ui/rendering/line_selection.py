@@ -9,7 +9,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from specchat.app.ui.rendering.block_stack import BlockStack
-from specchat.app.ui.rendering.transcript_styles import TranscriptStyles
+from specchat.app.ui.rendering.styles import TranscriptStyles
 
 SELECTION_KEYS = (
     Binding("shift+up", "select_lines(-1)", "Select line above", show=False),

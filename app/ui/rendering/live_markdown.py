@@ -11,7 +11,7 @@ from textual.strip import Strip
 
 from specchat.app.chat.markdown import Part, parts
 from specchat.app.sanitize import escape_controls
-from specchat.app.ui.pace import Pace
+from specchat.app.ui.pump import Pace
 
 if TYPE_CHECKING:
     from specchat.app.ui.rendering.markdown import MarkdownRenderer

@@ -15,7 +15,7 @@ from textual.strip import Strip
 
 from specchat.app.chat.markdown import Part
 from specchat.app.sanitize import opens_safely
-from specchat.app.ui.rendering.transcript_styles import TranscriptStyles
+from specchat.app.ui.rendering.styles import TranscriptStyles
 
 COPY = "copy"
 

@@ -11,8 +11,8 @@ from specchat.app.chat.attachments import label
 from specchat.app.chat.conversation import Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.rendering.block import INDENT, Block
+from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_lines import TokenLines
-from specchat.app.ui.rendering.transcript_styles import TranscriptStyles
 from specchat.engine import Fate
 
 MARK = "▌ "

@@ -17,11 +17,9 @@ from specchat.app.sources.observed import drawn_text
 from specchat.app.sources.stepper import Part
 from specchat.app.ui.rendering.block import INDENT, Block
 from specchat.app.ui.rendering.live_markdown import LiveMarkdown
-from specchat.app.ui.rendering.reply_notes import note_lines
-from specchat.app.ui.rendering.thought_title import thought_title
+from specchat.app.ui.rendering.reply_notes import note_lines, thought_title
+from specchat.app.ui.rendering.styles import PENDING, TranscriptStyles
 from specchat.app.ui.rendering.token_lines import FOLDED, Mark, TokenLines
-from specchat.app.ui.rendering.token_segments import segments, stepped
-from specchat.app.ui.rendering.transcript_styles import TranscriptStyles
 from specchat.engine import Fate, Round
 
 COPY = "copy"
@@ -241,7 +239,7 @@ class ReplyBlock(Block):
             yield from (Segment("  ", styles.base), Segment(COPY, styles.link + link))
 
     def _token_segments(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
-        yield from segments(self._tokens.lines[y], styles, self._cursor, self._cursor_round)
+        yield from styles.segments(self._tokens.lines[y], self._cursor, self._cursor_round)
         yield from self._caret(y, styles)
 
     def _caret(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
@@ -267,3 +265,9 @@ class ReplyBlock(Block):
         if y and self.reply.round_of(above) == index:
             return Segment(" " * INDENT, styles.base)
         return Segment(f"{index + 1:>{INDENT - 1}} "[-INDENT:], styles.number)
+
+
+def stepped(record: Round, part: Part) -> list[tuple[str, str]]:
+    """The drafted tokens of a round that is shown in parts, with their styles."""
+    drafted = [token for token in record.tokens() if token.place < len(record.drafted)]
+    return [(token.text, PENDING if part is Part.DRAFTED else token.fate) for token in drafted]

@@ -65,3 +65,15 @@ def _wrapped(notes: Iterable[tuple[list[str], bool]], width: int) -> Iterator[tu
         lines.append([(" · ".join(parts), Fate.PLAIN)], 0)
         for line in lines.lines:
             yield "".join(piece.text for piece in line), failed
+
+
+FOLDED_SIGN, OPEN_SIGN = "▸", "▾"
+
+
+def thought_title(reply: Reply, *, opened: bool) -> str:
+    """Whether it goes on, how many tokens it has, and how long it took; empty for a reply without thinking."""
+    figures = reply.figures.thought or reply.thought.figures()
+    if figures is None:
+        return ""
+    going_on = reply.thought.running and reply.stage is Stage.ANSWERING
+    return f"{OPEN_SIGN if opened else FOLDED_SIGN} {figures.words(going_on=going_on)}"

@@ -14,7 +14,6 @@ from rich.cells import cell_len, split_graphemes
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import FOLD, HIDE, SHOW
-from specchat.app.ui.rendering.draft_signs import draft_text
 from specchat.engine import Fate
 
 TAB = 4
@@ -211,3 +210,29 @@ def _split(text: str, cells: int, *, force: bool) -> tuple[str, str]:
             break
         end = stop
     return text[:end], text[end:]
+
+
+SPACE, LINE_END, BEGIN, END, OTHER = "␣", "↵", "⊢", "⊣", "◇"
+_LINE_END = re.compile(r"\n[ \t]*")
+_SPECIAL = re.compile(r"<\|[^|<>\s]+\|>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[/?INST\]")
+"""Names that special tokens have in the vocabularies of the common families of models."""
+_ENDS = re.compile(r"end|eos|eot|eom|</s>|/INST")
+_BEGINS = re.compile(r"start|begin|bos|<s>|INST")
+
+
+def draft_text(text: str) -> str:
+    """The text of a drafted token as it is drawn.
+
+    Special tokens are ⊢ (one that begins a text or a turn), ⊣ (one that ends it) or ◇, line ends are ↵ with what they
+    are indented by, and space alone is ␣, since nobody would see it.
+    """
+    text = escape_controls(text)
+    if not text.strip(" \t"):
+        return SPACE if text else ""
+    return _LINE_END.sub(LINE_END, _SPECIAL.sub(_sign, text))
+
+
+def _sign(name: re.Match[str]) -> str:
+    if _ENDS.search(name[0]):
+        return END
+    return BEGIN if _BEGINS.search(name[0]) else OTHER

@@ -25,7 +25,7 @@ from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import CHAT, named
-from specchat.app.ui.pace import Pace
+from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.found_line import FoundWord
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.chat_keys import CHAT_KEYS
@@ -38,9 +38,9 @@ from specchat.app.ui.screens.replay_controls import ReplayControls
 from specchat.app.ui.screens.shown_figures import ShownFigures
 from specchat.app.ui.screens.stepping import Stepping
 from specchat.app.ui.screens.writing import Writing
+from specchat.app.ui.textual_internals import NarrowCompositor
+from specchat.app.ui.widgets.bars import ReplayBar
 from specchat.app.ui.widgets.composer import Composer
-from specchat.app.ui.widgets.compositor import NarrowCompositor
-from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.app.ui.widgets.transcript_messages import TokenSelected

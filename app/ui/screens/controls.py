@@ -14,8 +14,8 @@ from textual.widgets import Input
 from specchat.app.settings.controls import Control
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.keys import named
+from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.control_list import ControlList
-from specchat.app.ui.widgets.notice_line import NoticeLine
 
 
 class Controlled(Protocol):

@@ -16,7 +16,7 @@ from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import STOP
 from specchat.app.storage.attachment import Attachment
 from specchat.app.ui import slash
-from specchat.app.ui.rendering.context_bar import in_words
+from specchat.app.ui.rendering.figures import in_words
 from specchat.app.ui.screens.chat_layout import ChatLayout
 from specchat.engine import Counted
 

@@ -18,8 +18,8 @@ from textual.widgets import Static
 
 from specchat.app.ui.keys import key_names, named
 from specchat.app.ui.rendering.figures import FATES
+from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_lines import FOLD_MARK
-from specchat.app.ui.rendering.transcript_styles import TOKEN_CLASSES
 from specchat.app.ui.slash import COMMANDS
 
 

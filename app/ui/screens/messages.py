@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
-from specchat.app.ui.widgets.key_list import KeyList
+from specchat.app.ui.widgets.chat_list import KeyList
 
 KEYS = (
     "enter goes there · e edit · r again · c continue · f fork",

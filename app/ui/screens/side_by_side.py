@@ -22,16 +22,14 @@ from specchat.app.ui.rendering.side_figures import order_text, verdict
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.help import HelpScreen
 from specchat.app.ui.screens.side_help import SIDE_HELP
+from specchat.app.ui.textual_internals import NarrowCompositor
+from specchat.app.ui.widgets.bars import NoticeLine, PaneTabs, TooSmall
 from specchat.app.ui.widgets.composer import Composer
-from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.key_bar import KeyBar
-from specchat.app.ui.widgets.lane_column import LaneColumn
 from specchat.app.ui.widgets.masthead import Masthead
-from specchat.app.ui.widgets.notice_line import NoticeLine
-from specchat.app.ui.widgets.pane_tabs import PaneTabs
 from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, STOPPING, loading_text
+from specchat.app.ui.widgets.reply_frames import LaneColumn
 from specchat.app.ui.widgets.side_summary import SideSummary
-from specchat.app.ui.widgets.too_small import TooSmall
 from specchat.engine import Died, Loading, Notice, Ready, Record
 
 PANES = ("left", "right", "summary")

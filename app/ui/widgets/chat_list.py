@@ -17,7 +17,6 @@ from specchat.app.chat.marks import Marks
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
 from specchat.app.ui.keys import named
-from specchat.app.ui.widgets.key_list import KeyList
 
 PIN = "▴ "
 """Before the title of a pinned chat."""
@@ -28,6 +27,20 @@ PADDING = 2
 MINUTE, HOUR, DAY, WEEK, YEAR = 60, 3600, 86400, 7 * 86400, 365 * 86400
 AGES = ((HOUR, MINUTE, "m"), (DAY, HOUR, "h"), (WEEK, DAY, "d"), (YEAR, WEEK, "w"), (float("inf"), YEAR, "y"))
 """Below the first number of seconds, count in units of the second."""
+
+
+class KeyList(OptionList):
+    """Textual's list with more keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "list",
+        Binding("j", "cursor_down", "Next line", show=False),
+        Binding("k", "cursor_up", "Line before", show=False),
+        Binding("g", "first", "First line", show=False),
+        Binding("G,shift+g", "last", "Last line", show=False),
+        Binding("ctrl+d", "page_down", "Page down", show=False),
+        Binding("ctrl+u", "page_up", "Page up", show=False),
+    )
 
 
 class ChatList(KeyList):

@@ -12,6 +12,7 @@ from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.events import Key, Paste
 from textual.message import Message
+from textual.widgets import TextArea
 
 from specchat.app.chat.attachments import is_long
 from specchat.app.chat.mentions import begun, completions, mention
@@ -23,7 +24,6 @@ from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import keys_of, named
 from specchat.app.ui.notices import say
-from specchat.app.ui.widgets.wrapped_area import WrappedArea
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
 _IN_TURN = {
@@ -38,6 +38,14 @@ _IN_TURN = {
 ATTACH = "/attach "
 OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 """What tab goes through in the composer of an empty chat."""
+
+
+class WrappedArea(TextArea):
+    """Textual's, which wraps its lines anew when its width changes, but leaves what has been drawn of them before."""
+
+    def on_resize(self) -> None:
+        """Draw all lines again, once they are wrapped."""
+        self.refresh()
 
 
 class Composer(WrappedArea):

@@ -16,8 +16,8 @@ from specchat.app.chat.reply import Reply
 from specchat.app.sources.observed import drawn_text
 from specchat.app.ui.rendering import definitions as d
 from specchat.app.ui.rendering.figures import FATES, UNTOLD, duration
+from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_cursor import Spot
-from specchat.app.ui.rendering.transcript_styles import TOKEN_CLASSES
 from specchat.app.ui.widgets.card import Card, cut, one_line
 from specchat.engine import Candidate, Detail, Fate, Round, Token
 

@@ -17,20 +17,16 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import FOLD, REJECTED
 from specchat.app.ui.keys import named
-from specchat.app.ui.pace import Pace
-from specchat.app.ui.rendering.block import Block
-from specchat.app.ui.rendering.block_maker import BlockMaker
-from specchat.app.ui.rendering.block_stack import TOP, BlockStack, TurnOrReply, all_parts
+from specchat.app.ui.pump import Pace
+from specchat.app.ui.rendering.block import Block, mark_untold
+from specchat.app.ui.rendering.block_stack import TOP, BlockStack, PartsOf, ShownParts, TurnOrReply, all_parts
 from specchat.app.ui.rendering.found_line import FoundWord, line_of_word
-from specchat.app.ui.rendering.line_painter import LinePainter
+from specchat.app.ui.rendering.line_painter import BlockMaker, LinePainter
 from specchat.app.ui.rendering.line_selection import SELECTION_KEYS, LineSelection
-from specchat.app.ui.rendering.shown_parts import PartsOf, ShownParts
+from specchat.app.ui.rendering.styles import PART_CLASSES, TOKEN_CLASSES
 from specchat.app.ui.rendering.token_cursor import TOKEN_KEYS, Spot, TokenCursor
-from specchat.app.ui.rendering.transcript_styles import PART_CLASSES, TOKEN_CLASSES
-from specchat.app.ui.rendering.untold import mark_untold
-from specchat.app.ui.widgets.end_follower import EndFollower
-from specchat.app.ui.widgets.place_keeper import PlaceKeeper
-from specchat.app.ui.widgets.scroll_bar import VerticalBar
+from specchat.app.ui.rendering.viewport import EndFollower, PlaceKeeper
+from specchat.app.ui.textual_internals import VerticalBar
 from specchat.app.ui.widgets.transcript_messages import ForkRequested, LinkRequested, TokenSelected, requested_message
 
 NEAR = 3

@@ -14,9 +14,8 @@ from textual.widgets import OptionList, TextArea
 from specchat.app.chat.chat_import import read_chats
 from specchat.app.chat.export import as_json, as_markdown
 from specchat.app.ui.screens.attachments import AttachmentScreen, AttachmentsScreen
-from specchat.app.ui.widgets.chips import Chips
-from specchat.app.ui.widgets.command_hint import CommandHint
 from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.prompt_frame import Chips, CommandHint
 from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.stage import Stage, lines_of, run
 from tests.app.views import screen_of
