@@ -10,7 +10,7 @@ from textual.strip import Strip
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.ui.rendering.block import Block
+from specchat.app.ui.rendering.block import Block, TurnOrReply
 from specchat.app.ui.rendering.reply_block import ReplyBlock
 from specchat.app.ui.rendering.styles import TranscriptStyles
 
@@ -18,10 +18,6 @@ TOP = 1
 """Empty lines above the first block."""
 EMPTY = Strip([])
 """A line where there is no block."""
-
-
-TurnOrReply = Turn | Reply
-"""What a block shows; a turn means its prompt."""
 
 
 def all_parts(conversation: Conversation) -> list[TurnOrReply]:

@@ -16,8 +16,8 @@ from textual.widget import Widget
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.pump import Pace
-from specchat.app.ui.rendering.block import INDENT, Block
-from specchat.app.ui.rendering.block_stack import BlockStack, TurnOrReply
+from specchat.app.ui.rendering.block import INDENT, Block, TurnOrReply
+from specchat.app.ui.rendering.block_stack import BlockStack
 from specchat.app.ui.rendering.figures import FATES
 from specchat.app.ui.rendering.line_selection import highlighted
 from specchat.app.ui.rendering.live_markdown import LiveMarkdown

@@ -18,8 +18,8 @@ from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import FOLD, REJECTED
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
-from specchat.app.ui.rendering.block import Block, mark_untold
-from specchat.app.ui.rendering.block_stack import TOP, BlockStack, PartsOf, ShownParts, TurnOrReply, all_parts
+from specchat.app.ui.rendering.block import Block, TurnOrReply
+from specchat.app.ui.rendering.block_stack import TOP, BlockStack, PartsOf, ShownParts, all_parts
 from specchat.app.ui.rendering.found_line import FoundWord, line_of_word
 from specchat.app.ui.rendering.line_painter import BlockMaker, LinePainter
 from specchat.app.ui.rendering.line_selection import SELECTION_KEYS, LineSelection
@@ -337,7 +337,7 @@ class Transcript(ScrollView, can_focus=True):
             thoughts=self.thoughts,
         )
         if self._left_out:
-            mark_untold(block, part, self.conversation.turns, self._left_out)
+            block.mark_left_out(part, self.conversation.turns, self._left_out)
         return block
 
     def _tell(self, spot: Spot | None) -> None:

@@ -11,7 +11,7 @@ from textual.message import Message
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.storage.attachment import Attachment
-from specchat.app.ui.rendering.block_stack import TurnOrReply
+from specchat.app.ui.rendering.block import TurnOrReply
 from specchat.app.ui.rendering.token_cursor import Spot
 
 
