@@ -38,7 +38,7 @@ from specchat.app.ui.screens.replay_controls import ReplayControls
 from specchat.app.ui.screens.shown_figures import ShownFigures
 from specchat.app.ui.screens.stepping import Stepping
 from specchat.app.ui.screens.writing import Writing
-from specchat.app.ui.textual_internals import NarrowCompositor
+from specchat.app.ui.textual_internals import use_narrow_compositor
 from specchat.app.ui.widgets.bars import ReplayBar
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.timeline import Timeline
@@ -72,7 +72,7 @@ class ChatScreen(Screen[None]):
         """
         # The first frame is styled once: what it shows is said here, not when it is mounted.
         super().__init__(classes="-pane-chat" + (" -replay" if player else ""))
-        self._compositor = NarrowCompositor()
+        use_narrow_compositor(self)
         self.pace = Pace()
         self._requests = requests
         self._redraw = redraw
