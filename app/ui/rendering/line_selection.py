@@ -1,4 +1,4 @@
-"""Selecting lines of a transcript by key, and the text of any selection as it was written."""
+"""Selection of lines of a transcript by key, and the unwrapped text of any selection."""
 
 from __future__ import annotations
 

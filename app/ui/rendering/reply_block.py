@@ -1,4 +1,4 @@
-"""A reply in a transcript: its tokens by their fates, or its Markdown, and what is noted below it."""
+"""A reply in a transcript: its tokens by fate, or its Markdown, and the notes below it."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class ReplyBlock(Block):
 
     @property
     def _titled(self) -> bool:
-        """Whether its first line stands for its thinking."""
+        """Whether the first line is the title of the thinking."""
         return self.reply.thought.there and not self._by_round
 
     def _shows(self, token: int) -> bool:

@@ -1,4 +1,4 @@
-"""The notes below a reply: how far it has got, how it ended, and its figures."""
+"""The notes below a reply: its progress, how it ended, and its figures."""
 
 from __future__ import annotations
 

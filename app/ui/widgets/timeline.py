@@ -1,4 +1,4 @@
-"""Round after round on a line of time, one lane for each reply that runs: what was drafted, and where time went."""
+"""The timeline of rounds, one lane per reply: fates of the drafted tokens, and times of the parts of a round."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from specchat.app.ui.rendering.timeline_layout import SCALES_MS, TimelineLayout
 LINES = 2
 """Lines of a lane: the fates of the tokens, and the times."""
 MOST_LANES = 4
-"""Lanes in sight at once; the others are scrolled to."""
+"""Maximum number of visible lanes."""
 NARROW = 70
 """Cells below which names are short."""
 WHEEL = 8
@@ -93,7 +93,7 @@ class Timeline(ScrollView, can_focus=True):
             self.refresh(self.size.region)
 
     def pick(self, reply: Reply | None, index: int = 0) -> None:
-        """Mark a round and bring it into sight; None marks none, and the newest is followed again."""
+        """Select a round and scroll to it; None selects none, and the newest is followed again."""
         lane = next((i for i, each in enumerate(self._lanes.replies) if each is reply), None)
         if lane is None or index >= self._lanes.count(lane):
             self._picked, self._following = None, reply is None or self._following
@@ -111,7 +111,7 @@ class Timeline(ScrollView, can_focus=True):
         self._describe()
 
     def render_line(self, y: int) -> Strip:
-        """One line of a lane: its number, then the columns in sight."""
+        """One line of a lane: its name, then the visible columns."""
         lane, line = divmod(y + self.scroll_offset.y, LINES)
         width = self.scrollable_content_region.width
         styles = self._resolved_styles
@@ -141,7 +141,7 @@ class Timeline(ScrollView, can_focus=True):
         self._styles = {}
 
     def on_resize(self) -> None:
-        """Keep the newest in sight."""
+        """Keep the newest round visible."""
         self._resize()
 
     def watch_scroll_x(self, old_value: float, new_value: float) -> None:
