@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from specchat.app.chat.web_page.data import render, trace_data
 from specchat.app.sanitize import escape_controls
-from specchat.app.sources.observed import retold
+from specchat.app.sources.observed import resolve_rounds
 from specchat.engine import Admitted, Prefilled, Ready, Record, Request, Round, read_trace
 
 
@@ -65,7 +65,7 @@ def as_perfetto(records: Iterable[Record], name: str) -> str:
             events.append(_named("thread_name", tracks[request_id], label or request_id))
         return tracks[request_id]
 
-    for record in retold(records):
+    for record in resolve_rounds(records):
         match record:
             case Ready():
                 process = f"{name}: {record.target}"

@@ -42,15 +42,15 @@ from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.theme_choice import ThemeChoice
+from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import ChatList
-from specchat.app.ui.widgets.notice_line import NoticeLine
-from specchat.app.ui.widgets.transcript_wishes import (
-    AttachmentWanted,
-    CodeWanted,
-    CopyWanted,
-    ForkWanted,
-    LinkWanted,
-    VersionWanted,
+from specchat.app.ui.widgets.transcript_messages import (
+    AttachmentRequested,
+    CodeRequested,
+    CopyRequested,
+    ForkRequested,
+    LinkRequested,
+    VersionRequested,
 )
 from specchat.engine import EngineError
 
@@ -257,19 +257,19 @@ class SpecChat(App[None]):
         """Open a chat."""
         self.actions.chats.open(event.chat)
 
-    def on_chat_list_rename_wanted(self, event: ChatList.RenameWanted) -> None:
+    def on_chat_list_rename_requested(self, event: ChatList.RenameRequested) -> None:
         """Ask for another title."""
         self.actions.chats.rename(event.chat)
 
-    def on_chat_list_delete_wanted(self, event: ChatList.DeleteWanted) -> None:
+    def on_chat_list_delete_requested(self, event: ChatList.DeleteRequested) -> None:
         """Delete a chat."""
         self.actions.chats.delete(event.chat)
 
-    def on_chat_list_pin_wanted(self, event: ChatList.PinWanted) -> None:
+    def on_chat_list_pin_requested(self, event: ChatList.PinRequested) -> None:
         """Pin or unpin a chat."""
         self.actions.chats.pin(event.chat)
 
-    def on_chat_list_undo_wanted(self) -> None:
+    def on_chat_list_undo_requested(self) -> None:
         """Restore the chat that was deleted last."""
         self.actions.chats.undo_delete()
 
@@ -282,31 +282,31 @@ class SpecChat(App[None]):
         if not self.actions.commands.run(event.line):
             self.chat_screen.put(event.line)
 
-    def on_composer_help_wanted(self) -> None:
+    def on_composer_help_requested(self) -> None:
         """A question mark in an empty composer."""
         self.actions.views.open("keys")
 
-    def on_transcript_fork_wanted(self, event: ForkWanted) -> None:
+    def on_transcript_fork_requested(self, event: ForkRequested) -> None:
         """Take another way at a token."""
         self.actions.tree.fork_token(event.spot)
 
-    def on_transcript_version_wanted(self, event: VersionWanted) -> None:
+    def on_transcript_version_requested(self, event: VersionRequested) -> None:
         """A click on the marks of the versions."""
         (self.actions.tree.show_reply if event.of_reply else self.actions.tree.show_version)(event.turn, event.step)
 
-    def on_transcript_copy_wanted(self, event: CopyWanted) -> None:
+    def on_transcript_copy_requested(self, event: CopyRequested) -> None:
         """A click below a reply."""
         self.copy_to_clipboard((event.reply.answer or event.reply.text).strip())
 
-    def on_transcript_code_wanted(self, event: CodeWanted) -> None:
+    def on_transcript_code_requested(self, event: CodeRequested) -> None:
         """A click above a code block."""
         self.actions.reading.copy_code(event.number, event.reply)
 
-    def on_transcript_link_wanted(self, event: LinkWanted) -> None:
+    def on_transcript_link_requested(self, event: LinkRequested) -> None:
         """A click on a link."""
         self.actions.reading.open_address(event.address)
 
-    def on_transcript_attachment_wanted(self, event: AttachmentWanted) -> None:
+    def on_transcript_attachment_requested(self, event: AttachmentRequested) -> None:
         """A click on what was sent along with a prompt."""
         self.actions.attachments.open(event.attachment)
 

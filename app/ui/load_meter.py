@@ -1,4 +1,4 @@
-"""Shows how busy the machine is, once a second."""
+"""Shows the load of the machine, once per second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROBE_S = 1.0
 
 
 class LoadMeter:
-    """Asks a probe, and hands on what it says.
+    """Samples a probe once per second, and shows the result.
 
     Args:
         app: Runs the timer, and the question to the GPU in a thread.

@@ -1,11 +1,13 @@
-"""The terminal as Textual's driver for Linux and macOS has it, made to bear bad input and a terminal that goes away."""
+"""Textual's terminal driver for Linux and macOS; tolerates invalid input and hang-up."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import selectors
 import signal
+from codecs import getincrementaldecoder
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import IO, Any, cast
@@ -15,16 +17,16 @@ from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
-from specchat.app.ui.input_decoder import InputDecoder
+from specchat.app.sanitize import without_controls
 
 _POLL_S = 0.1
-"""How often a lone escape character is looked at: the key, or the beginning of a sequence."""
+"""Interval after which a lone escape character counts as the key instead of the start of a sequence."""
 _READ = 4096
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class TerminalDriver(LinuxDriver):
-    """Ends the app in order, with everything stored, when the terminal goes away or the program is told to end.
+    """Exits the app cleanly, with everything stored, on hang-up and on SIGTERM.
 
     The exit code is then 128 and the signal's number, as shells have it.
     """
@@ -33,7 +35,7 @@ class TerminalDriver(LinuxDriver):
         super().__init__(*arguments, **options)
         self._file: Any = _Output(cast("IO[str]", self._file))
         self._frame: list[str] = []
-        """What has been written of a frame that has not ended."""
+        """The written part of an unfinished frame."""
 
     def write(self, data: str) -> None:
         """Write. A frame goes to the writing thread at its end: each of its three parts would wake that thread."""
@@ -46,14 +48,14 @@ class TerminalDriver(LinuxDriver):
         super().write(data)
 
     def start_application_mode(self) -> None:
-        """Take the terminal, and hear of its end."""
+        """Set up the terminal and the signal handlers."""
         super().start_application_mode()  # type: ignore[no-untyped-call]
         loop = asyncio.get_running_loop()
         for number in _ENDINGS:
             loop.add_signal_handler(number, self._leave, number)
 
     def run_input_thread(self) -> None:
-        """Read keys and pastes until the driver ends; runs in a thread of its own."""
+        """Read keys and pastes until the driver ends; runs in a separate thread."""
         decoder, parser = InputDecoder(), XTermParser(self._debug)
         with selectors.SelectSelector() as selector:  # the others know no terminals on macOS
             selector.register(self.fileno, selectors.EVENT_READ)
@@ -69,7 +71,7 @@ class TerminalDriver(LinuxDriver):
                     self.process_message(message)
 
     def _read(self) -> bytes:
-        """What was typed; nothing once the terminal has gone."""
+        """Typed bytes; empty once the terminal has gone."""
         try:
             return os.read(self.fileno, _READ)
         except OSError:
@@ -85,25 +87,88 @@ def _parsed(parser: XTermParser, text: str) -> Iterable[Message]:
 
 
 class _Output:
-    """The stream that the driver writes to. Once the terminal has gone, what is written goes nowhere.
+    """Output stream of the driver. After a hang-up, output is discarded.
 
-    An exception would end Textual's writing thread, and the app would wait for it for ever.
+    An exception would end Textual's writing thread, and the app would wait for it forever.
     """
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write, if there is anybody to read."""
+        """Write, unless the terminal has gone."""
         with suppress(OSError):
             return self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Hand over what was written."""
+        """Flush the stream."""
         with suppress(OSError):
             self._stream.flush()
 
     def fileno(self) -> int:
         """The file descriptor."""
         return self._stream.fileno()
+
+
+PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
+"""Bracketed paste, as xterm and all others mark it."""
+_ALT_DIGIT = re.compile("\x1b([1-9])")
+
+
+class InputDecoder:
+    """Decodes a stream that arrives in pieces of any size.
+
+    Between the marks of a paste, control characters other than tab and line ends are dropped. A parser of key
+    sequences would take an escape character there for the beginning of a key, and hand that on before the text.
+    """
+
+    def __init__(self) -> None:
+        self._decode = getincrementaldecoder("utf-8")("replace").decode
+        self._pasting = False
+        self._passed = ""
+        """Outside of a paste: the end of what was given, which may be the beginning of `PASTE_START`."""
+        self._held = ""
+        """Within a paste: the beginning of what may become `PASTE_END`."""
+
+    def feed(self, data: bytes) -> str:
+        """The text of the next bytes; what may be half a character or half a closing mark comes with a later call."""
+        text, out = self._decode(data), list[str]()
+        while text:
+            text = self._paste(text, out) if self._pasting else self._keys(text, out)
+        return "".join(out)
+
+    def _keys(self, text: str, out: list[str]) -> str:
+        """Output everything up to the start of a paste; returns the rest."""
+        before = self._passed
+        found = (before + text).find(PASTE_START)
+        if found < 0:
+            out.append(_alt_digits(text))
+            self._passed = (before + text)[1 - len(PASTE_START) :]
+            return ""
+        end = found + len(PASTE_START) - len(before)
+        out.append(_alt_digits(text[:end]))
+        self._pasting, self._passed = True, ""
+        return text[end:]
+
+    def _paste(self, text: str, out: list[str]) -> str:
+        """Output the paste without its control characters; returns the text after it."""
+        text, self._held = self._held + text, ""
+        pasted, mark, rest = text.partition(PASTE_END)
+        if mark:
+            self._pasting = False
+        else:
+            half = _half_mark(pasted)
+            pasted, self._held = pasted[: len(pasted) - half], pasted[len(pasted) - half :]
+        out += [without_controls(pasted), mark]
+        return rest
+
+
+def _alt_digits(text: str) -> str:
+    """Alt and a digit in kitty's way: Textual takes them for what Option types on a Mac, such as ™."""
+    return _ALT_DIGIT.sub(lambda match: f"\x1b[{ord(match[1])};3u", text)
+
+
+def _half_mark(text: str) -> int:
+    """How many characters at the end of the text may be the beginning of `PASTE_END`."""
+    return next((n for n in range(len(PASTE_END) - 1, 0, -1) if text.endswith(PASTE_END[:n])), 0)

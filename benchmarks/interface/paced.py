@@ -1,8 +1,8 @@
-"""The app on a source that replays recorded rounds at a steady pace, without a model: all cost is the app's.
+"""The app on a source that answers at a steady pace with what was recorded: no model, so that all cost is the app's.
 
     python -m benchmarks.interface.paced TOKENS_PER_SECOND FIGURES_FILE
 
-Chats are kept where SPECCHAT_HOME says. At the end the measurements are written to FIGURES_FILE.
+Chats are kept where SPECCHAT_HOME says. At the end FIGURES_FILE has what was measured while replies ran.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from specchat.app.chat.session import Session
 from specchat.app.paths import database_file
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.probe import Probe
-from specchat.app.sources.source import Source
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
-from specchat.app.ui.pace import FRAME_S
-from specchat.engine import Admitted, Finished, FinishReason, Ready, Record, Request, Round, read_trace
+from specchat.app.ui.pump import FRAME_S
+from specchat.engine import Admitted, Finished, FinishReason, Message, Ready, Record, Request, Round, read_trace
 
 TRACES = Path(__file__).parents[2] / "assets" / "traces"
 WARM_UP = 60
 """Frames before anything is measured."""
 
 
-class PacedSource(Source):
-    """Answers every request without end. All open replies share each round; together they get `rate` tokens per second.
+class PacedSource:
+    """Answers every request without end. All open ones share each round; together they get `rate` tokens a second.
 
     Its time goes by frames and stands still between them: a busy machine draws fewer of them, but each has the same
     work to do, and so processor time per frame can be measured on any machine.
@@ -39,7 +38,7 @@ class PacedSource(Source):
 
     def __init__(self, rate: float) -> None:
         self.figures: dict[str, float] = {}
-        """Measurements up to the last frame."""
+        """What was measured up to the last frame."""
         self._rate = rate
         self._now = self._due = 0.0
         self._frames = 0
@@ -74,7 +73,7 @@ class PacedSource(Source):
         self._out.append(Admitted(request.request_id, prompt_tokens=40, reused_tokens=0, queued_s=0.0, at=self._now))
 
     def examine(self, request: Request, continuation: Sequence[int]) -> None:
-        raise NotImplementedError
+        """Does nothing."""
 
     def cancel(self, request_id: str) -> None:
         if self._open.pop(request_id, None):
@@ -92,6 +91,24 @@ class PacedSource(Source):
 
     def close(self) -> None:
         self._open.clear()
+
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        """Drafts as recorded."""
+
+    def set_detail(self, request_id: str, detail: int) -> None:
+        """Has the recorded detail only."""
+
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
+        """Does nothing: there is no tokenizer."""
+
+    def pause(self) -> None:
+        """Is never paused."""
+
+    def step(self) -> None:
+        """Is never paused."""
+
+    def resume(self) -> None:
+        """Is never paused."""
 
     def _batch(self) -> None:
         """One round of every open reply, as long as its tokens take."""

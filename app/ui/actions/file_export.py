@@ -13,7 +13,7 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.storage.files import write_first_free
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.notices import say
-from specchat.app.ui.picture import conversation_svg
+from specchat.app.ui.rendering.line_painter import conversation_svg
 from specchat.engine import make_folder
 
 

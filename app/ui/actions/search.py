@@ -11,8 +11,8 @@ from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.background import run_in_background
 from specchat.app.ui.notices import say
+from specchat.app.ui.rendering.found_line import found_word
 from specchat.app.ui.screens.search import SearchScreen
-from specchat.app.ui.widgets.found_line import found_word
 
 
 class SearchActions:

@@ -17,11 +17,11 @@ from specchat.app.ui.actions.candidates import WARM
 from specchat.app.ui.actions.scope import ActionScope
 from specchat.app.ui.background import run_in_background
 from specchat.app.ui.notices import STILL_STARTING, say
+from specchat.app.ui.rendering.token_cursor import Spot
+from specchat.app.ui.rendering.verdict import shown
 from specchat.app.ui.screens.choice import ChoiceScreen
 from specchat.app.ui.screens.inspection import DETAIL
 from specchat.app.ui.screens.messages import MessageAction, MessagesScreen
-from specchat.app.ui.widgets.inspector import shown
-from specchat.app.ui.widgets.token_cursor import Spot
 from specchat.engine import Candidate, FinishReason, Round
 
 LOOK_S = 10.0

@@ -17,12 +17,12 @@ from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.turn import Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
-from specchat.app.ui.pace import Pace
-from specchat.app.ui.widgets.candidate import CandidateFrame
-from specchat.app.ui.widgets.compositor import NarrowCompositor
+from specchat.app.ui.pump import Pace
+from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
+from specchat.app.ui.textual_internals import use_narrow_compositor
+from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.key_bar import KeyBar
-from specchat.app.ui.widgets.notice_line import NoticeLine
-from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
+from specchat.app.ui.widgets.reply_frames import CandidateFrame
 
 LEAST_HEIGHT = 9
 """Lines of a frame; with less room the grid scrolls."""
@@ -53,7 +53,7 @@ class CandidatesScreen(Screen[int | None]):
             pace: Says how often `update` is called.
         """
         super().__init__()
-        self._compositor = NarrowCompositor()
+        use_narrow_compositor(self)
         self.turn, self._requests, self._slots = turn, requests, slots
         self._count = max(turn.wanted, len(turn.replies))
         self._frames = [CandidateFrame(turn, place, pace) for place in range(self._count)]

@@ -27,7 +27,9 @@ from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import CHAT, named
-from specchat.app.ui.pace import Pace
+from specchat.app.ui.pump import Pace
+from specchat.app.ui.rendering.found_line import FoundWord
+from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.chat_keys import CHAT_KEYS
 from specchat.app.ui.screens.chat_layout import ChatLayout
 from specchat.app.ui.screens.chat_status import ChatStatus
@@ -38,14 +40,12 @@ from specchat.app.ui.screens.replay_controls import ReplayControls
 from specchat.app.ui.screens.shown_figures import ShownFigures
 from specchat.app.ui.screens.stepping import Stepping
 from specchat.app.ui.screens.writing import Writing
+from specchat.app.ui.textual_internals import use_narrow_compositor
+from specchat.app.ui.widgets.bars import ReplayBar
 from specchat.app.ui.widgets.composer import Composer
-from specchat.app.ui.widgets.compositor import NarrowCompositor
-from specchat.app.ui.widgets.found_line import FoundWord
-from specchat.app.ui.widgets.replay_bar import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
-from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.app.ui.widgets.transcript_wishes import TokenSelected
+from specchat.app.ui.widgets.transcript_messages import TokenSelected
 
 
 class ChatScreen(Screen[None]):
@@ -74,7 +74,7 @@ class ChatScreen(Screen[None]):
         """
         # The first frame is styled once: what it shows is said here, not when it is mounted.
         super().__init__(classes="-pane-chat" + (" -replay" if player else ""))
-        self._compositor = NarrowCompositor()
+        use_narrow_compositor(self)
         self.pace = Pace()
         self._requests = requests
         self._redraw = redraw

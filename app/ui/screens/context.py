@@ -15,7 +15,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from specchat.app.chat.context_meter import Usage
-from specchat.app.ui.widgets.context_bar import EMPTY, FULL, GOES, context_rows
+from specchat.app.ui.rendering.figures import EMPTY, FULL, GOES, context_rows
 from specchat.engine import WHEN_FULL
 
 CELLS = 24

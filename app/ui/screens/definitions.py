@@ -15,8 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from specchat.app.ui.keys import named
-from specchat.app.ui.widgets.definitions import FIGURES, Figure
-from specchat.app.ui.widgets.explanations import EXPLANATIONS
+from specchat.app.ui.rendering.definitions import FIGURES, Figure
 
 THEORY_KEYS = named("theory", Binding("escape,t,q", "dismiss", "close", key_display="esc"))
 """Here, because the theory and its plotting library are loaded late."""
@@ -58,7 +57,7 @@ class DefinitionsScreen(ModalScreen[None]):
 
     def _about(self, figure: Figure) -> Group:
         """Plain words, a picture, then the definition."""
-        sentence, picture = EXPLANATIONS[figure]
+        sentence, picture = figure.sentence, figure.picture
         return Group(
             Text(sentence, self._style("help--title")),
             Text(picture, self._style("help--picture"), no_wrap=True, overflow="crop"),

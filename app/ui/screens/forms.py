@@ -13,7 +13,7 @@ from textual.widgets import Input, Label
 
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.ui.keys import named
-from specchat.app.ui.widgets.wrapped_area import WrappedArea
+from specchat.app.ui.widgets.composer import WrappedArea
 
 
 class SystemScreen(ModalScreen[str | None]):

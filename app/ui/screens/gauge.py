@@ -16,8 +16,8 @@ from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import STOP
 from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
+from specchat.app.ui.rendering.figures import in_words
 from specchat.app.ui.screens.chat_layout import ChatLayout
-from specchat.app.ui.widgets.context_bar import in_words
 from specchat.engine import Counted
 
 COUNT_S = 0.3

@@ -17,10 +17,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from specchat.app.ui.keys import key_names, named
+from specchat.app.ui.rendering.figures import FATES
+from specchat.app.ui.rendering.styles import TOKEN_CLASSES
+from specchat.app.ui.rendering.token_lines import FOLD_MARK
 from specchat.app.ui.slash import COMMANDS
-from specchat.app.ui.widgets.figures import FATES
-from specchat.app.ui.widgets.token_lines import FOLD_MARK
-from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
 
 
 class KeyOf(str):

@@ -7,10 +7,11 @@ from textual.screen import Screen
 from specchat.app.chat import branches
 from specchat.app.chat.reply import Reply, ran_together
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.ui.rendering.token_cursor import Spot
+from specchat.app.ui.rendering.verdict import detail_of
 from specchat.app.ui.screens.panes import Panes
-from specchat.app.ui.widgets.inspector import Inspector, detail_of
+from specchat.app.ui.widgets.inspector import Inspector
 from specchat.app.ui.widgets.timeline import Timeline
-from specchat.app.ui.widgets.token_cursor import Spot
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate
 

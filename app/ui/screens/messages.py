@@ -20,7 +20,7 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.turn import Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
-from specchat.app.ui.widgets.key_list import KeyList
+from specchat.app.ui.widgets.chat_list import KeyList
 
 KEYS = (
     "enter goes there · e edit · r again · c continue · f fork",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.screen import Screen
 from textual.widget import Widget
 
+from specchat.app.ui.widgets.bars import PaneTabs
 from specchat.app.ui.widgets.chat_list import ChatList
-from specchat.app.ui.widgets.pane_tabs import PaneTabs
 
 PANES = ("chat", "chats", "panel", "rounds")
 

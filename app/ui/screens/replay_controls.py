@@ -8,9 +8,9 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sources.player import Player
+from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.screens.inspection import Inspection
 from specchat.app.ui.screens.stepping import Stepping
-from specchat.app.ui.widgets.token_cursor import Spot
 from specchat.app.ui.widgets.transcript import Transcript
 
 SCRUB_S = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.screen import Screen
 
 from specchat.app.chat.conversation import Conversation
-from specchat.app.ui.pace import Pace
+from specchat.app.ui.pump import Pace
 from specchat.app.ui.screens.chat_layout import ChatLayout
 from specchat.app.ui.screens.inspection import Inspection
 from specchat.app.ui.screens.writing import Writing

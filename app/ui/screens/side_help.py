@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from specchat.app.ui.rendering.side_figures import SIDE_DEFINITIONS
 from specchat.app.ui.screens.help import HelpPage, Row
-from specchat.app.ui.widgets.side_figures import SIDE_DEFINITIONS
 
 SIDE_KEYS: tuple[Row, ...] = (
     ("enter", "ask both lanes the same"),

@@ -1,6 +1,6 @@
 """The text area for prompts: as many lines as needed, up to a limit; arrow keys bring earlier prompts back.
 
-A long paste is kept aside, and a sign stands for it; a path behind @ names a file that is sent along.
+A long paste is replaced by a placeholder; a path after @ names a file to attach.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.events import Key, Paste
 from textual.message import Message
+from textual.widgets import TextArea
 
 from specchat.app.chat.attachments import is_long
-from specchat.app.chat.tray import AttachmentTray, begun, completions, mention
+from specchat.app.chat.mentions import begun, mention
+from specchat.app.chat.tray import AttachmentTray
 from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
-from specchat.app.storage.attachments import PASTE, Attachment
+from specchat.app.storage.attachment import PASTE, Attachment
 from specchat.app.ui import slash
+from specchat.app.ui.completion import Completer
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import keys_of, named
 from specchat.app.ui.notices import say
-from specchat.app.ui.widgets.wrapped_area import WrappedArea
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
 _IN_TURN = {
@@ -33,10 +35,18 @@ _IN_TURN = {
     "home": "cursor_line_start",
     "end": "cursor_line_end",
 }
-"""Actions of a text area by the key that a person types text right behind."""
+"""Actions of keys that are often followed by text at once."""
 ATTACH = "/attach "
 OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 """What tab goes through in the composer of an empty chat."""
+
+
+class WrappedArea(TextArea):
+    """Textual's, which wraps its lines anew when its width changes, but leaves what has been drawn of them before."""
+
+    def on_resize(self) -> None:
+        """Draw all lines again, once they are wrapped."""
+        self.refresh()
 
 
 class Composer(WrappedArea):
@@ -60,7 +70,7 @@ class Composer(WrappedArea):
         attachments: tuple[Attachment, ...] = ()
         """What is sent along with a prompt."""
 
-    class HelpWanted(Message):
+    class HelpRequested(Message):
         """The user asked for help in an empty composer."""
 
     def __init__(self, **options: Any) -> None:
@@ -72,15 +82,12 @@ class Composer(WrappedArea):
         """Which prompt of the history is shown; its length while the user writes a new one."""
         self._unsent = ""
         self.words: slash.Words = {}
-        """What can stand behind a slash command."""
+        """The values that slash commands accept."""
         self.offering = True
         """Whether tab puts in the first prompts, one after the other: in an empty chat."""
-        self._stem: str | None = None
-        """The line that tab began to complete."""
+        self._completer = Completer()
         self.tray = AttachmentTray()
         """Texts of files and pastes that may be attached."""
-        self._paths: list[str] = []
-        """The paths that tab goes through."""
 
     def remember(self, prompts: list[str]) -> None:
         """Begin with these earlier prompts."""
@@ -88,7 +95,7 @@ class Composer(WrappedArea):
         self._place = len(self._history)
 
     def put(self, text: str) -> None:
-        """Show a text, the cursor behind it."""
+        """Show a text, with the cursor at its end."""
         self.load_text(text)
         self.move_cursor(self.document.end)
 
@@ -107,34 +114,31 @@ class Composer(WrappedArea):
 
         A question mark that begins a prompt asks for help.
         """
-        sends = event.key in keys_of(self.app, "composer.send")
-        if sends or event.key in keys_of(self.app, "composer.new-line"):
+        if self._handle(event):
             event.prevent_default()
             event.stop()
-            if sends:
-                self.action_send()
-            else:
-                self.action_newline()
+
+    def _handle(self, event: Key) -> bool:
+        """Act on a key; False leaves it to the base class."""
+        if event.key in keys_of(self.app, "composer.send"):
+            self.action_send()
+        elif event.key in keys_of(self.app, "composer.new-line"):
+            self.action_newline()
         elif event.key in _IN_TURN:
-            event.prevent_default()
-            event.stop()
             getattr(self, f"action_{_IN_TURN[event.key]}")()
         elif event.key == "tab" and self.path_begun is not None:
-            event.prevent_default()
-            event.stop()
-            self._complete_path(self.path_begun)
+            if (path := self._completer.path(self.path_begun)) is not None:
+                self._put_path(self.path_begun, *path)
         elif event.key == "tab" and slash.is_command(self.text):
-            event.prevent_default()
-            event.stop()
-            self._complete()
+            if (line := self._completer.command(self.text, self.words)) is not None:
+                self.put(line)
         elif event.key == "tab" and self.offering and self.text in OFFERED:
-            event.prevent_default()
-            event.stop()
             self.put(OFFERED[(OFFERED.index(self.text) + 1) % len(OFFERED)])
         elif event.character == "?" and not self.text:
-            event.prevent_default()
-            event.stop()
-            self.post_message(self.HelpWanted())
+            self.post_message(self.HelpRequested())
+        else:
+            return False
+        return True
 
     def on_paste(self, event: Paste) -> None:
         """Keep a long paste aside: its sign is drawn and edited at once, however long it is."""
@@ -142,7 +146,7 @@ class Composer(WrappedArea):
         if is_long(text):
             event.prevent_default()
             event.stop()
-            self._replace_via_keyboard(self.tray.paste(text), *self.selection)
+            self.replace(self.tray.paste(text), *self.selection, maintain_selection_offset=False)
 
     @property
     def path_begun(self) -> str | None:
@@ -168,7 +172,7 @@ class Composer(WrappedArea):
         self.put(self.text.replace(name, "", 1))
 
     def action_send(self) -> None:
-        """Hand the text over, if there is any; it stays if what it names cannot be sent along."""
+        """Send the text; it stays if an attachment that it names cannot be read."""
         text = clean_prompt(self.text).strip()
         if not text:
             return
@@ -189,20 +193,7 @@ class Composer(WrappedArea):
         pastes = (one.name for one in self.attached if one.kind == PASTE) if before.endswith("]") else ()
         return next((sign for sign in pastes if before.endswith(sign) and self.selection.is_empty), None)
 
-    def _complete_path(self, typed: str) -> None:
-        """As far as it is clear; where it is not, each press of tab shows the next path that it may be."""
-        if typed in self._paths:
-            self._put_path(typed, self._paths[(self._paths.index(typed) + 1) % len(self._paths)], complete=False)
-            return
-        found = completions(typed)
-        common = slash.common_start(found)
-        if len(found) == 1 or len(common) > len(typed):
-            self._put_path(typed, common, complete=len(found) == 1 and not common.endswith("/"))
-        elif found:
-            self._paths = found
-            self._put_path(typed, found[0], complete=False)
-
-    def _put_path(self, typed: str, path: str, *, complete: bool) -> None:
+    def _put_path(self, typed: str, path: str, complete: bool) -> None:
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
         if before.startswith(ATTACH):
@@ -210,21 +201,6 @@ class Composer(WrappedArea):
         else:
             start, text = before.rindex("@", 0, len(before) - len(typed)), mention(path, complete=complete)
         self.replace(text, (row, start), (row, column))
-
-    def _complete(self) -> None:
-        """As far as it is clear; where it is not, each press of tab shows the next thing it may be."""
-        found = slash.matches(self._stem, self.words) if self._stem is not None else []
-        if self.text in found:
-            self.put(found[(found.index(self.text) + 1) % len(found)])
-            return
-        further = slash.completed(self.text, self.words)
-        choices = [line for line in slash.matches(self.text, self.words) if line != self.text]
-        if further != self.text:
-            self._stem = None
-            self.put(further)
-        elif choices:
-            self._stem = self.text
-            self.put(choices[0])
 
     def action_delete_left(self) -> None:
         """Delete a character, or the whole sign of a paste."""
@@ -236,7 +212,7 @@ class Composer(WrappedArea):
 
     def action_newline(self) -> None:
         """Begin another line."""
-        self._replace_via_keyboard("\n", *self.selection)
+        self.replace("\n", *self.selection, maintain_selection_offset=False)
 
     def action_earlier(self) -> None:
         """A line up; from the first one, the prompt before."""

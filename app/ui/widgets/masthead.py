@@ -1,23 +1,26 @@
-"""The line at the top: the program, the models, the legend, the machine."""
+"""The header: the program, the models, the legend, the device."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.cells import cell_len
+from rich.style import Style
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import Static
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.observed import OBSERVED
-from specchat.app.ui.widgets.figures import machine
-from specchat.app.ui.widgets.legend import Legend
-from specchat.engine import Ready, gamma_text
+from specchat.app.ui.rendering.figures import FATES, machine
+from specchat.app.ui.rendering.styles import TOKEN_CLASSES
+from specchat.engine import Fate, Ready, gamma_text
 
 WIDE = 140
-"""Cells it is taken to have before they are known."""
+"""Assumed width in cells before the first layout."""
 
 
 class Masthead(Horizontal):
@@ -29,7 +32,7 @@ class Masthead(Horizontal):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._models: tuple[Content, Content] = (Content(""), Content(""))
-        """The target, which is cut where room is scarce, and what follows it, which is not."""
+        """The target, which may be cut, and the text after it, which is not."""
         self._ready: Ready | None = None
 
     def compose(self) -> ComposeResult:
@@ -73,7 +76,7 @@ class Masthead(Horizontal):
         self._show()
 
     def _show(self) -> None:
-        """All of it where it fits; else less of the machine, then less of the target's name."""
+        """Show everything that fits: the device is shortened first, then the target's name."""
         target, rest = self._models
         room = (self.size.width or WIDE) - 2 - cell_len(self.program) - 2 - 4  # spaces around each of them
         room -= target.cell_length + rest.cell_length
@@ -90,3 +93,41 @@ class Masthead(Horizontal):
 
 def _bold(text: str) -> Content:
     return Content.styled(text, "bold")
+
+
+SIGN = "■ "
+
+
+class Legend(Widget):
+    """One line; if it does not fit, without signs, then cut."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES
+    ALLOW_SELECT = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.observed = False
+        """Whether fates may be unknown."""
+        self.tooltip = "what became of each token · f1 explains"
+
+    def get_content_width(self, container: Any, viewport: Any) -> int:  # noqa: ARG002 the base class names them
+        """The width with signs."""
+        return len(self._line(SIGN, "  ").plain)
+
+    def render(self) -> Text:
+        """The longest form that fits."""
+        for sign, gap in ((SIGN, "  "), (SIGN, " "), ("", " ")):
+            line = self._line(sign, gap)
+            if line.cell_len <= self.size.width:
+                break
+        return line
+
+    def _line(self, sign: str, gap: str) -> Text:
+        line = Text(no_wrap=True, overflow="crop")
+        for fate in (*FATES, *([Fate.UNKNOWN] if self.observed else [])):
+            style = self.get_component_rich_style(f"token--{fate.value}", partial=True)
+            if fate is not Fate.ACCEPTED:
+                line.append(gap)
+            line.append(sign, Style(color=style.color))
+            line.append(fate.value, style)
+        return line

@@ -14,7 +14,7 @@ from specchat.app.chat.session import Session
 from specchat.app.ui.screens.alignment import AlignmentScreen
 from specchat.app.ui.screens.choice import ChoiceScreen
 from specchat.app.ui.widgets.aligned_tokens import AlignedTokens
-from specchat.app.ui.widgets.notice_line import NoticeLine
+from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.engine import EngineError
 from specchat.engine.tools.evaluate import Alignment
 from tests.app.aligned import alignment
@@ -96,7 +96,7 @@ async def test_letters_go_from_one_to_the_next(opened: Opened) -> None:
         assert "only B" in opened.text("#alignment-card")
         await opened.stage.press(pilot, "b")
         assert opened.place == only_b[-1]
-        assert "no token behind this one that only B has" in opened.text("NoticeLine")
+        assert "no token after this one that only B has" in opened.text("NoticeLine")
         await opened.stage.press(pilot, "home", "down", "up")
         assert opened.place == 0
         await opened.stage.press(pilot, "escape")

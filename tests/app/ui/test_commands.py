@@ -16,8 +16,8 @@ from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.help import HelpScreen
 from specchat.app.ui.slash import COMMANDS, completed, hints, matches
-from specchat.app.ui.widgets.command_hint import CommandHint
 from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.prompt_frame import CommandHint
 from tests.app.stage import NOW, QUESTION, Stage
 
 SIZE = (140, 40)

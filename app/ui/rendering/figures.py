@@ -1,0 +1,178 @@
+"""Formats figures as text; `app.ui.rendering.definitions` defines them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+from textual.content import Content
+
+from specchat.app.chat.context_meter import Usage
+from specchat.app.sanitize import escape_controls
+from specchat.app.settings.settings import DROP_OLDEST, KEEP_ENDS, STOP
+from specchat.engine import Fate, Metrics, Ready
+
+NOTHING = "–"
+"""Shown for a figure without a value yet."""
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+FATES: dict[Fate, str] = {
+    Fate.ACCEPTED: "drafted, and accepted by the target",
+    Fate.REJECTED: "drafted, and rejected by the target",
+    Fate.DISCARDED: "drafted after a rejection, not tested",
+    Fate.CORRECTION: "drawn by the target instead of a rejected token",
+    Fate.BONUS: "drawn by the target after every draft was accepted",
+    Fate.PLAIN: "drawn by the target in a round without a draft",
+}
+"""Meaning of each fate that specchat's own engine reports."""
+UNTOLD = "the server does not report the fate of this token"
+"""Meaning of `Fate.UNKNOWN`."""
+TAU_FORMS = ("τ {} tokens per round", "τ {}")
+"""τ, as long as there is room for it."""
+
+
+def percent(share: float | None) -> str:
+    """0.714 as 71 %."""
+    return NOTHING if share is None else f"{share * 100:.0f} %"
+
+
+def rate(value: float | None) -> str:
+    """Tokens per second, or τ, with three significant digits."""
+    if value is None:
+        return NOTHING
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def times(factor: float | None) -> str:
+    """1.31 as 1.31×."""
+    return NOTHING if factor is None else f"{factor:.2f}×"
+
+
+def duration(seconds: float | None) -> str:
+    """0.412 as 412 ms, 2.31 as 2.3 s."""
+    if seconds is None:
+        return NOTHING
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
+
+
+def size(count: int) -> str:
+    """Bytes as 0.27 GB or 94 MB."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
+
+
+def clock_time(seconds: float) -> str:
+    """75.3 as 1:15."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def meter(share: float | None, width: int) -> tuple[str, str]:
+    """A bar of `width` cells, as its full and its empty part."""
+    half_cells = round((share or 0.0) * width * 2)
+    full = "━" * (half_cells // 2) + ("╸" if half_cells % 2 else "")
+    return full, "━" * (width - len(full))
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The last `width` values as bars, the highest of them as a full one."""
+    shown = values[-width:]
+    top = max(shown, default=0.0) or 1.0
+    return "".join(BARS[max(1, round(value / top * 8))] for value in shown)
+
+
+def summary(metrics: Metrics, room: int) -> list[str]:
+    """The figures of a reply for a line of `room` cells, the most important first."""
+    if not metrics.rounds:
+        return []
+    parts = [f"{rate(metrics.tokens_per_second)} tok/s"]
+    if metrics.unknown and not metrics.tested:
+        if metrics.mean_emitted_length is not None:
+            parts.append(TAU_FORMS[-1].format(rate(metrics.mean_emitted_length)))
+        parts += [accepted] if (accepted := accepted_of_drafted(metrics)) else []
+    if metrics.tested:
+        forms = [form.format(rate(metrics.mean_emitted_length)) for form in TAU_FORMS]
+        left = room - len(parts[0]) - 3
+        parts.append(next((form for form in forms if len(form) <= left), forms[-1]))
+        parts.append(f"{percent(metrics.acceptance)} of {metrics.tested} tested accepted")
+    parts.append(f"{metrics.emitted} tokens")
+    return parts
+
+
+def accepted_of_drafted(metrics: Metrics) -> str:
+    """What a server reports about all drafts together; empty without a report."""
+    totals = metrics.totals
+    if totals is None or totals.accepted is None or totals.drafted is None:
+        return ""
+    return f"{totals.accepted} of {totals.drafted} drafted accepted"
+
+
+def machine(ready: Ready) -> list[str]:
+    """Device, number format and memory, the most important first."""
+    if ready.observed:
+        return [f"observed · {ready.observed}"]
+    return [ready.device, ready.dtype, size(ready.weight_bytes + ready.cache_bytes)]
+
+
+CELLS = 5
+FULL, EMPTY = "▮", "▯"
+GOES = {
+    STOP: "the prompt is not sent",
+    DROP_OLDEST: "the oldest turns are left out",
+    KEEP_ENDS: "turns between the first and the last are left out",
+}
+"""What happens to a prompt that does not fit, by the setting."""
+
+
+def context_bar(usage: Usage, when_full: str) -> Content:
+    """The bar, used and available tokens, and what happens on overflow."""
+    cells = min(round(CELLS * usage.total / usage.context), CELLS)
+    cells = max(cells, 1) if usage.total else cells
+    text = f"{FULL * cells}{EMPTY * (CELLS - cells)} {usage.total:,} / {usage.context:,}"
+    if usage.room > 0:
+        return Content(text)
+    over = f" · {-usage.room:,} too many" if usage.room else " · no room for a reply"
+    return Content.styled(f"{text}{over}" if when_full == STOP else f"{text} · {GOES[when_full]}", "$warning")
+
+
+def context_rows(usage: Usage) -> list[tuple[str, int]]:
+    """The parts by name, in tokens."""
+    rows = [("history", usage.history), ("prompt", usage.prompt), ("attached", usage.attached)]
+    return [*rows, ("room for the reply", max(usage.room, 0))]
+
+
+def in_words(usage: Usage, when_full: str) -> str:
+    """Usage of the context by part, and what happens when it is full."""
+    parts = " · ".join(f"{name} {tokens:,}" for name, tokens in context_rows(usage))
+    return f"{parts} · of {usage.context:,} tokens\nwhen full: {when_full}, {GOES[when_full]} (/context)"
+
+
+def one_line(text: str) -> str:
+    """The text on one line: control characters, line ends and tabs are visible signs."""
+    return escape_controls(text).replace("\n", "↵").replace("\t", "⇥")
+
+
+def cut(text: str, width: int) -> str:
+    """The text cut to `width` cells, with an ellipsis."""
+    return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"
+
+
+def what_became_of_drafts(metrics: Metrics) -> str:
+    """Fates of the drafted tokens, as far as known."""
+    accepted, rejected = metrics.accepted, metrics.tested - metrics.accepted
+    if metrics.unknown and not metrics.tested:
+        return accepted_of_drafted(metrics) or "the server does not report its drafts"
+    if not accepted + metrics.wasted:
+        return "nothing drafted"
+    discarded = metrics.wasted - rejected
+    return f"{accepted + metrics.wasted} drafted: {accepted} accepted, {rejected} rejected, {discarded} discarded"
+
+
+def emitted(metrics: Metrics) -> str:
+    """Number of emitted tokens, and of rounds."""
+    return f"{metrics.emitted} tokens" + ("" if metrics.passes is None else f" in {metrics.passes} rounds")
+
+
+def change(factor: float) -> str:
+    """0.92 as −8 %."""
+    share = round((factor - 1) * 100)
+    return f"{'−' if share < 0 else '+'}{abs(share)} %" if share else "±0 %"
