@@ -263,7 +263,7 @@ class Panel(Container):
     async def on_click(self, event: Click) -> None:
         """What the figures mean."""
         event.stop()
-        await self.run_action("app.open('definitions')")
+        await self.run_action("app.run('figures')")
 
 
 def _said(metrics: Metrics) -> str:

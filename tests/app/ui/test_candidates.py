@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.screens.choice import ChoiceScreen
+from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.widgets.candidate import CandidateFrame
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Engine, EngineConfig, Finished, Outbox, Round
@@ -28,10 +28,6 @@ def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path, name="sampled", temperature=0.8, seed=5)
 
 
-def said(stage: Stage) -> list[str]:
-    return [notice.message for notice in stage.app._notifications]
-
-
 def turn(stage: Stage, place: int = -1) -> Any:
     return stage.app.chat_screen.conversation.turns[place]
 
@@ -41,8 +37,7 @@ def stored(stage: Stage) -> list[tuple[str, str | None, bool]]:
 
 
 async def test_they_are_asked_for_together_with_seeds_of_their_own(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, 5, text=ASK)
         assert isinstance(stage.app.screen, CandidatesScreen)
         assert [request.sampling.seed for request in stage.engine.submitted] == [5, 6, 7]
@@ -54,16 +49,14 @@ async def test_they_are_asked_for_together_with_seeds_of_their_own(stage: Stage)
 
 async def test_without_a_seed_each_draws_its_own(tmp_path: Path) -> None:
     stage = Stage(tmp_path, temperature=0.8)
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, ASK)
         assert [request.sampling.seed for request in stage.engine.submitted] == [None] * 3
 
 
 @pytest.mark.parametrize("how", ["key", "enter", "click"])
 async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, text=ASK)
         if how == "key":
             await stage.press(pilot, "2")
@@ -83,8 +76,7 @@ async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str
 
 
 async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, 8, text=ASK)
         await stage.press(pilot, "3")
         ids = [request.request_id for request in stage.engine.submitted]
@@ -100,8 +92,7 @@ async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> Non
 
 
 async def test_leaving_the_grid_lets_them_go_on(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, 10, text=ASK)
         await stage.press(pilot, "escape")
         assert isinstance(stage.app.screen, ChatScreen)
@@ -119,27 +110,24 @@ async def test_leaving_the_grid_lets_them_go_on(stage: Stage) -> None:
 
 
 async def test_who_leaves_them_sees_the_way_back(stage: Stage) -> None:
-    async with stage.app.run_test(size=(80, 24)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((80, 24)) as pilot:
         await stage.answer(pilot, 10, text=ASK)
         await stage.press(pilot, "escape")
-        assert said(stage)[-1] == "reply 1 of 3 goes on · /candidates shows them again"
+        assert stage.said[-1] == "continuing with reply 1 of 3 · /candidates shows them again"
         await stage.press(pilot, "home")
         assert any(line.endswith("‹ 1 / 3 › · /candidates") for line in lines_of(stage))
 
 
 @pytest.mark.parametrize(("width", "columns"), [(140, 3), (120, 3), (119, 2), (100, 2), (59, 1)])
 async def test_three_of_them_are_three_columns_where_they_fit(stage: Stage, width: int, columns: int) -> None:
-    async with stage.app.run_test(size=(width, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((width, 40)) as pilot:
         await stage.answer(pilot, 10, text=ASK)
         frames = stage.app.screen.query(".candidate")
         assert len({frame.region.x for frame in frames}) == columns
 
 
 async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, text=ASK)
         await stage.press(pilot, "2")
         transcript = stage.app.screen.query_one(Transcript)
@@ -154,8 +142,7 @@ async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
 
 
 async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, 20, text=ASK)
         await stage.press(pilot, "2")
         await stage.app.workers.wait_for_complete()
@@ -166,8 +153,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
         for file in tmp_path.glob("specchat.db*"):
             (copy / file.name).write_bytes(file.read_bytes())
     again = Stage(copy, name="sampled", temperature=0.8)
-    async with again.app.run_test(size=SIZE) as pilot:
-        await again.ready(pilot)
+    async with again.started(SIZE) as pilot:
         await again.press(pilot, "ctrl+b", "home", "enter")
         assert [reply.text for reply in turn(again).replies] == texts
         assert turn(again).place == 2
@@ -177,8 +163,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
 
 async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "escape")
@@ -195,16 +180,14 @@ async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> No
 
 async def test_a_top_k_of_one_is_greedy_too(tmp_path: Path) -> None:
     stage = Stage(tmp_path, temperature=0.5, top_k=1)
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, ASK)
         await stage.press(pilot, "1")
         assert [(r.sampling.temperature, r.sampling.top_k) for r in stage.engine.submitted] == [(0.8, 0)] * 3
 
 
 async def test_all_are_stopped_by_a_key(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, 10, text=ASK)
         await stage.press(pilot, "ctrl+x")
         assert len(stage.engine.cancelled) == 3
@@ -212,9 +195,7 @@ async def test_all_are_stopped_by_a_key(stage: Stage) -> None:
 
 
 async def test_asked_for_while_another_reply_runs_they_wait(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 5)
+    async with stage.started(SIZE, events=5) as pilot:
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, CandidatesScreen)
         await stage.press(pilot, "1")
@@ -239,10 +220,9 @@ async def test_an_engine_that_has_died_answers_once(stage: Stage) -> None:
 
 
 async def test_nothing_to_show(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, "/candidates")
-        assert said(stage) == ["this chat has no prompt with several replies: /candidates 4 PROMPT asks for four"]
+        assert stage.said == ["this chat has no prompt with several replies: /candidates 4 PROMPT requests four"]
 
 
 @pytest.mark.model

@@ -48,8 +48,7 @@ async def two_at_once(stage: Stage, pilot: Pilot[None]) -> None:
 
 
 async def test_both_go_on(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await two_at_once(stage, pilot)
+    async with stage.after(two_at_once, SIZE) as pilot:
         assert not stage.engine.cancelled
         assert [len(request.messages) for request in stage.engine.submitted] == [1, 1]
         assert ["●" in line for line in listed(stage)] == [True, True, False]
@@ -79,23 +78,18 @@ async def test_the_list_says_how_each_stands(stage: Stage) -> None:
 
 
 async def test_the_newest_chat_is_opened_at_once(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.press(pilot, "ctrl+b", "enter")
         assert stage.app.chat_screen.conversation.title == "Regex for dates"
 
 
 async def test_what_is_on_screen_is_no_news(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started(SIZE, events=None):
         assert not any(line.startswith("◆") for line in listed(stage))
 
 
 async def test_prompts_typed_ahead_go_on_in_a_chat_that_was_left(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 10)
+    async with stage.started(SIZE, events=10) as pilot:
         await stage.send(pilot, FOLLOW_UP)
         await stage.press(pilot, "ctrl+n")
         stage.engine.give()
@@ -108,8 +102,7 @@ async def test_prompts_typed_ahead_go_on_in_a_chat_that_was_left(stage: Stage) -
 
 
 async def test_stopping_one_leaves_the_other(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await two_at_once(stage, pilot)
+    async with stage.after(two_at_once, SIZE) as pilot:
         await stage.press(pilot, "escape")
         assert stage.engine.cancelled == [stage.engine.submitted[1].request_id]
         stage.engine.give()
@@ -119,9 +112,7 @@ async def test_stopping_one_leaves_the_other(stage: Stage) -> None:
 
 
 async def test_deleting_a_chat_that_answers_keeps_what_it_said(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 20)
+    async with stage.started(SIZE, events=20) as pilot:
         await stage.send(pilot, FOLLOW_UP)
         await stage.press(pilot, "ctrl+b", "home", "d", "u")
         await stage.press(pilot, "home", "enter")
@@ -160,23 +151,19 @@ async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, m
 
 
 async def test_what_was_typed_and_not_sent_is_there_again(stage: Stage, tmp_path: Path) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.press(pilot, "h", "a", "l", "f")
     again = Stage(tmp_path)
-    async with again.app.run_test(size=SIZE) as pilot:
-        await again.ready(pilot)
+    async with again.started(SIZE) as pilot:
         assert again.app.chat_screen.query_one(Composer).text == "half"
         await again.press(pilot, "enter")
     last = Stage(tmp_path)
-    async with last.app.run_test(size=SIZE) as pilot:
-        await last.ready(pilot)
+    async with last.started(SIZE) as pilot:
         assert last.app.chat_screen.writing.unsent.of(last.app.chat_screen.conversation) == ""
 
 
 async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.press(pilot, *"new", "ctrl+b", "home", "enter")
         composer = stage.app.chat_screen.query_one(Composer)
         assert composer.text == ""
@@ -186,8 +173,7 @@ async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> 
         assert composer.text == "old"
         stage.app.actions.chats.write()
     again = Stage(tmp_path)
-    async with again.app.run_test(size=SIZE) as pilot:
-        await again.ready(pilot)
+    async with again.started(SIZE) as pilot:
         assert again.app.chat_screen.query_one(Composer).text == "new"
         await again.press(pilot, "ctrl+b", "home", "enter")
         assert again.app.chat_screen.query_one(Composer).text == "old"

@@ -118,8 +118,7 @@ async def test_detail_is_asked_for_while_the_inspector_is_open(stage: Stage) -> 
 
 
 async def test_inspector_before_the_first_token(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         await stage.press(pilot, "f6")
         screen = screen_of(stage)

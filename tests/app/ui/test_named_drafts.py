@@ -39,8 +39,7 @@ async def test_lines_are_kept_for_several_drafts(tmp_path: Path, drafter: str) -
     ]
     stage = Stage(tmp_path, drafter=drafter, draft="one,other")
     stage.engine = RecordedEngine(records)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         card = stage.app.screen.query_one(AcceptanceCard)
         height = card.size.height
@@ -52,8 +51,7 @@ async def test_lines_are_kept_for_several_drafts(tmp_path: Path, drafter: str) -
 
 async def test_the_panel_of_a_chat_as_it_comes_fits_the_screen(tmp_path: Path) -> None:
     stage = Stage(tmp_path, name="usual", drafter="combined")
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         panel = stage.app.screen.query_one(Panel)
         for rounds in (0, 10, 40):
