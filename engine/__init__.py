@@ -5,9 +5,9 @@
 Importing this package loads neither torch nor transformers; the engine's thread does.
 """
 
-from specchat.engine.atomic_file import replacing
 from specchat.engine.config import DEVICES, DTYPES, EngineConfig, models_folder
-from specchat.engine.cores import SpareCore, spare_core, usable_cores
+from specchat.engine.device.preload import preload_torch
+from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.events import (
@@ -27,12 +27,11 @@ from specchat.engine.events import (
     Thinking,
     Totals,
 )
+from specchat.engine.files import FILE_MODE, create_text, make_folder, make_private, replacing
+from specchat.engine.kernels.cores import SpareCore, spare_core, usable_cores
 from specchat.engine.lanes.clock import CLOCKS, Order
 from specchat.engine.lanes.engine import LaneEngine, LaneReady
-from specchat.engine.other_chats import OtherChats
 from specchat.engine.outbox import Outbox
-from specchat.engine.preload import preload_torch
-from specchat.engine.private_files import FILE_MODE, create_text, make_folder, make_private
 from specchat.engine.progress import Progress, size_text
 from specchat.engine.request import MAX_GAMMA, WHEN_FULL, Message, Request, Sampling, gamma_text, parse_gamma
 from specchat.engine.round import Candidate, Detail, Fate, Proposer, Refused, Round, Token

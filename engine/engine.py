@@ -32,9 +32,9 @@ from specchat.engine.commands import (
     Submit,
 )
 from specchat.engine.config import EngineConfig
+from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
-from specchat.engine.other_chats import OtherChats
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Message, Request, check_gamma
 from specchat.engine.sequence.prompt import check_source, encode

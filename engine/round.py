@@ -106,7 +106,7 @@ class Round:
     the standardised distributions, the uniform draw u (accepted iff u·q < p; with a lenience l, iff u·l·q < p), and
     β = Σ min(p, q).
 
-    A drafter may offer several tokens for one position (`engine.backends.tree`), which are tested one after the other.
+    A drafter may offer several tokens for one position (`engine.decoding.tree`), which are tested one after the other.
     Then `drafted` holds the accepted one, or the first if none was, and behind a rejection the first choices of that
     branch. Other rejected tokens are in `refused`; p and q are the residuals at each token's turn, and β is the
     probability that one of the tokens offered is accepted.

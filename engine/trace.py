@@ -25,7 +25,7 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from specchat.engine.errors import EngineError
 from specchat.engine.events import MOST_DRAFTED, Event, Totals
-from specchat.engine.private_files import create_text
+from specchat.engine.files import create_text
 from specchat.engine.request import Request
 from specchat.engine.round import Round
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from specchat.engine.backends.cache_probe import HandedOut
 from specchat.engine.backends.flex import attend
-from specchat.engine.backends.kv_cache import Run
+from specchat.engine.cache.cache_probe import HandedOut
+from specchat.engine.cache.kv_cache import Run
 
 NAME = "slot_cache"
 _runs: ContextVar[Sequence[Run]] = ContextVar("runs", default=())

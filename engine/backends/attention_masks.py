@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from specchat.engine.backends import flex
-from specchat.engine.backends.cache_probe import CacheProbe
-from specchat.engine.backends.kv_cache import CacheView
-from specchat.engine.backends.static_view import StaticView
-from specchat.engine.backends.tree_mask import TreeMask
-from specchat.engine.backends.tree_part import TreePart
+from specchat.engine.cache.cache_probe import CacheProbe
+from specchat.engine.cache.kv_cache import CacheView
+from specchat.engine.cache.static_view import StaticView
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.decoding.tree_part import TreePart
 
 Mask = Tensor | BlockMask
 

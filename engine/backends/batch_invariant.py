@@ -15,9 +15,9 @@ from torch import Tensor
 
 from specchat.engine.backends.cuda_graphs import Scores, Step
 from specchat.engine.backends.graph_pool import GraphPool
-from specchat.engine.backends.kv_cache import KVCache
-from specchat.engine.backends.static_view import StaticView
-from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.cache.static_view import StaticView
+from specchat.engine.decoding.tree_mask import TreeMask
 
 WIDTH = 8
 """Tokens per pass. Longer drafts take several passes, shorter ones are padded."""

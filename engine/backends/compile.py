@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from specchat.engine.backends.static_view import StaticView
+from specchat.engine.cache.static_view import StaticView
 
 _RECOMPILATIONS = 64
 """Recompilation limit per layer class and process: kinds of layers, times one or several rows and tokens."""

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.graph_pool import GraphPool
-from specchat.engine.backends.kv_cache import KVCache
-from specchat.engine.backends.padding import CAPTURED, captured_width
 from specchat.engine.backends.region import Numbers, Region, Regions
-from specchat.engine.backends.static_view import StaticView
-from specchat.engine.backends.tree import chain
-from specchat.engine.backends.tree_mask import TreeMask
-from specchat.engine.backends.tree_part import TreePart
+from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.cache.static_view import StaticView
+from specchat.engine.decoding.tree import chain
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.decoding.tree_part import TreePart
+from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.errors import first_line
 
 _FEWEST_COLUMNS = 256

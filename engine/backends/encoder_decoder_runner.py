@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specchat.engine.backends.kv_cache import CacheView, KVCache, neighbours
-from specchat.engine.backends.padding import padded_width
 from specchat.engine.backends.runner import Runner
 from specchat.engine.backends.t5_network import T5Network
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree_mask import TreeMask
-from specchat.engine.backends.tree_part import FedPlaces, TreePart, TreePlace
+from specchat.engine.cache.kv_cache import CacheView, KVCache, neighbours
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.decoding.tree_part import FedPlaces, TreePart, TreePlace
+from specchat.engine.device.padding import padded_width
+from specchat.engine.device.to_device import to_device
 from specchat.engine.errors import EngineError
 
 

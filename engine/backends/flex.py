@@ -25,7 +25,7 @@ def is_available(device: torch.device, head_size: int) -> bool:
 
 
 def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: int) -> BlockMask:
-    """An attention mask over the pages of a cache (`engine.backends.kv_cache.pages`), in the form that kernels take.
+    """An attention mask over the pages of a cache (`engine.cache.kv_cache.pages`), in the form that kernels take.
 
     The blocks of a row are those of its slot, as in a paged cache (Kwon et al. 2023, "PagedAttention") whose sequences
     each have one stretch of it.

@@ -13,18 +13,18 @@ from torch.nn import functional
 from specchat.engine.backends import attention, flex
 from specchat.engine.backends.attention_masks import AttentionMasks
 from specchat.engine.backends.batch_invariant import BatchInvariantRunner
-from specchat.engine.backends.cache_probe import CacheProbe
 from specchat.engine.backends.compile import compile_layers
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.first_layers import first_layers
 from specchat.engine.backends.graph_pool import GraphPool
-from specchat.engine.backends.kv_cache import CacheView, KVCache
 from specchat.engine.backends.longrope import fix_longrope
-from specchat.engine.backends.padding import CAPTURED, captured_width, padded_width
-from specchat.engine.backends.static_view import StaticView
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree_mask import TreeMask
-from specchat.engine.backends.tree_part import FedPlaces, TreePart, TreePlace
+from specchat.engine.cache.cache_probe import CacheProbe
+from specchat.engine.cache.kv_cache import CacheView, KVCache
+from specchat.engine.cache.static_view import StaticView
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.decoding.tree_part import FedPlaces, TreePart, TreePlace
+from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
+from specchat.engine.device.to_device import to_device
 from specchat.engine.errors import EngineError, first_line
 
 

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.device import require_memory
-from specchat.engine.backends.kv_cache import KVCache
-from specchat.engine.backends.tree import Tree, chain
-from specchat.engine.backends.tree_mask import TreeMask
-from specchat.engine.backends.tree_part import TreePlace
+from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.decoding.tree import Tree, chain
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.device.device import require_memory
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.chains import Chains
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.decoder_weights import DecoderShape
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
+from specchat.engine.kernels.token_layout import TokenLayout
 
 CPU = torch.device("cpu")
 
@@ -197,7 +197,7 @@ class QuantizedRunner:
         """Feed tokens [B, T]; their tapped hidden states."""
         rows, width = tokens.shape
         counts = [width] * rows if lengths is None else list(lengths)
-        tapped = self._run(_flat(tokens, counts), Chains.plain(slots, starts, counts), every=False)[1]
+        tapped = self._run(_flat(tokens, counts), TokenLayout.chains(slots, starts, counts), every=False)[1]
         return None if tapped is None else _by_row(tapped, counts, width)
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ class QuantizedRunner:
         return torch.from_numpy(self._output.rows_of(tokens.numpy()))
 
     def _run(
-        self, tokens: Tensor, chains: Chains, *, every: bool, entered: Tensor | None = None
+        self, tokens: Tensor, chains: TokenLayout, *, every: bool, entered: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """A pass over flat tokens; logits of every one or of none."""
         flat: list[int] = tokens.flatten().tolist()
@@ -253,9 +253,9 @@ def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:
     return rows
 
 
-def _chains(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) -> Chains:
+def _chains(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) -> TokenLayout:
     """Where the tokens of trees stand, one after the other; those that do not branch see the cache alone."""
-    plain = Chains.plain(slots, starts, [len(tree) + 1 for tree in trees])
+    plain = TokenLayout.chains(slots, starts, [len(tree) + 1 for tree in trees])
     if all(tree == chain(len(tree)) for tree in trees):
         return plain
     positions, prefixes, ancestors, offsets = list[int](), list[int](), list[int](), [0]
@@ -270,7 +270,7 @@ def _chains(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) 
         prefixes += [start] * len(depths)
         offsets += [len(ancestors) + end for end in accumulate(depths)]
         ancestors += [start + other for other in before]
-    return Chains(
+    return TokenLayout(
         slots=plain.slots,
         positions=positions,
         columns=plain.columns,
@@ -280,9 +280,9 @@ def _chains(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) 
     )
 
 
-def _behind(places: Sequence[TreePlace]) -> Chains:
+def _behind(places: Sequence[TreePlace]) -> TokenLayout:
     """Where tokens stand that are fed after those before them in their trees."""
-    return Chains(
+    return TokenLayout(
         slots=[place.slot for place in places],
         positions=[place.first + len(place.path) + 1 for place in places],
         columns=[place.first + place.column for place in places],

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.cuda_graphs import GraphRunner
-from specchat.engine.backends.kv_cache import KVCache
-from specchat.engine.backends.tree_mask import TreeMask
-from specchat.engine.backends.tree_part import TreePlace
+from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.decoding.tree_part import TreePlace
 
 
 class Runner(Protocol):

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from specchat.engine.backends.quantized_runner import QuantizedRunner
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.tree import Tree
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.budget import Budget
@@ -21,6 +20,7 @@ from specchat.engine.decoding.proposal import Draft, Proposal, merge
 from specchat.engine.decoding.riders import Riders
 from specchat.engine.decoding.round_plan import RoundPlan
 from specchat.engine.decoding.row_drafters import RowDrafters
+from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.verify.outcome import Outcome
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.request import AUTO, NO_DRAFTER

@@ -9,9 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree import Tree, chain
+from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.decoding.trials import Trials
+from specchat.engine.device.to_device import to_device
 from specchat.engine.sampling.sampler import one_hot
 
 _HOST = torch.device("cpu")

@@ -15,8 +15,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.tree import Tree, chain
 from specchat.engine.decoding.proposal import Proposal
+from specchat.engine.decoding.tree import Tree, chain
 
 
 @lru_cache

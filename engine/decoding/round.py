@@ -17,16 +17,16 @@ from torch import Tensor
 
 from specchat.engine.backends.quantized_runner import QuantizedRunner
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.stopwatch import Stopwatch
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree_mask import TreeMask
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.riders import Riders
 from specchat.engine.decoding.round_plan import RoundPlan
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.verify.on_host import verify_on_host
 from specchat.engine.decoding.verify.outcome import Outcome, to_host
 from specchat.engine.decoding.verify.verifier import Verifier, along
+from specchat.engine.device.stopwatch import Stopwatch
+from specchat.engine.device.to_device import to_device
 from specchat.engine.sequence.sequence import SequenceState
 
 

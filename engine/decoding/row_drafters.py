@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.to_device import to_device
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.verify.outcome import Outcome
+from specchat.engine.device.to_device import to_device
 from specchat.engine.round import Proposer
 from specchat.engine.sequence.sequence import SequenceState
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.tree import Tree
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Offers, join
+from specchat.engine.decoding.tree import Tree
 from specchat.engine.drafters.head.drafter import HeadDrafter
 from specchat.engine.drafters.suffix import SURE, SuffixDrafter
 from specchat.engine.round import Proposer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderRunner
-from specchat.engine.backends.padding import CAPTURED
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.to_device import to_device
+from specchat.engine.device.padding import CAPTURED
+from specchat.engine.device.to_device import to_device
 from specchat.engine.sequence.scheduler import common_prefix
 from specchat.engine.sequence.sequence import SequenceState
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specchat.engine.backends.padding import captured_width
 from specchat.engine.backends.runner import Runner
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
+from specchat.engine.device.padding import captured_width
 from specchat.engine.drafters.draft_cache import LEAD, DraftCache
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.sampling.rng import Stream, uniforms

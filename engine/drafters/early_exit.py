@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.kv_cache import KVCache
-from specchat.engine.backends.padding import padded_width
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.to_device import to_device
+from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
+from specchat.engine.device.padding import padded_width
+from specchat.engine.device.to_device import to_device
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.penalties import Penalties

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from specchat.engine.backends.tree import BRANCHES, Tree
+from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.sequence.sequence import SequenceState
 
 BUCKETS: Sequence[int] = range(2 * BRANCHES)

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.to_device import to_device
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
+from specchat.engine.device.to_device import to_device
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.proposed_tokens import ProposedTokens

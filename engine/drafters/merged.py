@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.tree import BRANCHES, LONGEST, chain
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Offers, join
+from specchat.engine.decoding.tree import BRANCHES, LONGEST, chain
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.draft_model import ModelDrafter
 from specchat.engine.drafters.fixed_trees import may_branch

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from specchat.engine.backends.tree import LONGEST, Tree, chain, tree_of
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Offers, Support, join
+from specchat.engine.decoding.tree import LONGEST, Tree, chain, tree_of
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.draft_model import ModelDrafter
 from specchat.engine.drafters.fixed_trees import BUCKETS, LATER, may_branch, offer
@@ -20,7 +20,7 @@ from specchat.engine.sequence.sequence import SequenceState
 
 
 class FixedTreeDrafter(Drafter):
-    """A draft model that drafts trees of fixed shape (`engine.backends.tree`); chains, where they are long, or where a
+    """A draft model that drafts trees of fixed shape (`engine.decoding.tree`); chains, where they are long, or where a
     row's logits or its acceptance are special.
 
     Greedy rows offer the likeliest tokens, the others draw them without replacement. There, tokens cost little and

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.backends.cuda_graphs import GraphRunner
-from specchat.engine.backends.to_device import to_device
+from specchat.engine.device.to_device import to_device
 from specchat.engine.drafters.static_steps import StaticSteps
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampler import draw, most_likely, standardise

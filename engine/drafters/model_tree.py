@@ -16,11 +16,11 @@ from torch import Tensor
 
 from specchat.engine.backends.quantized_runner import QuantizedRunner
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.tree import BRANCHES, chain
-from specchat.engine.backends.tree_part import TreePlace
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Offers, Support, join
+from specchat.engine.decoding.tree import BRANCHES, chain
+from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.draft_model import ModelDrafter
 from specchat.engine.drafters.fixed_trees import may_branch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specchat.engine.backends.tree import Tree
+from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.trials import Trials
 
 

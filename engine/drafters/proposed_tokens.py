@@ -11,8 +11,8 @@ from torch import Tensor
 
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.region import Numbers, Region, Regions
-from specchat.engine.backends.to_device import to_device
 from specchat.engine.decoding.verify.chain_acceptance import accept, accept_greedy
+from specchat.engine.device.to_device import to_device
 from specchat.engine.request import MAX_GAMMA, Sampling
 from specchat.engine.sampling.sampler import most_likely, standardise
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers

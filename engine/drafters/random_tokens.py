@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import torch
 
-from specchat.engine.backends.to_device import to_device
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
+from specchat.engine.device.to_device import to_device
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import one_hot
 from specchat.engine.sequence.sequence import SequenceState

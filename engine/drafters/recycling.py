@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from specchat.engine.backends.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Offers
+from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.drafters.fixed_trees import BUCKETS, LATER, may_branch, offer
 from specchat.engine.drafters.text_drafter import TextDrafter
 from specchat.engine.sequence.sequence import SequenceState

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.region import Numbers
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree import BRANCHES, LONGEST, Tree, tree_of
-from specchat.engine.backends.tree_part import TreePart
+from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
+from specchat.engine.decoding.tree_part import TreePart
+from specchat.engine.device.to_device import to_device
 from specchat.engine.drafters.step_graphs import StepGraphs
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms

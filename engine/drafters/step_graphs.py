@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.region import Numbers, Region, Regions, Shape
-from specchat.engine.backends.tree_part import TreePart
+from specchat.engine.decoding.tree_part import TreePart
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, coarse_flags, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState

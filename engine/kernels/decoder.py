@@ -10,9 +10,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from specchat.engine.kernels.chains import Batch, Chains
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.library import KernelError, library
+from specchat.engine.kernels.token_layout import Batch, TokenLayout
 
 
 class Decoder:
@@ -51,7 +51,7 @@ class Decoder:
     def run(
         self,
         tokens: Sequence[int],
-        chains: Chains,
+        chains: TokenLayout,
         judged: Sequence[int],
         threads: int,
         taps: Sequence[int] = (),
@@ -87,7 +87,7 @@ class Decoder:
     def run_all(
         self,
         tokens: Sequence[int],
-        chains: Chains,
+        chains: TokenLayout,
         threads: int,
         taps: Sequence[int] = (),
         *,

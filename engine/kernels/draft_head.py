@@ -12,19 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.kernels.chains import Batch, Chains
 from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.grown_trees import (
-    Growing,
-    GrownTree,
-    GrowthRules,
-    ReadTokens,
-    WantedTree,
-    read_tokens,
-)
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.structures import CHeadModel, CHeadStep
+from specchat.engine.kernels.token_layout import Batch, TokenLayout
+from specchat.engine.kernels.tree_growth import (
+    Growing,
+    GrownTree,
+    GrowthRules,
+    TargetStates,
+    TreeRequest,
+    c_reads,
+)
 
 STATE = -1
 """Source of a place that reads the state in its slot and column."""
@@ -105,7 +105,7 @@ class PackedHead:
         self._memory = (states, keys, values)
         self._library.attach_head(self._c, slots, columns, *(tensor.data_ptr() for tensor in self._memory))
 
-    def absorb(self, read: Sequence[ReadTokens], threads: int) -> None:
+    def absorb(self, read: Sequence[TargetStates], threads: int) -> None:
         """Write the states of tokens.
 
         Args:
@@ -116,12 +116,12 @@ class PackedHead:
             KernelError: a place is not in the memory.
         """
         self._check_states(read)
-        self._library.absorb(self._c, read_tokens(read), threads)
+        self._library.absorb(self._c, c_reads(read), threads)
 
     def grow(
         self,
-        read: Sequence[ReadTokens],
-        wanted: Sequence[WantedTree],
+        read: Sequence[TargetStates],
+        wanted: Sequence[TreeRequest],
         q: Tensor | None,
         known: Tensor,
         rules: GrowthRules,
@@ -148,7 +148,7 @@ class PackedHead:
         self._library.grow(self._c, growing.c)
         return growing.trees, growing.c.steps
 
-    def _check_states(self, read: Sequence[ReadTokens]) -> None:
+    def _check_states(self, read: Sequence[TargetStates]) -> None:
         width = self.weights.taps * self.weights.layer.shape.hidden
         for each in read:
             if each.tapped.ndim != 2 or each.tapped.shape[1] != width:
@@ -157,7 +157,7 @@ class PackedHead:
     def run(
         self,
         tokens: Sequence[int],
-        chains: Chains,
+        chains: TokenLayout,
         sources: Sequence[int],
         judged: Sequence[int],
         best: int,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Wanted:
+class DrawRequest:
     """Tokens to be drawn from one row of logits, each without those before it."""
 
     logits: Tensor
@@ -38,7 +38,7 @@ class Wanted:
     """[V'], float32, contiguous: gets the distribution, 0 throughout where a logit is not a number."""
 
 
-def draw(wanted: Sequence[Wanted], threads: int) -> list[list[int]]:
+def draw(wanted: Sequence[DrawRequest], threads: int) -> list[list[int]]:
     """Places of the tokens drawn, fewer where no weight was left.
 
     Args:

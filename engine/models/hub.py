@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
+from specchat.engine.files import make_folder
 from specchat.engine.models.catalog import hub_folder
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.quiet import silence
 from specchat.engine.models.resumed import LARGE, PARTIAL, fetch_resumed
 from specchat.engine.models.wheel import growth_reported
-from specchat.engine.private_files import make_folder
 from specchat.engine.progress import Progress
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specchat.engine.backends.device import computes_bfloat16, pick_device, require_memory
-from specchat.engine.backends.memory import trim_heap
+from specchat.engine.device.device import computes_bfloat16, pick_device, require_memory
+from specchat.engine.device.memory import trim_heap
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models import encoder_decoder
 from specchat.engine.models.architecture import model_config

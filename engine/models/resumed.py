@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
+from specchat.engine.files import make_folder
 from specchat.engine.models.disk import sha256_of
-from specchat.engine.private_files import make_folder
 
 PARTIAL = ".partial"
 """Folder of what has arrived, beside the files that are complete."""

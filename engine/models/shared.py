@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from specchat.engine.backends.memory import trim_heap
-from specchat.engine.backends.prepacked_linear import pack
+from specchat.engine.device.memory import trim_heap
 from specchat.engine.models.fingerprint import fingerprint
 from specchat.engine.models.load import LoadedModel, load_model
+from specchat.engine.models.prepacked_linear import pack
 from specchat.engine.progress import Progress
 
 _models: weakref.WeakValueDictionary[tuple[Path, str, str], LoadedModel] = weakref.WeakValueDictionary()

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
+from specchat.engine.files import make_folder
 from specchat.engine.models.disk import disk_errors, folder_bytes
-from specchat.engine.private_files import make_folder
 from specchat.engine.progress import Progress, ignore_progress
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")

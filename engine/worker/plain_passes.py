@@ -12,13 +12,13 @@ import torch
 
 from specchat.engine.backends.quantized_runner import QuantizedRunner
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.stopwatch import Stopwatch
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree import chain
 from specchat.engine.decoding.proposal import merge
+from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.verify.on_host import verify_on_host
 from specchat.engine.decoding.verify.outcome import to_host
 from specchat.engine.decoding.verify.verifier import Verifier
+from specchat.engine.device.stopwatch import Stopwatch
+from specchat.engine.device.to_device import to_device
 from specchat.engine.sequence.sequence import SequenceState
 
 WARM_UP_PASSES = 5

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderRunner
 from specchat.engine.backends.quantized_runner import QuantizedRunner
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.to_device import to_device
 from specchat.engine.commands import Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.planner import Planner
+from specchat.engine.device.to_device import to_device
 from specchat.engine.events import Prefilled
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState

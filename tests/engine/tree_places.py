@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from specchat.engine.backends.tree import Tree
-from specchat.engine.backends.tree_part import TreePlace
+from specchat.engine.decoding.tree import Tree
+from specchat.engine.decoding.tree_part import TreePlace
 
 
 def places(tree: Tree, tokens: Tensor, slot: int, first: int) -> list[TreePlace]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from operator import mul
 
-from specchat.engine.backends.tree import Tree
 from specchat.engine.decoding.proposal import Offers
+from specchat.engine.decoding.tree import Tree
 from specchat.engine.request import MAX_GAMMA
 
 _LEVELS = (0.004, 0.03, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
-from specchat.engine.backends.tree import LONGEST, Tree
 from specchat.engine.decoding.gamma.acceptance_model import (
     EVEN,
     LOW,
@@ -35,6 +34,7 @@ from specchat.engine.decoding.gamma.round_costs import RoundCosts
 from specchat.engine.decoding.gamma.shared_pass import SharedPass
 from specchat.engine.decoding.gamma.worth import Worths
 from specchat.engine.decoding.proposal import Offers
+from specchat.engine.decoding.tree import LONGEST, Tree
 from specchat.engine.request import MAX_GAMMA
 
 LIMIT = MAX_GAMMA

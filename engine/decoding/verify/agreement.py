@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specchat.engine.backends.tree import BRANCHES, Tree, chain
+from specchat.engine.decoding.tree import BRANCHES, Tree, chain
 from specchat.engine.decoding.verify.outcome import Outcome, outcome_of
 from specchat.engine.sampling.rng import Stream, uniform
 from specchat.engine.sequence.sequence import SequenceState

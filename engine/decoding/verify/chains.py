@@ -9,13 +9,13 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from specchat.engine.backends.padding import CAPTURED, captured_width
 from specchat.engine.backends.region import Numbers, Region, Regions
-from specchat.engine.backends.to_device import to_device
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.verify import top_logprobs as detail
 from specchat.engine.decoding.verify.chain_acceptance import accept, accept_greedy, near_best
 from specchat.engine.decoding.verify.outcome import Outcome, Verified, packed
+from specchat.engine.device.padding import CAPTURED, captured_width
+from specchat.engine.device.to_device import to_device
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import broken, most_likely, standardise
 from specchat.engine.sampling.sampling_rows import ANY, NUMBERS, SamplingFlags, SamplingRows, setting_numbers

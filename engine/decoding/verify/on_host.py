@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.quantized_runner import QuantizedRunner
-from specchat.engine.backends.tree import BRANCHES, Tree, chain
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.riders import Riders
+from specchat.engine.decoding.tree import BRANCHES, Tree, chain
 from specchat.engine.decoding.verify.agreement import compare
 from specchat.engine.decoding.verify.outcome import Outcome, outcome_of, to_host
 from specchat.engine.decoding.verify.verifier import Verifier

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree import Tree
+from specchat.engine.decoding.tree import Tree
+from specchat.engine.device.to_device import to_device
 
 
 @dataclass(slots=True)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.tree import BRANCHES
-from specchat.engine.backends.tree_mask import TreeMask
 from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.tree import BRANCHES
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.sampling.sampler import draw
 
 

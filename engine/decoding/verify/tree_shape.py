@@ -8,9 +8,9 @@ from itertools import zip_longest
 
 from torch import Tensor
 
-from specchat.engine.backends.padding import CAPTURED
-from specchat.engine.backends.tree import BRANCHES, LONGEST, tree_of
+from specchat.engine.decoding.tree import BRANCHES, LONGEST, tree_of
 from specchat.engine.decoding.verify import top_logprobs as detail
+from specchat.engine.device.padding import CAPTURED
 from specchat.engine.sampling.sampling_rows import ANY, SamplingFlags
 
 WIDTH = CAPTURED[-1]

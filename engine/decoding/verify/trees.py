@@ -8,17 +8,17 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from specchat.engine.backends.kv_cache import KVCache
 from specchat.engine.backends.region import Numbers, Region, Regions
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree import BRANCHES
-from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.proposal import Proposal, Support
+from specchat.engine.decoding.tree import BRANCHES
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.trials import trial_mask
 from specchat.engine.decoding.verify import top_logprobs as detail
 from specchat.engine.decoding.verify.outcome import Outcome, Verified, packed
 from specchat.engine.decoding.verify.tree_acceptance import TreeVerdict, accept_tree, accept_tree_greedy
 from specchat.engine.decoding.verify.tree_shape import WIDTH, TreeShape, covering
+from specchat.engine.device.to_device import to_device
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import broken, most_likely, standardise
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, setting_numbers

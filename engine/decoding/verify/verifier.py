@@ -8,16 +8,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.padding import CAPTURED
 from specchat.engine.backends.region import Regions
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.to_device import to_device
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.verify.chains import DETAILED, ChainShape, VerifiedChains, chain_region
 from specchat.engine.decoding.verify.outcome import Verified
 from specchat.engine.decoding.verify.top_logprobs import MOST
 from specchat.engine.decoding.verify.tree_shape import TreeShape, drafted_widths
 from specchat.engine.decoding.verify.trees import VerifiedTrees, tree_region
+from specchat.engine.device.padding import CAPTURED
+from specchat.engine.device.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampling_rows import ANY, coarse_flags
 from specchat.engine.sequence.sequence import SequenceState

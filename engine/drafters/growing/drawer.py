@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specchat.engine.drafters.growing.growth import Growth, Offered
 from specchat.engine.kernels import sampling as kernels
-from specchat.engine.kernels.sampling import Wanted
+from specchat.engine.kernels.sampling import DrawRequest
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import standardise
@@ -17,16 +17,16 @@ from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sampling.without_replacement import draw_different
 from specchat.engine.sequence.sequence import SequenceState
 
-Draw = Callable[[Wanted], Sequence[int]]
+Draw = Callable[[DrawRequest], Sequence[int]]
 """Places of the tokens drawn, fewer where no weight was left."""
 
 
-def by_kernels(wanted: Wanted) -> list[int]:
+def by_kernels(wanted: DrawRequest) -> list[int]:
     """Draw by the kernels, where there are any."""
     return kernels.draw([wanted], torch.get_num_threads())[0]
 
 
-def by_torch(wanted: Wanted) -> list[int]:
+def by_torch(wanted: DrawRequest) -> list[int]:
     """Draw as the sampler does."""
     settings = SamplingRows.of([wanted.sampling], wanted.logits.device)
     wanted.q.copy_(standardise(wanted.logits[None, None], settings)[0, 0].nan_to_num_())
@@ -70,7 +70,7 @@ class Drawer:
             mine = [offer for offer in offers if offer.node is node]
             first = len(growth.tokens)
             u = self._u[first : first + len(mine)]
-            places = self._draw(Wanted(flat[node.source], self._sampling, u, self.q[node.place]))
+            places = self._draw(DrawRequest(flat[node.source], self._sampling, u, self.q[node.place]))
             for offer, place in zip(mine, places, strict=False):
                 growth.add(offer, known[place])
                 added.append(offer)

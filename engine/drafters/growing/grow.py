@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.tree import LONGEST
 from specchat.engine.decoding.gamma.budget import Budget, repeatable
 from specchat.engine.decoding.proposal import Draft, Support
+from specchat.engine.decoding.tree import LONGEST
 from specchat.engine.drafters.growing.drawer import Drawer
 from specchat.engine.drafters.growing.growth import Growth, Node, going_on, nominal_rate
 from specchat.engine.drafters.growing.scores import Place, Scores

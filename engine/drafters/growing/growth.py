@@ -20,8 +20,8 @@ from itertools import accumulate
 from operator import add, sub
 from typing import NamedTuple
 
-from specchat.engine.backends.tree import BRANCHES, Tree, tree_from
 from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.tree import BRANCHES, Tree, tree_from
 from specchat.engine.request import MAX_GAMMA
 
 EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)

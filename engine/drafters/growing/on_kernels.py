@@ -8,11 +8,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.tree import BRANCHES, tree_from
 from specchat.engine.decoding.proposal import Draft, Support
+from specchat.engine.decoding.tree import BRANCHES, tree_from
 from specchat.engine.drafters.growing.grow import Asked
 from specchat.engine.drafters.growing.growth import EDGES, GRADES, HOPE, LEAST
-from specchat.engine.kernels.grown_trees import GrownTree, GrowthRules, WantedTree
+from specchat.engine.kernels.tree_growth import GrownTree, GrowthRules, TreeRequest
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream
 
@@ -23,7 +23,7 @@ class GrowingLayer(Protocol):
     """A head whose trees grow on the kernels."""
 
     def grow(
-        self, wanted: Sequence[WantedTree], q: Tensor | None, known: Tensor, rules: GrowthRules
+        self, wanted: Sequence[TreeRequest], q: Tensor | None, known: Tensor, rules: GrowthRules
     ) -> tuple[list[GrownTree], int]:
         """As `engine.kernels.draft_head.PackedHead.grow`."""
 
@@ -59,13 +59,13 @@ def grow_on_kernels(asked: Sequence[Asked], begins: Sequence[int], layer: Growin
     )
 
 
-def _wanted(asked: Asked, begin: int) -> WantedTree:
+def _wanted(asked: Asked, begin: int) -> TreeRequest:
     row, budget = asked.row, asked.settled
     greedy = row.request.sampling.greedy
     first = 0 if greedy else GRADES
     # The last place is scored with even where it has been read.
     begin = min(begin, len(row.tokens) - 2)
-    return WantedTree(
+    return TreeRequest(
         slot=row.slot,
         begin=begin,
         ids=row.tokens[begin + 1 :],

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree import LONGEST, Tree, chain, tree_of
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Offers, Support, join
+from specchat.engine.decoding.tree import LONGEST, Tree, chain, tree_of
+from specchat.engine.device.to_device import to_device
 from specchat.engine.drafters.fixed_trees import BUCKETS, LATER, may_branch, offer
 from specchat.engine.drafters.growing.grow import Asked
 from specchat.engine.drafters.growing.growth import EXPECTED, GRADES
@@ -40,7 +40,7 @@ class HeadDrafter(Drafter):
     """A head beside its target, with a memory in every slot.
 
     Every draft step is one pass of the head for all rows; tokens and distributions stay on the device. Drafts are trees
-    of a fixed shape (`engine.backends.tree`): greedy rows offer the likeliest tokens, the others draw them without
+    of a fixed shape (`engine.decoding.tree`): greedy rows offer the likeliest tokens, the others draw them without
     replacement. The head scores a part of the vocabulary only. Outside of it q is 0, which acceptance takes as it is
     (Leviathan et al. 2023, Appendix A.1 asks nothing of q but that the draft was drawn from it).
 

@@ -14,16 +14,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specchat.engine.atomic_file import replacing
 from specchat.engine.drafters.head.layers import Head
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.drafters.head.weights import pack_head
 from specchat.engine.errors import EngineError, first_line
+from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.quantize import METHODS
-from specchat.engine.private_files import make_folder
 
 CARD, WEIGHTS = "head.json", "head.safetensors"
 _FORMAT = 2

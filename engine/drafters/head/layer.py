@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from specchat.engine.backends.tree import Tree
+from specchat.engine.decoding.tree import Tree
 from specchat.engine.drafters.growing.scores import Scores
 from specchat.engine.sequence.sequence import SequenceState
 

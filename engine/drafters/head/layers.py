@@ -14,7 +14,7 @@ from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packe
 from specchat.engine.drafters.head.torch_layer import TorchLayer
 from specchat.engine.drafters.head.weights import score_layer
 from specchat.engine.kernels.packed_matrix import Format
-from specchat.engine.kernels.quantized_linear import QuantizedLinear
+from specchat.engine.kernels.quantized_layers import QuantizedLinear
 
 Head = DraftHead | EagleHead | MedusaHeads
 _FOUR_BITS = (Format.Q4, Format.Q4_SUPER)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree import Tree
-from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.decoding.tree import Tree
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.to_device import to_device
 from specchat.engine.drafters.growing.scores import Scores
 from specchat.engine.drafters.head.layer import whole
 from specchat.engine.drafters.head.states import States

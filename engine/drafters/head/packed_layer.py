@@ -12,17 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.backends.tree import BRANCHES, Tree
+from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.drafters.growing.scores import Place, Scores
 from specchat.engine.drafters.head.layer import WINDOW
 from specchat.engine.drafters.head.network import DraftHead
-from specchat.engine.kernels.chains import Chains
 from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights, LayerWeights, check_sizes
 from specchat.engine.kernels.draft_head import STATE, HeadWeights, PackedHead
-from specchat.engine.kernels.grown_trees import GrownTree, GrowthRules, ReadTokens, WantedTree
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
-from specchat.engine.kernels.quantized_linear import QuantizedLinear
+from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.token_layout import TokenLayout
+from specchat.engine.kernels.tree_growth import GrownTree, GrowthRules, TargetStates, TreeRequest
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -69,7 +69,7 @@ class PackedLayer:
         self._head.attach(self._states, self._keys, self._values)
         self._scored = 1
         """Places per row that the last step scored."""
-        self._read: list[ReadTokens] = []
+        self._read: list[TargetStates] = []
         """What the target has read and no state was made of."""
         self._unfused = 0
 
@@ -84,7 +84,7 @@ class PackedLayer:
         times = []
         for _ in range(_TIMED):
             started = time.perf_counter()
-            self._run([0], Chains.plain([0], [0], [1]), [STATE], [0], 1)
+            self._run([0], TokenLayout.chains([0], [0], [1]), [STATE], [0], 1)
             times.append(time.perf_counter() - started)
         return min(times)
 
@@ -104,7 +104,9 @@ class PackedLayer:
         """Keep the states of the tokens that are wanted; they are made when somebody asks for them."""
         counts = [len(part) for part in tapped] if lengths is None else lengths
         for part, slot, start, count in zip(tapped, slots, starts, counts, strict=True):
-            self._read.append(ReadTokens(slot, start, (part if part.shape[0] == count else part[:count]).contiguous()))
+            self._read.append(
+                TargetStates(slot, start, (part if part.shape[0] == count else part[:count]).contiguous())
+            )
             self._unfused += count
         if self._unfused >= _MOST_UNFUSED:
             self._fuse()
@@ -116,7 +118,7 @@ class PackedLayer:
             self._read, self._unfused = [], 0
 
     def grow(
-        self, wanted: Sequence[WantedTree], q: Tensor | None, known: Tensor, rules: GrowthRules
+        self, wanted: Sequence[TreeRequest], q: Tensor | None, known: Tensor, rules: GrowthRules
     ) -> tuple[list[GrownTree], int]:
         """All steps of the trees of B rows in one call (`PackedHead.grow`)."""
         grown = self._head.grow(self._read, wanted, q, known, rules, torch.get_num_threads())
@@ -134,7 +136,7 @@ class PackedLayer:
             for row, begin, end in zip(rows, begins, ends, strict=True)
             for token in row.tokens[begin + 1 : end + 1]
         ]
-        chains = Chains.plain([row.slot for row in rows], begins, counts)
+        chains = TokenLayout.chains([row.slot for row in rows], begins, counts)
         self._scored = 1
         return self._run(ids, chains, [STATE] * len(ids), [end - 1 for end in accumulate(counts)], len(rows))
 
@@ -156,7 +158,7 @@ class PackedLayer:
     def go_on(self, places: Sequence[Place]) -> Scores:
         """Score [1, n, V'] what follows n drafted tokens; those of a row stand next to each other."""
         before = [len(place.row.tokens) - 2 for place in places]
-        chains = Chains(
+        chains = TokenLayout(
             slots=[place.row.slot for place in places],
             positions=[first + 1 + len(place.path) for first, place in zip(before, places, strict=True)],
             columns=[first + place.column for first, place in zip(before, places, strict=True)],
@@ -169,7 +171,7 @@ class PackedLayer:
         return self._run([place.token for place in places], chains, sources, range(len(places)), 1)
 
     def _run(
-        self, ids: Sequence[int], chains: Chains, sources: Sequence[int], judged: Sequence[int], rows: int
+        self, ids: Sequence[int], chains: TokenLayout, sources: Sequence[int], judged: Sequence[int], rows: int
     ) -> Scores:
         scores = self._head.run(ids, chains, sources, judged, BRANCHES, torch.get_num_threads())
         return Scores(scores.logits.view(rows, len(judged) // rows, -1), scores.best, scores.shares)

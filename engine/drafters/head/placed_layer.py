@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.drafters.growing.scores import Scores
 
 

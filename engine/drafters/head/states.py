@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.to_device import to_device
+from specchat.engine.device.to_device import to_device
 
 
 class States:

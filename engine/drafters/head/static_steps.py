@@ -13,8 +13,8 @@ from torch import Tensor
 
 from specchat.engine.backends.graph_pool import GraphPool
 from specchat.engine.backends.region import Numbers, Region, Regions
-from specchat.engine.backends.tree import Tree, chain
-from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.decoding.tree import Tree, chain
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.drafters.growing.scores import Scores
 from specchat.engine.drafters.head.memory import HeadMemory
 from specchat.engine.drafters.head.placed_layer import PlacedLayer

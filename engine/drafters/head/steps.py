@@ -9,8 +9,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree import Tree
+from specchat.engine.decoding.tree import Tree
+from specchat.engine.device.to_device import to_device
 from specchat.engine.drafters.growing.scores import Scores
 from specchat.engine.sampling.penalties import Adjustment
 from specchat.engine.sampling.sampler import draw, most_likely, standardise

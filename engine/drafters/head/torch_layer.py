@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specchat.engine.backends.padding import padded_width
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree import Tree
-from specchat.engine.backends.tree_mask import TreeMask, tree_visibility
+from specchat.engine.decoding.tree import Tree
+from specchat.engine.decoding.tree_mask import TreeMask, tree_visibility
+from specchat.engine.device.padding import padded_width
+from specchat.engine.device.to_device import to_device
 from specchat.engine.drafters.growing.scores import Scores
 from specchat.engine.drafters.head.layer import WINDOW, whole
 from specchat.engine.drafters.head.states import States

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from specchat.engine.backends.prepacked_linear import pack, prepacked_linear
 from specchat.engine.kernels.packed_matrix import PackedMatrix
-from specchat.engine.kernels.quantized_linear import QuantizedLinear
-from specchat.engine.models.packed.linear import can_quantize, quantize_network, quantized_linear
+from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.models.packed.quantize import can_quantize, quantize_network, quantized_linear
+from specchat.engine.models.prepacked_linear import pack, prepacked_linear
 
 
 def pack_head(head: nn.Module, device: torch.device, dtype: torch.dtype, codes: str | None) -> int:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.to_device import to_device
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
+from specchat.engine.device.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import draw, most_likely, standardise

@@ -12,12 +12,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specchat.engine.atomic_file import replacing
 from specchat.engine.errors import EngineError, first_line
+from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.private_files import make_folder
 
 CARD, WEIGHTS, _NAME = "look-ahead.json", "look-ahead.safetensors", "embeddings"
 _FORMAT = 1

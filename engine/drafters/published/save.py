@@ -11,12 +11,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specchat.engine.atomic_file import replacing
 from specchat.engine.drafters.head.medusa import MedusaHeads
 from specchat.engine.drafters.published.layout import SHARED_OUTPUT
 from specchat.engine.drafters.published.load import TO_TARGET
+from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.private_files import make_folder
 
 WEIGHTS, CONFIG = "medusa_lm_head.safetensors", "config.json"
 

@@ -11,11 +11,10 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from specchat.engine.atomic_file import replacing
 from specchat.engine.drafters.tables.counts import Counts
 from specchat.engine.errors import EngineError, first_line
+from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.private_files import make_folder
 
 CARD, TABLES = "tables.json", "tables.safetensors"
 _FORMAT = 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specchat.engine.backends.device import require_memory
+from specchat.engine.device.device import require_memory
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from specchat.engine.backends.memory import trim_heap
+from specchat.engine.device.memory import trim_heap
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import PackedMatrix, pack
-from specchat.engine.kernels.quantized_embedding import QuantizedEmbedding
-from specchat.engine.kernels.quantized_linear import QuantizedLinear
+from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.fingerprint import fingerprint

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specchat.engine.kernels.library import library
-from specchat.engine.kernels.packed_matrix import Format
+from specchat.engine.kernels.packed_matrix import Format, pack
+from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.models.matrix_arrays import GROUP, MatrixArrays
 
 METHODS = ("q8", "q4")
@@ -35,3 +36,22 @@ def quantize(weights: Tensor, method: str) -> MatrixArrays:
         None if minimum is None else minimum.ctypes.data,
     )
     return MatrixArrays(Format.Q8 if minimum is None else Format.Q4, codes, scale, minimum)
+
+
+def can_quantize(weight: Tensor) -> bool:
+    """Whether groups divide the rows of a weight [out, in]."""
+    return weight.shape[1] % GROUP == 0
+
+
+def quantized_linear(weight: Tensor, bias: Tensor | None = None, method: str = "q8") -> QuantizedLinear:
+    """A layer y = x Wᵀ + b with W [out, in] as codes, made by a method of `quantize`."""
+    arrays = quantize(weight, method)
+    return QuantizedLinear(pack(arrays.format, arrays.codes, arrays.scale, arrays.minimum), bias)
+
+
+def quantize_network(network: nn.Module, method: str = "q8") -> None:
+    """Replace every linear layer of a network whose weight groups divide."""
+    for module in list(network.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Linear and can_quantize(child.weight):
+                setattr(module, name, quantized_linear(child.weight, child.bias, method))

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree_part import TreePlace
+from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.device.to_device import to_device
 from specchat.engine.tools.beams.node import Node
 
 _SLOT = 0

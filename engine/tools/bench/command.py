@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from specchat.engine.backends.device import pick_device
-from specchat.engine.backends.memory import held_memory
 from specchat.engine.config import EngineConfig
+from specchat.engine.device.device import pick_device
+from specchat.engine.device.memory import held_memory
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Notice, Ready

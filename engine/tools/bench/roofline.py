@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from specchat.engine.backends.memory import available_memory
-from specchat.engine.backends.stopwatch import Stopwatch
+from specchat.engine.device.memory import available_memory
+from specchat.engine.device.stopwatch import Stopwatch
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.network import held
 from specchat.engine.tools.bench.tally import Tally

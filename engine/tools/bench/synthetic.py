@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.device import computes_bfloat16, pick_device, require_memory
 from specchat.engine.config import EngineConfig
+from specchat.engine.device.device import computes_bfloat16, pick_device, require_memory
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import LoadedModel, pick_dtype
 from specchat.engine.progress import Progress

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from specchat.engine.config import SHIPPED_HEADS
 from specchat.engine.errors import EngineError
+from specchat.engine.files import make_folder
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.private_files import make_folder
 
 _COPY = "from"
 """Subfolder of the work folder."""

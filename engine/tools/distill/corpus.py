@@ -11,9 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specchat.engine.atomic_file import replacing
+from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.private_files import make_folder
 
 
 @dataclass(frozen=True, slots=True)

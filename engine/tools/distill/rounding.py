@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 from specchat.engine.models.matrix_arrays import GROUP
-from specchat.engine.models.packed.linear import can_quantize
+from specchat.engine.models.packed.quantize import can_quantize
 
 _LARGEST = 15
 """Code of 4 bits."""

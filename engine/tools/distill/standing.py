@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from specchat.engine.atomic_file import replacing
 from specchat.engine.errors import EngineError
+from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.private_files import make_folder
 from specchat.engine.tools.distill.options import COUNTED, DEFAULT_KIND
 
 WORK = ".work"

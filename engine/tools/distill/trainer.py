@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specchat.engine.atomic_file import replacing
 from specchat.engine.drafters.ngram import MAX_ORDER
+from specchat.engine.files import replacing
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.corpus import Conversation, Corpus

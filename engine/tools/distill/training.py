@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from specchat.engine.backends.device import pick_device
 from specchat.engine.config import EngineConfig
+from specchat.engine.device.device import pick_device
 from specchat.engine.drafters.head.folder import HeadAcceptance
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import require_decoder_only

@@ -7,14 +7,14 @@ import time
 
 import torch
 
-from specchat.engine.backends.stopwatch import Stopwatch
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree import BRANCHES, chain
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.round import score, timing
 from specchat.engine.decoding.round_plan import RoundPlan
+from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.verify.agreement import compare
 from specchat.engine.decoding.verify.outcome import Outcome
+from specchat.engine.device.stopwatch import Stopwatch
+from specchat.engine.device.to_device import to_device
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner
 

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.kv_cache import KVCache
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree import BRANCHES
-from specchat.engine.backends.tree_mask import TreeMask
-from specchat.engine.backends.tree_part import TreePlace
+from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.decoding.tree import BRANCHES
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.device.to_device import to_device
 from specchat.engine.tools.evaluate.texts import Text
 
 _PASSES = 5

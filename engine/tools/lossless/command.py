@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from specchat.engine.backends.device import pick_device
 from specchat.engine.config import EngineConfig
+from specchat.engine.device.device import pick_device
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Event, Ready

@@ -16,7 +16,7 @@ from specchat.app.settings.settings import Settings, load_settings, save_setting
 from specchat.app.storage.store import Store
 from specchat.app.storage.written import write_first_free, write_over
 from specchat.engine import TraceWriter
-from specchat.engine.private_files import make_folder, make_private
+from specchat.engine.files import make_folder, make_private
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.graph_pool import GraphPool
 from specchat.engine.backends.model_runner import ModelRunner
-from specchat.engine.backends.tree import Tree
-from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.decoding.tree import Tree
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.errors import EngineError
 from specchat.engine.models.architecture import model_config
 from specchat.engine.models.checkpoint import Checkpoint

@@ -14,8 +14,8 @@ from specchat.engine.backends.compile import compile_layers
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.graph_pool import GraphPool
 from specchat.engine.backends.model_runner import ModelRunner
-from specchat.engine.backends.tree import tree_of
-from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.decoding.tree import tree_of
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.worker.assembly import put_together
 from specchat.engine.worker.notices import hindrances
 from specchat.engine.worker.warm_up import warm_up

@@ -10,8 +10,8 @@ from specchat.engine.backends import flex
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.graph_pool import GraphPool
 from specchat.engine.backends.model_runner import ModelRunner
-from specchat.engine.backends.tree import chain, tree_of
-from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.decoding.tree import chain, tree_of
+from specchat.engine.decoding.tree_mask import TreeMask
 from tests.engine.tiny import tiny_model
 
 SIZES = {

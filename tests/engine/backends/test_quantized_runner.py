@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.quantized_runner import QuantizedRunner
-from specchat.engine.backends.tree import Tree, chain, tree_of
-from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.decoding.tree import Tree, chain, tree_of
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.models.packed.dequantize import load_dequantized

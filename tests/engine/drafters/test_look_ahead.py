@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from specchat.engine import EngineConfig, EngineError, Finished, Request, Round, Sampling
-from specchat.engine.backends.tree import Tree
 from specchat.engine.decoding.riders import riding_tree
+from specchat.engine.decoding.tree import Tree
 from specchat.engine.drafters.look_ahead.folder import LookAhead, load_look_ahead, save_look_ahead
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import ignore_progress

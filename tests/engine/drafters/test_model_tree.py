@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from specchat.engine import Finished, FinishReason, Outbox, Request, Round, Sampling
-from specchat.engine.backends.kv_cache import KVCache
 from specchat.engine.backends.model_runner import ModelRunner
 from specchat.engine.backends.quantized_runner import QuantizedRunner
 from specchat.engine.backends.runner import Runner
-from specchat.engine.backends.tree import Tree
-from specchat.engine.backends.tree_part import TreePlace
+from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.tree import Tree
+from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.drafters.draft_cache import LEAD, DraftCache
 from specchat.engine.drafters.draft_model import ModelDrafter
 from specchat.engine.drafters.growing.growth import nominal_rate

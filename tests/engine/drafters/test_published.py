@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from specchat.engine.backends.model_runner import ModelRunner
-from specchat.engine.backends.tree import Tree
+from specchat.engine.decoding.tree import Tree
 from specchat.engine.drafters.head.layers import layer_of
 from specchat.engine.drafters.head.memory import HeadMemory
 from specchat.engine.drafters.published.find import find_published

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specchat.engine import Round
-from specchat.engine.backends.tree import Tree, tree_of
+from specchat.engine.decoding.tree import Tree, tree_of
 from specchat.engine.drafters.recycling import SuccessorTable
 from tests.engine.sampled import check_distribution, sampled, says
 from tests.engine.tiny import ask, tiny_engine, tiny_model

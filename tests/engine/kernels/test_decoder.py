@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from specchat.engine.kernels.chains import Chains
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.library import KernelError, Library, Variant
 from specchat.engine.kernels.packed_matrix import Format
+from specchat.engine.kernels.token_layout import TokenLayout
 from tests.engine.kernels.conftest import variants
 from tests.engine.kernels.described import Description
 from tests.engine.kernels.tiny_decoders import (
@@ -41,7 +41,7 @@ def text(length: int = LENGTH) -> np.ndarray:
 
 def feed(decoder: Decoder, tokens: np.ndarray, start: int = 0, slot: int = 0, threads: int = 2) -> np.ndarray:
     """Logits and taps of every token of a chain [n, .], as bits."""
-    chain = Chains.plain([slot], [start], [len(tokens)])
+    chain = TokenLayout.chains([slot], [start], [len(tokens)])
     return bits(*decoder.run(tokens, chain, np.arange(len(tokens), dtype=np.int32), threads, TAPS))
 
 
@@ -65,7 +65,9 @@ def test_a_pass_computes_what_the_modelling_code_does(family: str, kind: Format)
     tokens = text()
     with torch.inference_mode():
         out = network(torch.from_numpy(tokens)[None], past_key_values=HalfCache(), output_hidden_states=True)
-    logits, tapped = decoder.run(tokens, Chains.plain([1], [0], [LENGTH]), np.arange(LENGTH, dtype=np.int32), 2, TAPS)
+    logits, tapped = decoder.run(
+        tokens, TokenLayout.chains([1], [0], [LENGTH]), np.arange(LENGTH, dtype=np.int32), 2, TAPS
+    )
     states = torch.cat([out.hidden_states[i][0] for i in TAPS], 1)
     tolerance = 1e-3 if kind is Format.F32 else 8e-2
     for ours, theirs in ((logits, out.logits[0]), (tapped, states)):
@@ -103,7 +105,7 @@ def test_rows_of_a_batch_do_not_change_each_other(family: str) -> None:
     feed(decoder, tokens[:130], slot=2)
     feed(decoder, tokens[:7], slot=1)
     lengths, starts = [9, 20, 3], [130, 7, 100]
-    both = Chains.plain([2, 1, 0], starts, lengths)
+    both = TokenLayout.chains([2, 1, 0], starts, lengths)
     fed = np.concatenate([tokens[s : s + n] for s, n in zip(starts, lengths, strict=True)])
     wanted = np.concatenate([whole[s : s + n] for s, n in zip(starts, lengths, strict=True)])
     assert np.array_equal(bits(*decoder.run(fed, both, np.arange(32, dtype=np.int32), 2, TAPS)), wanted)
@@ -147,12 +149,16 @@ def test_decoders_may_be_used_from_several_threads_at_once() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     decoder = decoder_of("llama")
-    chain, judged = Chains.plain([0], [0], [3]), np.zeros(1, dtype=np.int32)
+    chain, judged = TokenLayout.chains([0], [0], [3]), np.zeros(1, dtype=np.int32)
     for tokens, chains, sentence in (
         ([5, 6, 100], chain, "the id of token 2 is not in the vocabulary"),
-        ([5, 6, 7], Chains.plain([3], [0], [3]), "the slot of token 0 is not in the cache"),
-        ([5, 6, 7], Chains.plain([0], [510], [3]), "the column of token 2 is not in the cache"),
-        ([5, 6, 7], Chains.plain([0, 1, 0], [0, 0, 1], [1, 1, 1]), "the tokens of slot 0 are not next to each other"),
+        ([5, 6, 7], TokenLayout.chains([3], [0], [3]), "the slot of token 0 is not in the cache"),
+        ([5, 6, 7], TokenLayout.chains([0], [510], [3]), "the column of token 2 is not in the cache"),
+        (
+            [5, 6, 7],
+            TokenLayout.chains([0, 1, 0], [0, 0, 1], [1, 1, 1]),
+            "the tokens of slot 0 are not next to each other",
+        ),
         ([5, 6], chain, "chains do not fit a pass over 2 tokens"),
         ([5, 6, 7], tree_at(4, [[0], [0, 1], [2, 2]]), "an ancestor of token 2 does not come before it"),
     ):
@@ -185,10 +191,10 @@ def path_to(token: int) -> list[int]:
     return path
 
 
-def tree_at(start: int, paths: list[list[int]]) -> Chains:
+def tree_at(start: int, paths: list[list[int]]) -> TokenLayout:
     """A tree in slot 0 whose first token stands at `start`; every path ends with the token itself."""
     before = [path[:-1] for path in paths]
-    return Chains(
+    return TokenLayout(
         slots=np.zeros(len(paths), dtype=np.int32),
         positions=np.array([start + len(path) for path in before], dtype=np.int32),
         columns=np.arange(start, start + len(paths), dtype=np.int32),

@@ -8,7 +8,7 @@ import torch
 
 from specchat.engine.kernels.library import KernelError, Library, Variant
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix, aligned, pack, packed_bytes, unpack
-from specchat.engine.kernels.quantized_linear import QuantizedLinear
+from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from tests.engine.kernels.conftest import variants
 from tests.engine.kernels.matrices import QUANTISED, quantised_activations, random_matrix
 

@@ -49,12 +49,12 @@ def test_a_call_that_memory_is_too_short_for_fails_as_the_device_does_and_the_ne
     script = """
 import resource, torch
 from specchat.engine.kernels.library import KernelMemoryError
-from specchat.engine.kernels.sampling import Wanted, draw
+from specchat.engine.kernels.sampling import DrawRequest, draw
 from specchat.engine import Sampling
 size, few = 1 << 26, 1 << 10
 logits, q = torch.zeros(size), torch.zeros(size)
 def drawn(size):
-    return draw([Wanted(logits[:size], Sampling(temperature=1.0), [0.5], q[:size]) for _ in range(2)], threads=2)
+    return draw([DrawRequest(logits[:size], Sampling(temperature=1.0), [0.5], q[:size]) for _ in range(2)], threads=2)
 drawn(few)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (128 << 20), resource.RLIM_INFINITY))

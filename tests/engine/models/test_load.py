@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specchat.engine.backends import device
+from specchat.engine.device import device
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import LoadedModel, display_name, load_model
 from specchat.engine.progress import ignore_progress

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specchat.engine import Engine, EngineConfig, Message, Request, Round
 from specchat.engine.backends.quantized_runner import QuantizedRunner
-from specchat.engine.backends.tree import chain, tree_of
+from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.drafters.suffix import OTHER_CHATS
 from specchat.engine.kernels.library import missing
 from specchat.engine.worker.assembly import assemble

@@ -17,7 +17,7 @@ from specchat.engine import (
     Prefilled,
     Request,
 )
-from specchat.engine.backends.kv_cache import KVCache
+from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.worker.assembly import put_together
 from tests.engine.tiny import ask, ended, ids_of, last_words, run_together, said_while_loading, tiny_engine, tiny_model
 
@@ -78,7 +78,7 @@ def test_out_of_memory_costs_the_youngest_request_only() -> None:
 
 
 def test_a_cache_that_does_not_fit_is_made_smaller_and_the_user_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specchat.engine.backends.device.available_memory", lambda device: 200_000)  # noqa: ARG005
+    monkeypatch.setattr("specchat.engine.device.device.available_memory", lambda device: 200_000)  # noqa: ARG005
     with tiny_engine(slots=4) as engine:
         ready = engine.wait_ready()
         assert ready.slots < 4
@@ -175,7 +175,7 @@ def test_the_cache_of_a_size_that_does_not_fit_is_gone_before_the_next_is_tried(
 
     monkeypatch.setattr(KVCache, "__init__", counted)
     monkeypatch.setattr(
-        "specchat.engine.backends.device.available_memory", lambda _: fits - sum(cache.bytes for cache in alive)
+        "specchat.engine.device.device.available_memory", lambda _: fits - sum(cache.bytes for cache in alive)
     )
     config = EngineConfig("tiny", Path(), slots=8, context=256)
     room = put_together(config, target, draft)

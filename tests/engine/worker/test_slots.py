@@ -9,8 +9,8 @@ import pytest
 from torch import Tensor
 
 from specchat.engine import Admitted, Finished, Message, Request, Sampling
-from specchat.engine.backends.kv_cache import CacheView
 from specchat.engine.backends.model_runner import ModelRunner
+from specchat.engine.cache.kv_cache import CacheView
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.scheduler import Placement, Scheduler
 from tests.engine.tiny import ids_of, run_together, tiny_engine, tiny_head, tiny_model

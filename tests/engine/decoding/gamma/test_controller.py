@@ -14,10 +14,10 @@ from statistics import mean
 
 import pytest
 
-from specchat.engine.backends.tree import Tree, chain, tree_of
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.controller import LIMIT, GammaController
 from specchat.engine.decoding.gamma.latency_model import LatencyModel
+from specchat.engine.decoding.tree import Tree, chain, tree_of
 
 PLAIN_S = 0.036
 REST_S = 0.0005

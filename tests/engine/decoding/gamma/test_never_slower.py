@@ -16,10 +16,10 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from specchat.engine.backends.tree import LONGEST, chain
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.controller import LIMIT, GammaController
 from specchat.engine.decoding.gamma.latency_model import LatencyModel
+from specchat.engine.decoding.tree import LONGEST, chain
 from specchat.engine.drafters.growing.growth import EXPECTED, Growth, Node, going_on
 from specchat.engine.worker.plain_passes import TIMED_WIDTHS
 

@@ -13,9 +13,9 @@ from statistics import mean
 
 import pytest
 
-from specchat.engine.backends.tree import LONGEST, Tree, chain, tree_of
 from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.decoding.gamma.controller import LIMIT
+from specchat.engine.decoding.tree import LONGEST, Tree, chain, tree_of
 from specchat.engine.drafters.growing.growth import EXPECTED, Growth, Node
 from specchat.engine.worker.plain_passes import TIMED_WIDTHS
 from tests.engine.decoding.gamma.test_controller import Pass, World, offers

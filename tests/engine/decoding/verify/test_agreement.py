@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from specchat.engine.backends.kv_cache import KVCache
-from specchat.engine.backends.tree import Tree, chain, tree_of
+from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.proposal import Proposal
+from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.decoding.verify.agreement import compare
 from specchat.engine.decoding.verify.chains import VerifiedChains
 from specchat.engine.decoding.verify.outcome import Outcome, to_host

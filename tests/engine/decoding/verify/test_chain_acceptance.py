@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.tree import chain
+from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.verify.chain_acceptance import Verdict, accept, accept_greedy, near_best
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.sampling import SampledRow, judge

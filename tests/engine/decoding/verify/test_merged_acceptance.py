@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.tree import BRANCHES
-from specchat.engine.backends.tree_mask import TreeMask
+from specchat.engine.decoding.tree import BRANCHES
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.trials import Trials, trial_mask
 from specchat.engine.decoding.verify.tree_acceptance import accept_tree
 from specchat.engine.drafters.prefix_tree import PrefixTree

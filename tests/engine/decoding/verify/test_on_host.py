@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.kv_cache import KVCache
-from specchat.engine.backends.tree import Tree, chain, tree_of
+from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.proposal import Proposal, Support
+from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.decoding.verify.chains import VerifiedChains
 from specchat.engine.decoding.verify.on_host import judge_sampled
 from specchat.engine.decoding.verify.outcome import Outcome, to_host
 from specchat.engine.decoding.verify.trees import VerifiedTrees
 from specchat.engine.kernels.library import Variant, library, missing
-from specchat.engine.kernels.sampling import Wanted, draw
+from specchat.engine.kernels.sampling import DrawRequest, draw
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.sampler import standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
@@ -52,7 +52,7 @@ def drafted(kind: str, tree: Tree | None, count: int, words: int) -> tuple[Propo
             elif children:
                 theirs = logits[b][node, known] + torch.randn(len(known), generator=make)
                 u = torch.rand(len(children), generator=make, dtype=torch.float64).tolist()
-                places = draw([Wanted(theirs, Sampling(temperature=1.0), u, q[b, node])], 1)[0]
+                places = draw([DrawRequest(theirs, Sampling(temperature=1.0), u, q[b, node])], 1)[0]
                 tokens[b, [child - 1 for child in children]] = known[places]
     lengths, trees = [length] * count, tree and [tree] * count
     if kind == "certain":
@@ -122,7 +122,7 @@ def test_distributions_are_the_standardised_ones_to_the_bit_on_every_instruction
     for sampling in (*KINDS, Sampling(temperature=1e-40), Sampling(temperature=2.0, top_k=700, top_p=0.9)):
         settings = SamplingRows.of([sampling], CPU)
         q, wanted = torch.empty(words), standardise(logits[None, None], settings)[0, 0]
-        places = draw([Wanted(logits, sampling, u, q)], 1)[0]
+        places = draw([DrawRequest(logits, sampling, u, q)], 1)[0]
         assert ((q > 0) != (wanted > 0)).sum() <= (2 if words > 5000 and sampling.top_p < 1 else 0)
         torch.testing.assert_close(q, wanted, rtol=1e-3 if words > 5000 else 1e-5, atol=1e-7)
         assert len(set(places)) == len(places) == min(len(u), int((q > 0).sum()))
@@ -130,7 +130,7 @@ def test_distributions_are_the_standardised_ones_to_the_bit_on_every_instruction
         for variant in library().variants:
             library().use(variant)
             again = torch.empty(words)
-            assert draw([Wanted(logits, sampling, u, again)], 2)[0] == places
+            assert draw([DrawRequest(logits, sampling, u, again)], 2)[0] == places
             assert torch.equal(again.view(torch.int32), q.view(torch.int32)), variant
         library().use(None)
     assert Variant.SCALAR in library().variants

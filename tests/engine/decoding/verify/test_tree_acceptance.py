@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.tree import BRANCHES, Tree, chain, tree_of
-from specchat.engine.backends.tree_mask import TreeMask
 from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.tree import BRANCHES, Tree, chain, tree_of
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.verify.chain_acceptance import accept
 from specchat.engine.decoding.verify.tree_acceptance import TreeVerdict, accept_tree, accept_tree_greedy
 from specchat.engine.kernels.library import missing
-from specchat.engine.kernels.sampling import SampledRow, Wanted, draw, judge
+from specchat.engine.kernels.sampling import DrawRequest, SampledRow, draw, judge
 from specchat.engine.request import Sampling
 from specchat.engine.sampling.sampler import draw as draw_token
 from specchat.engine.sampling.sampler import one_hot, standardise
@@ -87,7 +87,7 @@ def emitted_by_kernels(
         for node, children in enumerate(tree.children):
             if children:
                 mine = u_draft[row, [child - 1 for child in children]].tolist()
-                wanted = Wanted(logits[1][tokens[node]], sampling, mine, q[node])
+                wanted = DrawRequest(logits[1][tokens[node]], sampling, mine, q[node])
                 drawn = draw([wanted], 1)[0]
                 places = logits[1][tokens[node]].topk(len(children)).indices.tolist() if certain else drawn
                 for child, place in zip(children, places, strict=False):

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from specchat.engine import Engine, EngineConfig, Request, Round, Sampling
-from specchat.engine.backends.tree import Tree
-from specchat.engine.backends.tree_mask import TreeMask
 from specchat.engine.decoding.gamma.budget import Budget, repeatable
 from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.tree import Tree
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.verify.tree_acceptance import accept_tree
 from specchat.engine.drafters.growing.drawer import Drawer
 from specchat.engine.drafters.growing.growth import Growth, Node, nominal_rate
@@ -20,8 +20,8 @@ from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.kernels.library import missing
 from specchat.engine.models.packed.find import packed_folder
-from specchat.engine.models.packed.linear import quantize_network
 from specchat.engine.models.packed.load import PackedModel, load_packed
+from specchat.engine.models.packed.quantize import quantize_network
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import MAX_GAMMA

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from specchat.engine.backends.tree import chain, tree_of
+from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.drafters.growing.scores import Place, Scores
 from specchat.engine.drafters.head.layer import HeadLayer
 from specchat.engine.drafters.head.memory import HeadMemory
@@ -14,7 +14,7 @@ from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packed
 from specchat.engine.drafters.head.torch_layer import TorchLayer
 from specchat.engine.kernels.library import library, missing
-from specchat.engine.models.packed.linear import quantize_network, quantized_linear
+from specchat.engine.models.packed.quantize import quantize_network, quantized_linear
 from specchat.engine.sequence.sequence import SequenceState
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from specchat.engine.backends import device
+from specchat.engine.device import device
 from specchat.engine.errors import EngineError
 from specchat.engine.models.gguf import convert
 from specchat.engine.models.gguf.convert import convert_gguf

@@ -14,8 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.kernels.library import missing
-from specchat.engine.kernels.quantized_embedding import QuantizedEmbedding
-from specchat.engine.kernels.quantized_linear import QuantizedLinear
+from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.progress import ignore_progress
 from specchat.engine.worker import obtain

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from specchat.engine.kernels.library import missing
-from specchat.engine.models.packed.linear import quantized_linear
+from specchat.engine.models.packed.quantize import quantized_linear
 from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.objective import Agreement
 from specchat.engine.tools.distill.rounding import round_to_four_bits, rounded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from specchat.engine.backends.tree import chain
+from specchat.engine.decoding.tree import chain
 from specchat.engine.drafters.head.memory import HeadMemory
 from specchat.engine.drafters.head.torch_layer import TorchLayer
 from specchat.engine.sequence.sequence import SequenceState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from specchat.engine.backends.memory import available_memory
+from specchat.engine.device.memory import available_memory
 from specchat.engine.errors import EngineError
 from specchat.engine.progress import size_text
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.cache_probe import CacheProbe
-from specchat.engine.backends.kv_cache import CacheView
+from specchat.engine.cache.cache_probe import CacheProbe
+from specchat.engine.cache.kv_cache import CacheView
 from tests.engine.backends.test_architectures import tiny
 
 LOOKS: dict[str, tuple[Callable[[Tensor], Any], bool]] = {

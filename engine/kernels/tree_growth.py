@@ -35,7 +35,7 @@ class GrowthRules:
     """Of the random numbers."""
 
 
-class WantedTree(NamedTuple):
+class TreeRequest(NamedTuple):
     """The tree of one row."""
 
     slot: int
@@ -71,7 +71,7 @@ class GrownTree(NamedTuple):
     grades: list[int]
 
 
-class ReadTokens(NamedTuple):
+class TargetStates(NamedTuple):
     """What the target has read of a slot."""
 
     slot: int
@@ -99,8 +99,8 @@ class Growing:
 
     def __init__(
         self,
-        read: Sequence[ReadTokens],
-        wanted: Sequence[WantedTree],
+        read: Sequence[TargetStates],
+        wanted: Sequence[TreeRequest],
         q: Tensor | None,
         known: Tensor,
         rules: GrowthRules,
@@ -151,7 +151,7 @@ class Growing:
             row_count=count,
             rows=self._rows,
             read_count=len(read),
-            read=read_tokens(read),
+            read=c_reads(read),
             known=known.data_ptr(),
             edges=number + count * size,
             edge_count=grades - 1,
@@ -175,7 +175,7 @@ class Growing:
         ]
 
 
-def read_tokens(read: Sequence[ReadTokens]) -> Array[CRead]:
+def c_reads(read: Sequence[TargetStates]) -> Array[CRead]:
     """What the target has read as the library takes it; valid while the hidden states live.
 
     Raises:

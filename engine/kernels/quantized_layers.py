@@ -1,4 +1,4 @@
-"""A linear layer on packed weights, for modelling code that is not ours."""
+"""torch modules on packed weights, for the modelling code of transformers."""
 
 from __future__ import annotations
 
@@ -49,3 +49,31 @@ class QuantizedLinear(nn.Module):
             self._c, bias, plain.data_ptr(), len(plain), out.data_ptr(), self._threads or torch.get_num_threads()
         )
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+
+class QuantizedEmbedding(nn.Module):
+    """`nn.Embedding` for inference on the CPU, in float32.
+
+    Args:
+        matrix: the packed table [vocabulary, d].
+    """
+
+    def __init__(self, matrix: PackedMatrix) -> None:
+        super().__init__()
+        self.matrix = matrix
+        self.num_embeddings, self.embedding_dim = matrix.rows, matrix.columns
+
+    @property
+    def weight(self) -> Tensor:
+        """A plain float32 copy [vocabulary, d], made anew each time."""
+        return torch.from_numpy(self.matrix.rows_of(np.arange(self.num_embeddings)))
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the packed table."""
+        return self.matrix.data.nbytes
+
+    @torch.inference_mode()
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Rows [..., d] of tokens [...]."""
+        return torch.from_numpy(self.matrix.rows_of(tokens.flatten().numpy())).view(*tokens.shape, self.embedding_dim)

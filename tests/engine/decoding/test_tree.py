@@ -8,8 +8,8 @@ import torch
 from specchat.engine.backends.cuda_graphs import GraphRunner
 from specchat.engine.backends.graph_pool import GraphPool
 from specchat.engine.backends.model_runner import ModelRunner
-from specchat.engine.backends.tree import BRANCHES, LONGEST, Tree, chain, tree_of
-from specchat.engine.backends.tree_mask import TreeMask, tree_visibility
+from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
+from specchat.engine.decoding.tree_mask import TreeMask, tree_visibility
 from tests.engine.tiny import tiny_model
 from tests.engine.tree_places import places
 

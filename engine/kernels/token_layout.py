@@ -12,7 +12,7 @@ from specchat.engine.kernels.structures import CBatch
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Chains:
+class TokenLayout:
     """Where the tokens of a pass stand, flat: those of a slot next to each other."""
 
     slots: Sequence[int]
@@ -29,7 +29,7 @@ class Chains:
     """Columns that are seen behind the prefix, by position; the token itself always is."""
 
     @classmethod
-    def plain(cls, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> Chains:
+    def chains(cls, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> TokenLayout:
         """Rows of `lengths` tokens, each a chain from its start."""
         positions = [start + i for start, length in zip(starts, lengths, strict=True) for i in range(length)]
         return cls(
@@ -55,7 +55,7 @@ class Batch:
         KernelError: lengths do not fit.
     """
 
-    def __init__(self, tokens: Sequence[int], chains: Chains, judged: Sequence[int], threads: int) -> None:
+    def __init__(self, tokens: Sequence[int], chains: TokenLayout, judged: Sequence[int], threads: int) -> None:
         count = len(tokens)
         each = (chains.slots, chains.positions, chains.columns, chains.prefixes)
         if any(len(part) != count for part in each) or len(chains.ancestor_offsets) != count + 1:

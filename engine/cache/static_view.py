@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from specchat.engine.backends.kv_cache import KVCache, pages
+from specchat.engine.cache.kv_cache import KVCache, pages
 
 
 class LayerView:

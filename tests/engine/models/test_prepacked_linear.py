@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from specchat.engine.backends.prepacked_linear import PrepackedLinear, can_prepack, pack, prepacked_linear
 from specchat.engine.models.fingerprint import fingerprint
+from specchat.engine.models.prepacked_linear import PrepackedLinear, can_prepack, pack, prepacked_linear
 from tests.engine.tiny import tiny_model
 
 pytestmark = pytest.mark.skipif(

@@ -10,8 +10,8 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree import BRANCHES, Tree
+from specchat.engine.decoding.tree import BRANCHES, Tree
+from specchat.engine.device.to_device import to_device
 
 
 @dataclass(frozen=True, slots=True)

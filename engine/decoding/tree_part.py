@@ -13,9 +13,9 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.padding import padded_width
-from specchat.engine.backends.to_device import to_device
-from specchat.engine.backends.tree_mask import tree_visibility
+from specchat.engine.decoding.tree_mask import tree_visibility
+from specchat.engine.device.padding import padded_width
+from specchat.engine.device.to_device import to_device
 
 
 @dataclass(frozen=True, slots=True)

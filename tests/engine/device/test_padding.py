@@ -7,8 +7,8 @@ import torch
 
 from specchat.engine import Sampling
 from specchat.engine.backends.model_runner import ModelRunner
-from specchat.engine.backends.padding import CAPTURED, captured_width, padded_width
 from specchat.engine.decoding.gamma.latency_model import LatencyModel
+from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
 from tests.engine.tiny import ask, tiny_engine, tiny_head, tiny_model
 
 

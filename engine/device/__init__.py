@@ -1,0 +1,1 @@
+"""Helpers for one device: choosing it, its memory, copies to it, timing, padded widths."""
