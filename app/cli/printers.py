@@ -86,18 +86,18 @@ class PlainPrinter:
 
 
 class ColourPrinter(PlainPrinter):
-    """The text with every token in the style of its fate (`app.ui.fate_styles`), as far as the terminal can show it."""
+    """Prints each token in the style of its fate, see `app.ui.rendering.styles`, if the terminal supports it."""
 
     def __init__(self, out: TextIO, *, thinking: bool = False) -> None:
         super().__init__(out, thinking=thinking)
         from rich.console import COLOR_SYSTEMS, Console
         from rich.style import Style
 
-        from specchat.app.ui.fate_styles import STYLES
+        from specchat.app.ui.rendering.styles import FATE_STYLES
 
         console = Console(file=out)
         self._system = COLOR_SYSTEMS.get(console.color_system or "")
-        styles = {fate: Style.parse(style) for fate, style in STYLES.items()}
+        styles = {fate: Style.parse(style) for fate, style in FATE_STYLES.items()}
         self._styles = {fate: style.without_color if console.no_color else style for fate, style in styles.items()}
 
     def _styled(self, event: Round) -> tuple[str, str]:

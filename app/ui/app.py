@@ -41,16 +41,16 @@ from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.themes import ThemeChoice, theme_colours
+from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
-from specchat.app.ui.widgets.notice_line import NoticeLine
-from specchat.app.ui.widgets.transcript_wishes import (
-    AttachmentWanted,
-    CodeWanted,
-    CopyWanted,
-    ForkWanted,
-    LinkWanted,
-    VersionWanted,
+from specchat.app.ui.widgets.transcript_messages import (
+    AttachmentRequested,
+    CodeRequested,
+    CopyRequested,
+    ForkRequested,
+    LinkRequested,
+    VersionRequested,
 )
 from specchat.engine import EngineError
 
@@ -241,19 +241,19 @@ class SpecChat(App[None]):
         """Open a chat."""
         self.actions.chats.open(event.chat)
 
-    def on_chat_list_rename_wanted(self, event: ChatList.RenameWanted) -> None:
+    def on_chat_list_rename_requested(self, event: ChatList.RenameRequested) -> None:
         """Rename a chat."""
         self.actions.chats.rename(event.chat)
 
-    def on_chat_list_delete_wanted(self, event: ChatList.DeleteWanted) -> None:
+    def on_chat_list_delete_requested(self, event: ChatList.DeleteRequested) -> None:
         """Delete a chat."""
         self.actions.chats.delete(event.chat)
 
-    def on_chat_list_pin_wanted(self, event: ChatList.PinWanted) -> None:
+    def on_chat_list_pin_requested(self, event: ChatList.PinRequested) -> None:
         """Pin or unpin a chat."""
         self.actions.chats.pin(event.chat)
 
-    def on_chat_list_undo_wanted(self) -> None:
+    def on_chat_list_undo_requested(self) -> None:
         """Restore the chat that was deleted last."""
         self.actions.chats.undo_delete()
 
@@ -265,34 +265,34 @@ class SpecChat(App[None]):
         """A prompt or a slash command."""
         self.actions.enter(event.text, event.attachments)
 
-    def on_composer_help_wanted(self) -> None:
+    def on_composer_help_requested(self) -> None:
         """A question mark in an empty composer."""
         self.action_run("keys")
 
-    def on_transcript_fork_wanted(self, event: ForkWanted) -> None:
+    def on_transcript_fork_requested(self, event: ForkRequested) -> None:
         """Fork a reply at a token."""
         self.actions.messages.fork_token(event.spot)
 
-    def on_transcript_version_wanted(self, event: VersionWanted) -> None:
+    def on_transcript_version_requested(self, event: VersionRequested) -> None:
         """A click on the version marks of a prompt or reply."""
         messages = self.actions.messages
         (messages.show_reply if event.of_reply else messages.show_version)(event.turn, event.step)
 
-    def on_transcript_copy_wanted(self, event: CopyWanted) -> None:
+    def on_transcript_copy_requested(self, event: CopyRequested) -> None:
         """A click below a reply."""
         self.copy_to_clipboard((event.reply.answer or event.reply.text).strip())
 
-    def on_transcript_code_wanted(self, event: CodeWanted) -> None:
+    def on_transcript_code_requested(self, event: CodeRequested) -> None:
         """A click above a code block."""
         with self.actions.scope.reporting():
             self.actions.replies.copy_code(event.number, event.reply)
 
-    def on_transcript_link_wanted(self, event: LinkWanted) -> None:
+    def on_transcript_link_requested(self, event: LinkRequested) -> None:
         """A click on a link."""
         with self.actions.scope.reporting():
             self.actions.replies.open_address(event.address)
 
-    def on_transcript_attachment_wanted(self, event: AttachmentWanted) -> None:
+    def on_transcript_attachment_requested(self, event: AttachmentRequested) -> None:
         """A click on an attachment of a prompt."""
         self.actions.prompt.open_attachment(event.attachment)
 

@@ -12,8 +12,8 @@ from specchat.app.chat.session import Session
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.player import Player
 from specchat.app.ui.app import SpecChat
-from specchat.app.ui.pace import Pace
-from specchat.app.ui.picture import conversation_svg
+from specchat.app.ui.pump import Pace
+from specchat.app.ui.rendering.line_painter import conversation_svg
 from specchat.engine import Record
 
 

@@ -21,7 +21,7 @@ from specchat.app.settings.settings import Settings
 from specchat.app.sources.probe import Probe
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
-from specchat.app.ui.pace import FRAME_S
+from specchat.app.ui.pump import FRAME_S
 from specchat.engine import Admitted, Finished, FinishReason, Message, Ready, Record, Request, Round, read_trace
 
 TRACES = Path(__file__).parents[2] / "assets" / "traces"

@@ -17,8 +17,7 @@ from textual.message_pump import MessagePump
 from textual.screen import Screen
 from textual.worker import WorkerCancelled
 
-from specchat.app.ui.pace import Pace
-from specchat.app.ui.pump import Pump
+from specchat.app.ui.pump import Pace, Pump
 
 FOR_A_PERSON = ("rename", "asking")
 """Groups of workers that wait until somebody answers."""

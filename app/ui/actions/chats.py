@@ -12,9 +12,9 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat
 from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
+from specchat.app.ui.rendering.found_line import found_word
 from specchat.app.ui.screens.dialogs import RenameScreen
 from specchat.app.ui.screens.lists import SearchScreen
-from specchat.app.ui.widgets.found_line import found_word
 from specchat.engine import Record
 
 

@@ -16,10 +16,10 @@ from specchat.app.ui import slash
 from specchat.app.ui.actions.candidates import WARM, warmed, why_greedy
 from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
 from specchat.app.ui.notices import STILL_STARTING
+from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.screens.inspection import DETAIL
 from specchat.app.ui.screens.lists import MessagesScreen
 from specchat.app.ui.widgets.inspector import shown
-from specchat.app.ui.widgets.token_cursor import Spot
 from specchat.engine import Candidate, FinishReason, Round
 
 LOOK_S = 10.0

@@ -20,7 +20,7 @@ from specchat.app.settings.settings import NO_SWITCH, THINKING
 from specchat.app.storage.written import write_first_free, write_over
 from specchat.app.ui.action_table import COPIES
 from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
-from specchat.app.ui.picture import conversation_svg
+from specchat.app.ui.rendering.line_painter import conversation_svg
 from specchat.engine import make_folder
 
 COPIED = "clipboard.txt"

@@ -13,11 +13,11 @@ from specchat.app.paths import TOUR
 from specchat.app.ui.actions.scope import ActionScope, UnavailableError
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import STILL_STARTING
+from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.dialogs import LETTERS, JumpScreen
 from specchat.app.ui.screens.help import DefinitionsScreen, KeysScreen, chat_help
 from specchat.app.ui.screens.tour import TourScreen
-from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import read_trace
 

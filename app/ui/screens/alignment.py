@@ -17,13 +17,12 @@ from textual.screen import Screen
 from specchat.app.chat.aligned_reply import AlignedReply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
+from specchat.app.ui.rendering.styles import LETTERS
 from specchat.app.ui.screens.dialogs import ChoiceScreen, framed
 from specchat.app.ui.widgets.aligned_tokens import AlignedTokens
-from specchat.app.ui.widgets.alignment_card import AlignmentCard
-from specchat.app.ui.widgets.alignment_legend import AlignmentLegend
-from specchat.app.ui.widgets.had_styles import LETTERS
+from specchat.app.ui.widgets.alignment import AlignmentCard, AlignmentLegend
+from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.key_bar import KeyBar
-from specchat.app.ui.widgets.notice_line import NoticeLine
 
 if TYPE_CHECKING:
     from specchat.engine.tools.evaluate import Alignment

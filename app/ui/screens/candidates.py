@@ -17,12 +17,12 @@ from specchat.app.chat.conversation import Turn
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
-from specchat.app.ui.pace import Pace
-from specchat.app.ui.widgets.candidate import CandidateFrame
-from specchat.app.ui.widgets.compositor import NarrowCompositor
+from specchat.app.ui.pump import Pace
+from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
+from specchat.app.ui.textual_internals import NarrowCompositor
+from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.key_bar import KeyBar
-from specchat.app.ui.widgets.notice_line import NoticeLine
-from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
+from specchat.app.ui.widgets.reply_frames import CandidateFrame
 
 MIN_HEIGHT = 9
 """Minimum lines of a frame; with less room the grid scrolls."""

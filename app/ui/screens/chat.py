@@ -19,17 +19,17 @@ from specchat.app.storage.store import Chat
 from specchat.app.ui.action_table import chat_bindings
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import CHAT, named
-from specchat.app.ui.pace import Pace
+from specchat.app.ui.pump import Pace
+from specchat.app.ui.rendering.found_line import FoundWord
 from specchat.app.ui.screens.chat_layout import ChatLayout, Panes
 from specchat.app.ui.screens.inspection import FigureUpdates, Inspection
 from specchat.app.ui.screens.stepping import Stepping
 from specchat.app.ui.screens.writing import Writing
-from specchat.app.ui.widgets.compositor import NarrowCompositor
-from specchat.app.ui.widgets.found_line import FoundWord
-from specchat.app.ui.widgets.replay_bar import ReplayBar
+from specchat.app.ui.textual_internals import NarrowCompositor
+from specchat.app.ui.widgets.bars import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.app.ui.widgets.transcript_wishes import TokenSelected
+from specchat.app.ui.widgets.transcript_messages import TokenSelected
 
 
 class ChatScreen(Screen[None]):

@@ -11,21 +11,16 @@ from specchat.app.chat.marks import Marks
 from specchat.app.chat.reply import Reply
 from specchat.app.sources.player import Player
 from specchat.app.storage.store import Chat
+from specchat.app.ui.widgets.bars import NoticeLine, PaneTabs, ReplayBar, TooSmall
 from specchat.app.ui.widgets.chat_list import ChatList
-from specchat.app.ui.widgets.chips import Chips
-from specchat.app.ui.widgets.command_hint import CommandHint
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.inspector import Inspector
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.masthead import Masthead
-from specchat.app.ui.widgets.notice_line import NoticeLine
-from specchat.app.ui.widgets.pane_tabs import PaneTabs
 from specchat.app.ui.widgets.panel import Panel
-from specchat.app.ui.widgets.prompt_frame import PromptFrame
-from specchat.app.ui.widgets.replay_bar import ReplayBar
+from specchat.app.ui.widgets.prompt_frame import Chips, CommandHint, PromptFrame
 from specchat.app.ui.widgets.step_bar import StepBar
 from specchat.app.ui.widgets.timeline import Timeline
-from specchat.app.ui.widgets.too_small import TooSmall
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.app.ui.widgets.welcome import Welcome
 from specchat.engine import Loading, Ready, gamma_text

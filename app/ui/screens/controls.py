@@ -15,8 +15,8 @@ from specchat.app.settings.controls import Control
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.keys import named
 from specchat.app.ui.screens.dialogs import framed
+from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.control_list import ControlList
-from specchat.app.ui.widgets.notice_line import NoticeLine
 
 
 class Controlled(Protocol):
@@ -82,7 +82,7 @@ class ControlsScreen(ModalScreen[None]):
         self._controlled.change_by(event.entry, event.by)
         self._show()
 
-    def on_control_list_typing_wanted(self, event: ControlList.TypingWanted) -> None:
+    def on_control_list_typing_requested(self, event: ControlList.TypingRequested) -> None:
         """Type a value, or the name of a preset."""
         self._typed = event.entry
         settings = self._controlled.settings
@@ -95,7 +95,7 @@ class ControlsScreen(ModalScreen[None]):
         self._field.display = True
         self._field.focus()
 
-    def on_control_list_preset_wanted(self, event: ControlList.PresetWanted) -> None:
+    def on_control_list_preset_requested(self, event: ControlList.PresetRequested) -> None:
         """Use a preset."""
         self._controlled.use_preset(event.name)
         self._show()

@@ -18,8 +18,8 @@ from textual.widgets.option_list import Option
 from specchat.app.chat.context_meter import Usage
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.ui.keys import named
-from specchat.app.ui.widgets.context_bar import EMPTY, FULL, GOES, context_rows
-from specchat.app.ui.widgets.wrapped_area import WrappedArea
+from specchat.app.ui.rendering.figures import EMPTY, FULL, GOES, context_rows
+from specchat.app.ui.widgets.composer import WrappedArea
 from specchat.engine import WHEN_FULL
 
 LETTERS = "asdfghjklqwertyuiopzxcvbnm"

@@ -17,13 +17,13 @@ from textual.widgets import Static
 
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, KEYS, LOOKING, REPLAY, SLASH_COMMANDS
 from specchat.app.ui.keys import key_names, named
+from specchat.app.ui.rendering.definitions import FIGURES, Figure
+from specchat.app.ui.rendering.explanations import EXPLANATIONS
+from specchat.app.ui.rendering.figures import FATES
+from specchat.app.ui.rendering.side_figures import SIDE_DEFINITIONS
+from specchat.app.ui.rendering.styles import TOKEN_CLASSES
+from specchat.app.ui.rendering.token_lines import FOLD_MARK
 from specchat.app.ui.screens.dialogs import framed
-from specchat.app.ui.widgets.definitions import FIGURES, Figure
-from specchat.app.ui.widgets.explanations import EXPLANATIONS
-from specchat.app.ui.widgets.figures import FATES
-from specchat.app.ui.widgets.side_figures import SIDE_DEFINITIONS
-from specchat.app.ui.widgets.token_lines import FOLD_MARK
-from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
 
 THEORY_KEYS = named("theory", Binding("escape,t,q", "dismiss", "close", key_display="esc"))
 """Defined here because the theory screen and its plotting library are imported late."""

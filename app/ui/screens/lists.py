@@ -25,7 +25,7 @@ from specchat.app.storage.attachment import Attachment
 from specchat.app.storage.search_index import ATTACHED, BEGIN, END, Hit
 from specchat.app.ui.keys import named
 from specchat.app.ui.screens.dialogs import framed
-from specchat.app.ui.widgets.key_list import KeyList
+from specchat.app.ui.widgets.chat_list import KeyList
 
 MESSAGE_KEYS = (
     "enter goes there · e edits · r regenerates · c continues · f forks",

@@ -18,8 +18,8 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.sources.pull import Pull, PullState
 from specchat.app.ui.keys import named
 from specchat.app.ui.screens.dialogs import framed
-from specchat.app.ui.widgets.key_list import KeyList
-from specchat.app.ui.widgets.notice_line import NoticeLine
+from specchat.app.ui.widgets.bars import NoticeLine
+from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.engine import size_text
 from specchat.engine.models import KnownModel, free_memory
 

@@ -20,19 +20,17 @@ from specchat.app.settings.settings import NO_CHAT
 from specchat.app.side_by_side.duet import SIDES, Duet
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pump
+from specchat.app.ui.rendering.side_figures import order_text, verdict
+from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.help import side_help
+from specchat.app.ui.textual_internals import NarrowCompositor
+from specchat.app.ui.widgets.bars import NoticeLine, PaneTabs, TooSmall
 from specchat.app.ui.widgets.composer import Composer
-from specchat.app.ui.widgets.compositor import NarrowCompositor
 from specchat.app.ui.widgets.key_bar import KeyBar
-from specchat.app.ui.widgets.lane_column import LaneColumn
 from specchat.app.ui.widgets.masthead import Masthead
-from specchat.app.ui.widgets.notice_line import NoticeLine
-from specchat.app.ui.widgets.pane_tabs import PaneTabs
 from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, STOPPING, loading_text
-from specchat.app.ui.widgets.side_figures import order_text, verdict
+from specchat.app.ui.widgets.reply_frames import LaneColumn
 from specchat.app.ui.widgets.side_summary import SideSummary
-from specchat.app.ui.widgets.token_lines import REJECTED_SHOWN
-from specchat.app.ui.widgets.too_small import TooSmall
 from specchat.engine import Died, Loading, Notice, Ready, Record
 
 PANES = ("left", "right", "summary")
@@ -113,7 +111,7 @@ class SideScreen(Screen[Conversation | None]):
             column.transcript.follow()
         self.pump.run()
 
-    def on_composer_help_wanted(self, event: Composer.HelpWanted) -> None:
+    def on_composer_help_requested(self, event: Composer.HelpRequested) -> None:
         """A question mark in an empty composer: this screen's own help."""
         event.stop()
         self.action_how()

@@ -11,9 +11,9 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sources.player import Player
 from specchat.app.sources.stepper import Stepper
+from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.screens.chat_layout import ChatLayout
 from specchat.app.ui.screens.inspection import Inspection
-from specchat.app.ui.widgets.token_cursor import Spot
 
 SCRUB_S = 1.0
 """Seconds of a trace that one key press moves."""

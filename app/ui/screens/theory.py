@@ -21,9 +21,9 @@ from textual.widgets import Static, TabbedContent, TabPane
 from textual_plotext import PlotextPlot
 
 from specchat.app.chat.reply import Reply
+from specchat.app.ui.rendering.figures import rate, times
 from specchat.app.ui.screens.dialogs import framed
 from specchat.app.ui.screens.help import THEORY_KEYS
-from specchat.app.ui.widgets.figures import rate, times
 from specchat.engine import MAX_GAMMA, expected_tokens, operations, optimal_gamma, speedup
 
 EXAMPLE = 0.8, 0.05

@@ -16,12 +16,12 @@ from specchat.app.chat.lessons import Lesson
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import SHOW
 from specchat.app.ui.keys import named
+from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.screens.dialogs import framed
+from specchat.app.ui.widgets.bars import TooSmall
 from specchat.app.ui.widgets.inspector import Inspector
 from specchat.app.ui.widgets.key_bar import KeyBar
-from specchat.app.ui.widgets.legend import Legend
-from specchat.app.ui.widgets.token_cursor import Spot
-from specchat.app.ui.widgets.too_small import TooSmall
+from specchat.app.ui.widgets.masthead import Legend
 from specchat.app.ui.widgets.transcript import Transcript
 
 

@@ -20,8 +20,8 @@ from specchat.app.settings.settings import STOP
 from specchat.app.storage.attachment import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.notices import say
+from specchat.app.ui.rendering.figures import in_words
 from specchat.app.ui.screens.chat_layout import ChatLayout
-from specchat.app.ui.widgets.context_bar import in_words
 from specchat.engine import Counted
 
 COUNT_S = 0.3

@@ -18,9 +18,8 @@ from textual.strip import Strip
 
 from specchat.app.chat.aligned_reply import AlignedReply, Had
 from specchat.app.ui.keys import named
-from specchat.app.ui.widgets.draft_signs import END, LINE_END, draft_text
-from specchat.app.ui.widgets.had_styles import CURSOR, HAD_CLASSES, HAD_STYLES, UNREAD
-from specchat.app.ui.widgets.token_lines import Piece, TokenLines
+from specchat.app.ui.rendering.styles import CURSOR, HAD_CLASSES, HAD_STYLES, UNREAD
+from specchat.app.ui.rendering.token_lines import END, LINE_END, Piece, TokenLines, draft_text
 
 _PART = "‥"
 """A token that is no whole character."""

@@ -14,8 +14,8 @@ from textual.style import Style as VisualStyle
 from textual.widget import Widget
 
 from specchat.app.sanitize import escape_controls
-from specchat.app.ui.widgets.definitions import Figure
-from specchat.app.ui.widgets.figures import meter
+from specchat.app.ui.rendering.definitions import Figure
+from specchat.app.ui.rendering.figures import meter
 
 LABEL = 13
 """Cells of a label and the space behind it."""

@@ -17,7 +17,6 @@ from specchat.app.chat.marks import Marks
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
 from specchat.app.ui.keys import named
-from specchat.app.ui.widgets.key_list import KeyList
 
 PIN = "▴ "
 """Before the title of a pinned chat."""
@@ -28,6 +27,20 @@ PADDING = 2
 MINUTE, HOUR, DAY, WEEK, YEAR = 60, 3600, 86400, 7 * 86400, 365 * 86400
 AGES = ((HOUR, MINUTE, "m"), (DAY, HOUR, "h"), (WEEK, DAY, "d"), (YEAR, WEEK, "w"), (float("inf"), YEAR, "y"))
 """Below the first number of seconds, count in units of the second."""
+
+
+class KeyList(OptionList):
+    """Textual's list with more keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "list",
+        Binding("j", "cursor_down", "Next line", show=False),
+        Binding("k", "cursor_up", "Line before", show=False),
+        Binding("g", "first", "First line", show=False),
+        Binding("G,shift+g", "last", "Last line", show=False),
+        Binding("ctrl+d", "page_down", "Page down", show=False),
+        Binding("ctrl+u", "page_up", "Page up", show=False),
+    )
 
 
 class ChatList(KeyList):
@@ -49,24 +62,24 @@ class ChatList(KeyList):
         chat: Chat
 
     @dataclass
-    class RenameWanted(Message):
+    class RenameRequested(Message):
         """Ask for another title."""
 
         chat: Chat
 
     @dataclass
-    class DeleteWanted(Message):
+    class DeleteRequested(Message):
         """Take this chat off the list."""
 
         chat: Chat
 
     @dataclass
-    class PinWanted(Message):
+    class PinRequested(Message):
         """Let this chat stand above the others, or among them again."""
 
         chat: Chat
 
-    class UndoWanted(Message):
+    class UndoRequested(Message):
         """Bring the last deleted chat back."""
 
     def __init__(self, **options: Any) -> None:
@@ -117,21 +130,21 @@ class ChatList(KeyList):
     def action_rename(self) -> None:
         """Ask for another title of the highlighted chat."""
         if self.highlighted is not None and self.chats:
-            self.post_message(self.RenameWanted(self.chats[self.highlighted]))
+            self.post_message(self.RenameRequested(self.chats[self.highlighted]))
 
     def action_delete(self) -> None:
         """Delete the highlighted chat."""
         if self.highlighted is not None and self.chats:
-            self.post_message(self.DeleteWanted(self.chats[self.highlighted]))
+            self.post_message(self.DeleteRequested(self.chats[self.highlighted]))
 
     def action_pin(self) -> None:
         """Pin the highlighted chat, or unpin it."""
         if self.highlighted is not None and self.chats:
-            self.post_message(self.PinWanted(self.chats[self.highlighted]))
+            self.post_message(self.PinRequested(self.chats[self.highlighted]))
 
     def action_undo(self) -> None:
         """Bring the last deleted chat back."""
-        self.post_message(self.UndoWanted())
+        self.post_message(self.UndoRequested())
 
     def _fill(self) -> None:
         lines = [self._line(chat) for chat in self.chats[: self._listed]]

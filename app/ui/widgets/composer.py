@@ -12,6 +12,7 @@ from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.events import Key, Paste
 from textual.message import Message
+from textual.widgets import TextArea
 
 from specchat.app.chat.attachments import is_long
 from specchat.app.chat.mentions import begun, completions, mention
@@ -23,7 +24,6 @@ from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import keys_of, named
 from specchat.app.ui.notices import say
-from specchat.app.ui.widgets.wrapped_area import WrappedArea
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
 _IN_TURN = {
@@ -38,6 +38,14 @@ _IN_TURN = {
 ATTACH = "/attach "
 OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 """What tab goes through in the composer of an empty chat."""
+
+
+class WrappedArea(TextArea):
+    """Textual's, which wraps its lines anew when its width changes, but leaves what has been drawn of them before."""
+
+    def on_resize(self) -> None:
+        """Draw all lines again, once they are wrapped."""
+        self.refresh()
 
 
 class Composer(WrappedArea):
@@ -61,7 +69,7 @@ class Composer(WrappedArea):
         attachments: tuple[Attachment, ...] = ()
         """What is sent along with a prompt."""
 
-    class HelpWanted(Message):
+    class HelpRequested(Message):
         """The user asked for help in an empty composer."""
 
     def __init__(self, **options: Any) -> None:
@@ -135,7 +143,7 @@ class Composer(WrappedArea):
         elif event.character == "?" and not self.text:
             event.prevent_default()
             event.stop()
-            self.post_message(self.HelpWanted())
+            self.post_message(self.HelpRequested())
 
     def on_paste(self, event: Paste) -> None:
         """Keep a long paste aside: its sign is drawn and edited at once, however long it is."""

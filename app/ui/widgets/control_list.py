@@ -52,13 +52,13 @@ class ControlList(Widget, can_focus=True):
         by: int
 
     @dataclass
-    class TypingWanted(Message):
+    class TypingRequested(Message):
         """Let a value be typed; without a control, a preset's name."""
 
         entry: Control | None
 
     @dataclass
-    class PresetWanted(Message):
+    class PresetRequested(Message):
         """Set all controls as this preset has them."""
 
         name: str
@@ -99,7 +99,7 @@ class ControlList(Widget, can_focus=True):
 
     def action_save(self) -> None:
         """Keep all of them."""
-        self.post_message(self.TypingWanted(None))
+        self.post_message(self.TypingRequested(None))
 
     def on_click(self, event: Click) -> None:
         """On an arrow: another value; elsewhere: as enter, on the entry that was already chosen."""
@@ -127,9 +127,9 @@ class ControlList(Widget, can_focus=True):
 
     def _choose(self, entry: Entry) -> None:
         if isinstance(entry, str):
-            self.post_message(self.PresetWanted(entry))
+            self.post_message(self.PresetRequested(entry))
         else:
-            self.post_message(self.TypingWanted(entry))
+            self.post_message(self.TypingRequested(entry))
 
     def _lines(self) -> list[tuple[Text, int | None]]:
         """Each line, and the place of its entry if it has one."""

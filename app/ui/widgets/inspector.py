@@ -14,11 +14,11 @@ from specchat.app.chat.chosen import CHOSEN
 from specchat.app.chat.computed import Computed
 from specchat.app.chat.reply import Reply
 from specchat.app.sources.observed import drawn_text
-from specchat.app.ui.widgets import definitions as d
+from specchat.app.ui.rendering import definitions as d
+from specchat.app.ui.rendering.figures import FATES, UNTOLD, duration
+from specchat.app.ui.rendering.styles import TOKEN_CLASSES
+from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.widgets.card import Card, cut, one_line
-from specchat.app.ui.widgets.figures import FATES, UNTOLD, duration
-from specchat.app.ui.widgets.token_cursor import Spot
-from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
 from specchat.engine import Candidate, Detail, Fate, Round, Token
 
 TOP = 8

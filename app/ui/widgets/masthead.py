@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.cells import cell_len
+from rich.style import Style
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import Static
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.observed import OBSERVED
-from specchat.app.ui.widgets.figures import machine
-from specchat.app.ui.widgets.legend import Legend
-from specchat.engine import Ready, gamma_text
+from specchat.app.ui.rendering.figures import FATES, machine
+from specchat.app.ui.rendering.styles import TOKEN_CLASSES
+from specchat.engine import Fate, Ready, gamma_text
 
 WIDE = 140
 """Cells it is taken to have before they are known."""
@@ -90,3 +93,41 @@ class Masthead(Horizontal):
 
 def _bold(text: str) -> Content:
     return Content.styled(text, "bold")
+
+
+SIGN = "■ "
+
+
+class Legend(Widget):
+    """One line. Where it does not fit, the signs before the names are left out, then it is cut."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES
+    ALLOW_SELECT = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.observed = False
+        """Whether fates may be unknown."""
+        self.tooltip = "what became of each token · f1 explains"
+
+    def get_content_width(self, container: Any, viewport: Any) -> int:  # noqa: ARG002 the base class names them
+        """The width with signs."""
+        return len(self._line(SIGN, "  ").plain)
+
+    def render(self) -> Text:
+        """The longest form that fits."""
+        for sign, gap in ((SIGN, "  "), (SIGN, " "), ("", " ")):
+            line = self._line(sign, gap)
+            if line.cell_len <= self.size.width:
+                break
+        return line
+
+    def _line(self, sign: str, gap: str) -> Text:
+        line = Text(no_wrap=True, overflow="crop")
+        for fate in (*FATES, *([Fate.UNKNOWN] if self.observed else [])):
+            style = self.get_component_rich_style(f"token--{fate.value}", partial=True)
+            if fate is not Fate.ACCEPTED:
+                line.append(gap)
+            line.append(sign, Style(color=style.color))
+            line.append(fate.value, style)
+        return line

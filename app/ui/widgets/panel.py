@@ -13,9 +13,9 @@ from textual.events import Click
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import AUTO
 from specchat.app.sources.observed import OBSERVED
-from specchat.app.ui.widgets import definitions as d
+from specchat.app.ui.rendering import definitions as d
+from specchat.app.ui.rendering.figures import NOTHING, duration, kept_of_drafted, percent, rate, size, sparkline, times
 from specchat.app.ui.widgets.card import LABEL, Card, cut, one_line
-from specchat.app.ui.widgets.figures import NOTHING, duration, kept_of_drafted, percent, rate, size, sparkline, times
 from specchat.engine import Metrics, Ready, Speedup
 
 POSITIONS = 6

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
+from rich.style import Style
+from rich.text import Text
 from textual.containers import Vertical
 from textual.content import Content
+from textual.widget import Widget
 
+from specchat.app.chat.attachments import label
 from specchat.app.chat.context_meter import Usage
 from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.mentions import completions
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import STOP
-from specchat.app.ui.widgets.context_bar import context_bar
+from specchat.app.storage.attachment import Attachment
+from specchat.app.ui import slash
+from specchat.app.ui.rendering.figures import context_bar
 from specchat.engine import Loading
 
 SYSTEM_LENGTH = 30
@@ -76,3 +84,98 @@ def loading_text(loading: Loading) -> str:
     """What is being loaded, and how much of it has been."""
     share = "" if loading.fraction is None else f" {loading.fraction * 100:.0f} %"
     return f"{escape_controls(loading.text)}{share}"
+
+
+SIGN, REFUSED = "▤", "✗"
+MOST_CHIPS = 4
+"""Lines at most."""
+OPENS = "  alt+a opens"
+
+
+class Chips(Widget):
+    """Hidden while nothing is attached. A click opens the list of attachments."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"chips--name", "chips--refused", "chips--about"}
+    ALLOW_SELECT = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._shown: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
+        self.display = False
+
+    def show(self, attachments: Sequence[Attachment], refused: Sequence[str]) -> None:
+        """Follow what is attached, and say what cannot be."""
+        shown = tuple(escape_controls(label(one)) for one in attachments), tuple(map(escape_controls, refused))
+        if shown != self._shown:
+            self._shown = shown
+            self.display = any(shown)
+            self.refresh(layout=True)
+
+    def render(self) -> Text:
+        """A line for each refusal, and one for all that is attached, or for each where they do not fit into one."""
+        names, refused = self._shown
+        width, opens = max(self.content_size.width, 1), (OPENS, self._style("about"))
+        chips = [Text(f"{SIGN} {name}", self._style("name")) for name in names]
+        lines = [Text(f"{REFUSED} {sentence}", self._style("refused")) for sentence in refused]
+        if chips and (together := Text("  ").join(chips)).cell_len + len(OPENS) <= width:
+            chips = [Text.assemble(together, opens)]
+        elif chips:
+            more = len(chips) - MOST_CHIPS
+            chips = [*chips[:MOST_CHIPS], Text.assemble(f"and {more} more", opens)] if more > 0 else chips
+        lines += chips
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+        return Text("\n", no_wrap=True, overflow="crop").join(lines)
+
+    async def on_click(self) -> None:
+        """Open the list."""
+        await self.run_action("app.run('attachments')")
+
+    def _style(self, part: str) -> Style:
+        return self.get_component_rich_style(f"chips--{part}", partial=True)
+
+
+MOST_HINTS = 6
+"""Lines at most: the composer stays in sight on a small terminal."""
+USAGE = 24
+
+
+class CommandHint(Widget):
+    """Hidden unless the text begins with one slash, or a path is begun."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"command-hint--usage", "command-hint--means"}
+    ALLOW_SELECT = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._lines: list[tuple[str, str]] = []
+        self.display = False
+
+    def show(self, text: str, words: slash.Words, path: str | None = None) -> None:
+        """Follow what is typed, and the path that is begun in it."""
+        if path is not None:
+            found = completions(path)
+            lines = [(name, "") for name in found if found != [path]]
+        else:
+            lines = list(slash.hints(text, words)) if slash.is_command(text) else []
+        if lines != self._lines:  # a layout for every key would be felt
+            self._lines = lines
+            self.display = bool(lines)
+            self.refresh(layout=True)
+
+    def render(self) -> Text:
+        """One line for each command that it may be."""
+        usage, means = self._style("usage"), self._style("means")
+        lines = [
+            Text.assemble((name.ljust(USAGE) if what else name, usage if what else means), (what, means))
+            for name, what in self._lines
+        ]
+        if len(lines) > MOST_HINTS:
+            rest = ", ".join(name.split()[0] if what else name for name, what in self._lines[MOST_HINTS - 1 :])
+            lines = [*lines[: MOST_HINTS - 1], Text(rest, means)]
+        for line in lines:
+            line.truncate(max(self.content_size.width, 1), overflow="ellipsis")
+        return Text("\n", no_wrap=True, overflow="crop").join(lines)
+
+    def _style(self, part: str) -> Style:
+        return self.get_component_rich_style(f"command-hint--{part}", partial=True)

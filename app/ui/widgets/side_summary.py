@@ -10,7 +10,7 @@ from textual.widgets import Static
 from specchat.app.sanitize import escape_controls
 from specchat.app.side_by_side.attached_lanes import OWN_STREAM
 from specchat.app.side_by_side.duet import Duet
-from specchat.app.ui.widgets.side_figures import (
+from specchat.app.ui.rendering.side_figures import (
     Pair,
     exactness,
     gains,

@@ -20,11 +20,10 @@ from textual.widget import Widget
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
-from specchat.app.ui.timeline_layout import SCALES_MS, TimelineLayout, TimelineSlot
+from specchat.app.ui.rendering.figures import FATES, duration
+from specchat.app.ui.rendering.styles import TIMELINE_PARTS, TOKEN_CLASSES, timeline_styles
+from specchat.app.ui.rendering.timeline_layout import SCALES_MS, TimelineLayout, TimelineSlot
 from specchat.app.ui.widgets.border_titles import show_titles
-from specchat.app.ui.widgets.figures import FATES, duration
-from specchat.app.ui.widgets.timeline_styles import PARTS, timeline_styles
-from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
 from specchat.engine import Fate, Round
 
 LINES = 2
@@ -60,7 +59,7 @@ LEGENDS = (
 class Timeline(ScrollView, can_focus=True):
     """Timeline: lanes of rounds. Follows the newest round until the user picks one or scrolls away."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in PARTS}
+    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in TIMELINE_PARTS}
     BINDINGS: ClassVar[list[BindingType]] = named(
         "timeline",
         Binding("left", "pick(-1)", "round before", show=False),

@@ -17,21 +17,17 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import FOLD, REJECTED
 from specchat.app.ui.keys import named
-from specchat.app.ui.pace import Pace
-from specchat.app.ui.widgets.block import Block
-from specchat.app.ui.widgets.block_maker import BlockMaker
-from specchat.app.ui.widgets.block_stack import TOP, BlockStack, TurnOrReply, all_parts
-from specchat.app.ui.widgets.end_follower import EndFollower
-from specchat.app.ui.widgets.found_line import FoundWord, line_of_word
-from specchat.app.ui.widgets.line_painter import LinePainter
-from specchat.app.ui.widgets.line_selection import SELECTION_KEYS, LineSelection
-from specchat.app.ui.widgets.place_keeper import PlaceKeeper
-from specchat.app.ui.widgets.scroll_bar import VerticalBar
-from specchat.app.ui.widgets.shown_parts import PartsOf, ShownParts
-from specchat.app.ui.widgets.token_cursor import TOKEN_KEYS, Spot, TokenCursor
-from specchat.app.ui.widgets.transcript_styles import PART_CLASSES, TOKEN_CLASSES
-from specchat.app.ui.widgets.transcript_wishes import ForkWanted, LinkWanted, TokenSelected, wished
-from specchat.app.ui.widgets.untold import mark_untold
+from specchat.app.ui.pump import Pace
+from specchat.app.ui.rendering.block import Block, TurnOrReply
+from specchat.app.ui.rendering.block_stack import TOP, BlockStack, PartsOf, ShownParts, all_parts
+from specchat.app.ui.rendering.found_line import FoundWord, line_of_word
+from specchat.app.ui.rendering.line_painter import BlockMaker, LinePainter
+from specchat.app.ui.rendering.line_selection import SELECTION_KEYS, LineSelection
+from specchat.app.ui.rendering.styles import PART_CLASSES, TOKEN_CLASSES
+from specchat.app.ui.rendering.token_cursor import TOKEN_KEYS, Spot, TokenCursor
+from specchat.app.ui.rendering.viewport import EndFollower, PlaceKeeper
+from specchat.app.ui.textual_internals import VerticalBar
+from specchat.app.ui.widgets.transcript_messages import ForkRequested, LinkRequested, TokenSelected, requested_message
 
 NEAR = 3
 """What is above is laid out with each frame once one has scrolled to within so many screens of it."""
@@ -252,7 +248,7 @@ class Transcript(ScrollView, can_focus=True):
     def action_fork(self) -> None:
         """Take another way at the selected token."""
         if self.spot is not None:
-            self.post_message(ForkWanted(self.spot))
+            self.post_message(ForkRequested(self.spot))
 
     def action_select_lines(self, by: int) -> None:
         """Begin to select with the last line in sight (the first one, going down), then line by line; ^c copies."""
@@ -266,15 +262,15 @@ class Transcript(ScrollView, can_focus=True):
         self.rejected = REJECTED[(REJECTED.index(self.rejected) + 1) % len(REJECTED)]
         return self.rejected
 
-    def action_wish(self, name: str, identity: int, details: tuple[Any, ...] = ()) -> None:
-        """A click on a mark of a prompt or a reply, of `transcript_wishes.wished`."""
-        wish = wished(self._stack.parts, name, identity, details)
-        if wish is not None:
-            self.post_message(wish)
+    def action_request(self, name: str, identity: int, details: tuple[Any, ...] = ()) -> None:
+        """A click on a mark of a prompt or a reply, of `transcript_messages.requested_message`."""
+        message = requested_message(self._stack.parts, name, identity, details)
+        if message is not None:
+            self.post_message(message)
 
     def action_open_link(self, address: str) -> None:
         """A click on a link."""
-        self.post_message(LinkWanted(address))
+        self.post_message(LinkRequested(address))
 
     def on_click(self, event: Click) -> None:
         """Select the token that was clicked on, or unfold a stretch; not at the end of a selection of text."""
@@ -341,7 +337,7 @@ class Transcript(ScrollView, can_focus=True):
             thoughts=self.thoughts,
         )
         if self._left_out:
-            mark_untold(block, part, self.conversation.turns, self._left_out)
+            block.mark_left_out(part, self.conversation.turns, self._left_out)
         return block
 
     def _tell(self, spot: Spot | None) -> None:

@@ -10,8 +10,8 @@ from textual.widget import Widget
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
-from specchat.app.ui.widgets.figures import FATES, meter
-from specchat.app.ui.widgets.transcript_styles import TOKEN_CLASSES
+from specchat.app.ui.rendering.figures import FATES, meter
+from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.engine import Fate, Loading
 
 BAR = 36

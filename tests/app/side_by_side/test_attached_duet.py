@@ -17,7 +17,7 @@ from specchat.app.side_by_side.attached_duet import attached_duet
 from specchat.app.side_by_side.duet import Duet, SideOptions
 from specchat.app.sources.attached import AttachedEngine
 from specchat.app.storage.store import Store
-from specchat.app.ui.widgets.side_figures import texts_beside_server
+from specchat.app.ui.rendering.side_figures import texts_beside_server
 from specchat.engine import Died, FinishReason, Loading, Ready
 from tests.app.server.served import Served
 from tests.app.sources.servers import recorded as shapes

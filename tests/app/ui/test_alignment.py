@@ -14,7 +14,7 @@ from specchat.app.chat.session import Session
 from specchat.app.ui.screens.alignment import AlignmentScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.widgets.aligned_tokens import AlignedTokens
-from specchat.app.ui.widgets.notice_line import NoticeLine
+from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.engine import EngineError
 from specchat.engine.tools.evaluate import Alignment
 from tests.app.aligned import alignment

@@ -14,8 +14,7 @@ from textual.widgets import OptionList, TextArea
 from specchat.app.chat.chat_import import read_chats
 from specchat.app.chat.export import as_json, as_markdown
 from specchat.app.ui.screens.lists import AttachmentScreen, AttachmentsScreen
-from specchat.app.ui.widgets.chips import Chips
-from specchat.app.ui.widgets.command_hint import CommandHint
+from specchat.app.ui.widgets.prompt_frame import Chips, CommandHint
 from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.stage import Stage, lines_of, run
 from tests.app.views import screen_of
@@ -86,7 +85,7 @@ async def test_a_path_is_completed_named_counted_and_sent(stage: Stage) -> None:
         await stage.settle(pilot)
         assert "  ▌ ▤ src/tea.py · 7 tokens" in lines_of(stage)
         transcript = stage.app.screen.query_one(Transcript)
-        transcript.action_wish("attachment", id(screen_of(stage).conversation.turns[0]), (0,))
+        transcript.action_request("attachment", id(screen_of(stage).conversation.turns[0]), (0,))
         await stage.settle(pilot)
         assert stage.app.screen.query_one(TextArea).text == CODE
 

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
-from specchat.app.ui.widgets.candidate import CandidateFrame
+from specchat.app.ui.widgets.reply_frames import CandidateFrame
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Engine, EngineConfig, Finished, Outbox, Round
 from tests.app.stage import QUESTION, Stage, lines_of

@@ -11,12 +11,13 @@ from textual.pilot import Pilot
 
 from specchat.app.chat.session import Session
 from specchat.app.settings.settings import DRAFTERS, load_settings
+from specchat.app.ui.action_table import SLASH_COMMANDS
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.help import HelpScreen
-from specchat.app.ui.slash import SLASH_COMMANDS, completed, hints, matches
-from specchat.app.ui.widgets.command_hint import CommandHint
+from specchat.app.ui.slash import completed, hints, matches
+from specchat.app.ui.widgets.prompt_frame import CommandHint
 from tests.app.stage import NOW, QUESTION, Stage
 
 SIZE = (140, 40)

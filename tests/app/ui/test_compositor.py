@@ -10,7 +10,7 @@ from textual._compositor import ChopsUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
-from specchat.app.ui.widgets.compositor import NarrowCompositor
+from specchat.app.ui.textual_internals import NarrowCompositor
 from tests.app.views import NARROW, WIDE, Replay
 
 Cell = tuple[str, Style | None]

@@ -11,8 +11,8 @@ from textual.pilot import Pilot
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.paths import state_folder
+from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.app.ui.screens.dialogs import ChoiceScreen
-from specchat.app.ui.widgets.token_lines import TokenLines
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate, Finished, FinishReason, Round
 from tests.app.stage import Stage, lines_of

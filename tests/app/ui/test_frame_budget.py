@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from specchat.app.chat.reply import Stage
-from specchat.app.ui.frame_budget import IDLE_S, SHARE, SLOWEST_S, FrameBudget
-from specchat.app.ui.pace import FRAME_S, Pace
-from specchat.app.ui.pump import Pump
+from specchat.app.ui.pump import FRAME_S, IDLE_S, SHARE, SLOWEST_S, FrameBudget, Pace, Pump
 from specchat.engine import Record
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.app.ui.input_decoder import PASTE_END, PASTE_START, InputDecoder
+from specchat.app.ui.terminal_driver import PASTE_END, PASTE_START, InputDecoder
 
 
 def decoded(*pieces: bytes) -> str:

@@ -9,13 +9,12 @@ from specchat.app.chat.marks import Marks
 from specchat.app.ui.notices import say
 from specchat.app.ui.screens import writing
 from specchat.app.ui.screens.writing import COUNT_S
+from specchat.app.ui.widgets.bars import NoticeLine, TooSmall
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
-from specchat.app.ui.widgets.notice_line import NoticeLine
 from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
-from specchat.app.ui.widgets.too_small import TooSmall
 from tests.app.stage import Stage, lines_of
 
 pytestmark = pytest.mark.slow

@@ -16,12 +16,12 @@ from textual.pilot import Pilot
 from specchat.app.chat.markdown import code_blocks, links, parts
 from specchat.app.sanitize import opens_safely
 from specchat.app.storage.store import Store
-from specchat.app.ui.pace import Pace
-from specchat.app.ui.widgets.live_markdown import LiveMarkdown
-from specchat.app.ui.widgets.markdown import MarkdownRenderer
+from specchat.app.ui.pump import Pace
+from specchat.app.ui.rendering.live_markdown import LiveMarkdown
+from specchat.app.ui.rendering.markdown import MarkdownRenderer
+from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.widgets.panel import AcceptanceCard
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.app.ui.widgets.transcript_styles import styles_of
 from specchat.engine import Finished, Record, Request, Round
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage, lines_of, run
@@ -252,7 +252,7 @@ def test_the_parts_of_a_text_are_all_of_it() -> None:
 
 def lines_while_growing(text: str, step: int) -> Iterator[tuple[list[str], bool]]:
     """The lines after each step, and whether what was said to have changed is all that has."""
-    styles = styles_of(Style(), lambda _: Style())
+    styles = TranscriptStyles.of(Style(), lambda _: Style())
     renderer = MarkdownRenderer(Console(width=60), 60, styles, dark=True, copy=str)
     live = LiveMarkdown(renderer, lambda: Pace(1.0))
     before: list[Any] = []

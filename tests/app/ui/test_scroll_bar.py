@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specchat.app.ui.widgets.scroll_bar import VerticalBar
+from specchat.app.ui.textual_internals import VerticalBar
 from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.views import NARROW, Replay
 

@@ -10,11 +10,12 @@ import pytest
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.duet import SideOptions
+from specchat.app.ui.rendering.figures import times
+from specchat.app.ui.rendering.side_figures import exactness, status, texts
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.help import HelpScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.widgets.composer import Composer
-from specchat.app.ui.widgets.side_figures import exactness, status, texts, times
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Comparison, Finished, LaneReady, LaneTally, Prefilled, Ready, Round
 from specchat.engine.lanes.clock import CLOCKS

@@ -6,7 +6,7 @@ import pytest
 
 from specchat.app.sources.stepper import Part
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.widgets.replay_bar import ReplayBar
+from specchat.app.ui.widgets.bars import ReplayBar
 from specchat.app.ui.widgets.step_bar import StepBar
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from specchat.app.chat.reply import Reply, ran_together
-from specchat.app.ui.timeline_layout import MOST, PAUSE, SCALES_MS, USUAL, TimelineLayout
+from specchat.app.ui.rendering.timeline_layout import MOST, PAUSE, SCALES_MS, USUAL, TimelineLayout
 from specchat.engine import Request, Round
 from tests.app.recorded import trace
 

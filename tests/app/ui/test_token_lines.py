@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from specchat.app.settings.settings import FOLD, HIDE
-from specchat.app.ui.widgets.token_lines import FOLD_MARK, TokenLines
+from specchat.app.ui.rendering.token_lines import FOLD_MARK, TokenLines
 from specchat.engine import Fate
 
 

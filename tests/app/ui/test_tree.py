@@ -16,11 +16,11 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.chat.token_fork import token_fork
 from specchat.app.storage.store import Store
+from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.screens.lists import MessagesScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
-from specchat.app.ui.widgets.token_cursor import Spot
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Fate, Finished, FinishReason, Given, Message
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from specchat.app.ui.widgets.definitions import FIGURES
-from specchat.app.ui.widgets.explanations import EXPLANATIONS, WIDEST
-from specchat.app.ui.widgets.figures import summary
+from specchat.app.ui.rendering.definitions import FIGURES
+from specchat.app.ui.rendering.explanations import EXPLANATIONS, WIDEST
+from specchat.app.ui.rendering.figures import summary
 from specchat.app.ui.widgets.panel import AcceptanceCard
 from specchat.engine import FinishReason, Metrics, Round
 from tests.app.recorded import trace

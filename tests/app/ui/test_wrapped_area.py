@@ -9,8 +9,7 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.widgets import TextArea
 
-from specchat.app.ui.widgets.composer import Composer
-from specchat.app.ui.widgets.wrapped_area import WrappedArea
+from specchat.app.ui.widgets.composer import Composer, WrappedArea
 
 
 class Host(App[None]):

@@ -1,0 +1,100 @@
+"""A text as Markdown while it grows: blocks that cannot change any more are rendered once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from time import thread_time as processor_time
+from typing import TYPE_CHECKING
+
+from textual.strip import Strip
+
+from specchat.app.chat.markdown import Part, parts
+from specchat.app.sanitize import escape_controls
+from specchat.app.ui.pump import Pace
+
+if TYPE_CHECKING:
+    from specchat.app.ui.rendering.markdown import MarkdownRenderer
+
+OPEN = 2
+"""So many last blocks may change: what follows a list can turn out to be one more item of it."""
+SHARE = 0.03
+"""Of the interface's time, rendering takes at most this."""
+
+BLANK = Strip([])
+
+
+class LiveMarkdown:
+    """The lines of a growing text.
+
+    Args:
+        renderer: Renders its blocks.
+        pace: How often the screen is drawn; the text is rendered no more often than the view follows its end.
+    """
+
+    def __init__(self, renderer: MarkdownRenderer, pace: Callable[[], Pace]) -> None:
+        self.strips: list[Strip] = []
+        self.behind = False
+        """Whether there is text that has not been rendered yet."""
+        self._renderer = renderer
+        self._pace = pace
+        self._wait = 0
+        """Frames until it is rendered again."""
+        self._settled_text = 0
+        """Characters of the blocks that cannot change any more."""
+        self._settled: list[Strip] = []
+        self._settled_codes = 0
+        """Code blocks among them."""
+        self._open: dict[tuple[str, int], list[Strip]] = {}
+        """Lines of the last blocks, by source and number of the first code block."""
+
+    def update(self, text: Callable[[], str], *, complete: bool) -> int | None:
+        """Take in what the text has become by growing; the first line that changed, or None.
+
+        A complete text is parsed as a whole, so that it looks as it will look from now on.
+        """
+        self._wait -= 1
+        self.behind = not complete and self._wait > 0
+        if self.behind:
+            return None
+        started, before = processor_time(), self.strips
+        if complete:
+            self._settled_text, self._settled, self._settled_codes = 0, [], 0
+        self._render(escape_controls(text().lstrip("\n"))[self._settled_text :], keep=0 if complete else OPEN)
+        pace = self._pace()
+        spent = math.ceil((processor_time() - started) / (SHARE * pace.frame_s))
+        self._wait = max(pace.follow_every, spent)
+        return _first_difference(before, self.strips)
+
+    def _render(self, tail: str, keep: int) -> None:
+        """Render what is not settled, and settle all but the last `keep` blocks."""
+        blocks = parts(tail)
+        known, self._open, codes = self._open, {}, self._settled_codes
+        open_strips: list[Strip] = []
+        for number, part in enumerate(blocks):
+            key = part.source, codes
+            lines = known.get(key) or self._renderer.strips(part, codes + 1)
+            codes += part.codes
+            if number < len(blocks) - keep:
+                self._settle(part, lines, codes)
+            else:
+                self._open[key] = lines
+                open_strips += _below(self._settled or open_strips, lines)
+        self.strips = [*self._settled, *open_strips]
+
+    def _settle(self, part: Part, lines: list[Strip], codes: int) -> None:
+        self._settled += _below(self._settled, lines)
+        self._settled_text += len(part.source)
+        self._settled_codes = codes
+
+
+def _below(above: list[Strip], lines: list[Strip]) -> list[Strip]:
+    """The lines of a block, with an empty one before them unless it is the first."""
+    return [BLANK, *lines] if above and lines else lines
+
+
+def _first_difference(before: list[Strip], now: list[Strip]) -> int | None:
+    same = next((n for n, (one, other) in enumerate(zip(before, now, strict=False)) if one is not other), None)
+    if same is not None:
+        return same
+    return None if len(before) == len(now) else min(len(before), len(now))

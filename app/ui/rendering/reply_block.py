@@ -1,0 +1,273 @@
+"""A reply in a transcript: its tokens by their fates, or its Markdown, and what is noted below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from specchat.app.chat.chosen import CHOSEN
+from specchat.app.chat.reply import Reply, Stage
+from specchat.app.chat.reply_figures import ReplyFigures
+from specchat.app.settings.settings import FOLD, SHOW
+from specchat.app.sources.observed import drawn_text
+from specchat.app.sources.stepper import Part
+from specchat.app.ui.rendering.block import INDENT, Block
+from specchat.app.ui.rendering.live_markdown import LiveMarkdown
+from specchat.app.ui.rendering.reply_notes import note_lines, thought_title
+from specchat.app.ui.rendering.styles import PENDING, TranscriptStyles
+from specchat.app.ui.rendering.token_lines import FOLDED, Mark, TokenLines
+from specchat.engine import Fate, Round
+
+COPY = "copy"
+"""Below a finished reply; a click copies it."""
+
+
+class ReplyBlock(Block):
+    """A reply: its tokens or its Markdown, a line of figures, and an empty line.
+
+    Thinking at its beginning is folded into a title unless `thoughts` are shown. `by_round` gives each round a line of
+    its own, as Figure 1 of Leviathan et al. 2023 does, and folds nothing.
+    """
+
+    def __init__(
+        self,
+        reply: Reply,
+        width: int,
+        *,
+        rejected: str,
+        markdown: LiveMarkdown | None,
+        by_round: bool = False,
+        thoughts: bool = False,
+    ) -> None:
+        super().__init__(width)
+        self.reply = reply
+        self._rejected = rejected
+        self._unfolded: set[int] = set()
+        self._tokens = TokenLines(width - INDENT, rejected=rejected)
+        self._wrapped_as: tuple[object, ...] | None = None
+        """`_wrapping` as of the last update."""
+        self._touched = False
+        """Whether a token was selected, or a stretch unfolded, since then."""
+        self._markdown = markdown
+        self._thoughts = thoughts
+        self._by_round = by_round
+        self._rounds = 0
+        self._stepping: tuple[Round, Part] | None = None
+        self._before_step: Mark | None = None
+        """The end of the tokens before those of the round that is being stepped through."""
+        self._cursor: int | None = None
+        self._stage: tuple[Stage, int, bool, bool] | None = None
+        self._figures: ReplyFigures | None = None
+        """Those that the notes were made of."""
+        self._title = ""
+        self._notes: list[tuple[str, bool]] = []
+
+    def update(self) -> int | None:
+        """Wrap the new rounds' tokens; everything below the first changed line moves, so it is drawn again."""
+        reply = self.reply
+        stage, figures = (reply.stage, reply.prefilled[0], reply.stopping, reply.names_model), reply.figures
+        same_notes = stage == self._stage and figures is self._figures
+        same_rounds = len(reply.rounds) == self._rounds and reply.stepping == self._stepping
+        behind = self._markdown is not None and self._markdown.behind
+        if same_notes and same_rounds and not self._touched and not behind:
+            return None
+        changed = None
+        if self._markdown is not None and reply.has_text:
+            changed = self._markdown.update(lambda: reply.answer, complete=not reply.running)
+            if changed is None and same_notes and not self._touched and not reply.thought.running:
+                return None
+        self._touched = False
+        if self._wrapping != self._wrapped_as:
+            self._wrap_anew()
+        if self._before_step is not None:
+            self._tokens.back_to(self._before_step)
+            self._before_step = None
+        dirty = 0 if self._stage is None else self.height - len(self._notes) - 2
+        before, self._title = self._title, thought_title(reply, opened=self._thoughts) if self._titled else ""
+        if self._title:
+            self._tokens.title(self._title)
+        for index in range(self._rounds, len(reply.rounds)):
+            record, start = reply.rounds[index], reply.starts[index]
+            tokens = [
+                (drawn_text(record, token), CHOSEN if record.drafter == CHOSEN else token.fate)
+                for token in record.tokens()
+            ]
+            shown = [n for n in range(len(tokens)) if self._shows(start + n)]
+            if shown:
+                self._tokens.append(tokens[shown[0] : shown[-1] + 1], start + shown[0], alone=self._by_round)
+        ended = not reply.running and (self._stage is None or self._stage[0] is not reply.stage)
+        if ended and reply.tail and self._markdown is None:
+            self._tokens.append([(reply.tail, Fate.PLAIN)], reply.tokens, alone=self._by_round)
+        if reply.stepping is not None and self._shows(reply.tokens):
+            self._before_step = self._tokens.mark()
+            self._tokens.append(stepped(*reply.stepping), reply.tokens, alone=self._by_round)
+        self._rounds, self._stage, self._stepping = len(reply.rounds), stage, reply.stepping
+        self._figures = figures
+        if changed is not None:
+            dirty = min(dirty, self._token_height + changed)
+        if not same_notes:
+            self._notes = note_lines(reply, self.width - INDENT - len(COPY) - 2)
+        self.height = self._body_height + len(self._notes) + 1
+        dirty = max(dirty, 0)
+        self.forget(dirty)
+        if self._title != before:
+            self._strips.pop(0, None)
+            return 0
+        return dirty
+
+    def plain(self, y: int, start: int, end: int, styles: TranscriptStyles) -> tuple[str, str]:
+        """The reply's own text, without what was rejected and without the ends that only the width makes."""
+        if y >= self._token_height:
+            return super().plain(y, max(start, INDENT), max(end, INDENT), styles)
+        return self._tokens.plain(y, start - INDENT, end - INDENT)
+
+    @property
+    def shows_tokens(self) -> bool:
+        """Whether there are tokens to look at; Markdown has none."""
+        return self._markdown is None
+
+    def select(self, token: int | None) -> None:
+        """Mark this token, by the numbers of `Reply.starts`, and its round; None marks nothing.
+
+        With the next update, everything is unfolded while a token is selected.
+        """
+        self._cursor, self._touched = token, True
+        self._thoughts = self._thoughts or (token is not None and self.reply.thought.holds(token))
+        self.forget()
+
+    def unfold(self, y: int, column: int) -> bool:
+        """With the next update, show the stretch whose mark is in this cell; whether there is one.
+
+        A title shows the thinking, or folds it again.
+        """
+        if y == 0 and self._titled:
+            self._thoughts, self._touched = not self._thoughts, True
+            return True
+        token = self.token_at(y, column)
+        folded = token is not None and any(p.token == token and p.fate == FOLDED for p in self._tokens.lines[y])
+        if token is not None and folded:
+            self._unfolded.add(token)
+            self._touched = True
+        return folded
+
+    def line_of(self, token: int) -> int | None:
+        """The line a token begins on; None if it is not shown."""
+        return self._tokens.line_of(token) if self.shows_tokens else None
+
+    def column_of(self, token: int, y: int) -> int:
+        """Where on line `y` a token begins."""
+        column = INDENT
+        for piece in self._tokens.lines[y]:
+            if piece.token == token:
+                break
+            column += cell_len(piece.text)
+        return column
+
+    def token_at(self, y: int, column: int, *, nearest: bool = False) -> int | None:
+        """The token at a place; with `nearest`, the last one before it where there is none."""
+        if not (self.shows_tokens and 0 <= y < len(self._tokens.lines)):
+            return None
+        end, found = INDENT, None
+        for piece in self._tokens.lines[y]:
+            if piece.token >= self.reply.tokens:
+                break
+            if column < end and (found is not None or not nearest):
+                break
+            end += cell_len(piece.text)
+            found = piece.token
+        return found if found is not None and found >= 0 and (nearest or INDENT <= column < end) else None
+
+    @property
+    def _titled(self) -> bool:
+        """Whether its first line stands for its thinking."""
+        return self.reply.thought.there and not self._by_round
+
+    def _shows(self, token: int) -> bool:
+        """Whether a token is drawn as one: thinking may be folded, and Markdown has none but that."""
+        if self._by_round:
+            return True
+        return self._thoughts if self.reply.thought.holds(token) else self._markdown is None
+
+    @property
+    def _wrapping(self) -> tuple[object, ...]:
+        """What becomes of rejected tokens and of thinking, what is unfolded, and whether rounds became others."""
+        whole = self.reply.running or self._by_round or self._cursor is not None
+        rejected = SHOW if whole and self._rejected == FOLD else self._rejected
+        return rejected, len(self._unfolded), self._titled, self._thoughts, self.reply.told
+
+    def _wrap_anew(self) -> None:
+        """Begin again with no token wrapped."""
+        self._wrapped_as = self._wrapping
+        rejected = str(self._wrapped_as[0])
+        self._tokens = TokenLines(self.width - INDENT, rejected=rejected, unfolded=self._unfolded)
+        self._rounds, self._stage, self._before_step = 0, None, None
+
+    @property
+    def _token_height(self) -> int:
+        lines, alone = self._tokens.lines, self._markdown is not None
+        if lines[-1] or (self.reply.stage is Stage.ANSWERING and not alone):
+            return len(lines)
+        return len(lines) - (len(lines) == 1 or alone or bool(self._title))
+
+    @property
+    def _body_height(self) -> int:
+        return self._token_height + (len(self._markdown.strips) if self._markdown is not None else 0)
+
+    def _draw(self, y: int, styles: TranscriptStyles) -> Strip:
+        gutter = Segment(" " * INDENT, styles.base)
+        if y < self._body_height:
+            if self._markdown is not None and y >= self._token_height:
+                line, caret = self._markdown.strips[y - self._token_height], list(self._caret(y, styles))
+                if caret and line.text.strip():
+                    line = Strip([*line.crop(0, cell_len(line.text.rstrip())), *caret])
+                return Strip([gutter, *line])
+            return Strip([self._number(y, styles) if self._by_round else gutter, *self._token_segments(y, styles)])
+        if y - self._body_height < len(self._notes):
+            text, failed = self._notes[y - self._body_height]
+            note = Segment(text, styles.error if failed else styles.figures)
+            return Strip([gutter, note, *(self._links(styles) if y == self.height - 2 else ())])
+        return Strip([])
+
+    def _links(self, styles: TranscriptStyles) -> Iterator[Segment]:
+        """What can be clicked below a reply that has ended."""
+        if not self.reply.running and self.reply.text:
+            link = Style(meta={"@click": f"request('copy', {id(self.reply)})"})
+            yield from (Segment("  ", styles.base), Segment(COPY, styles.link + link))
+
+    def _token_segments(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
+        yield from styles.segments(self._tokens.lines[y], self._cursor, self._cursor_round)
+        yield from self._caret(y, styles)
+
+    def _caret(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
+        """Where the reply goes on."""
+        if self.reply.stage is Stage.ANSWERING and y == self._body_height - 1:
+            yield Segment("▌", styles.caret)
+
+    @property
+    def _cursor_round(self) -> range:
+        """The tokens of the round that is looked at."""
+        if self._cursor is None:
+            return range(0)
+        starts, index = self.reply.starts, self.reply.round_of(self._cursor)
+        return range(starts[index], starts[index + 1] if index + 1 < len(starts) else self.reply.tokens)
+
+    def _number(self, y: int, styles: TranscriptStyles) -> Segment:
+        """The round that begins on this line."""
+        first = next((piece.token for piece in self._tokens.lines[y]), None)
+        above = y and next((piece.token for piece in reversed(self._tokens.lines[y - 1])), 0)
+        if first is None or first > self.reply.tokens or (y and first == above):
+            return Segment(" " * INDENT, styles.base)
+        index = self.reply.round_of(first) if first < self.reply.tokens else len(self.reply.rounds)
+        if y and self.reply.round_of(above) == index:
+            return Segment(" " * INDENT, styles.base)
+        return Segment(f"{index + 1:>{INDENT - 1}} "[-INDENT:], styles.number)
+
+
+def stepped(record: Round, part: Part) -> list[tuple[str, str]]:
+    """The drafted tokens of a round that is shown in parts, with their styles."""
+    drafted = [token for token in record.tokens() if token.place < len(record.drafted)]
+    return [(token.text, PENDING if part is Part.DRAFTED else token.fate) for token in drafted]

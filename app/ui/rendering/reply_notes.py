@@ -1,0 +1,79 @@
+"""The notes below a reply: how far it has got, how it ended, and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from specchat.app.chat.reply import ENDINGS, Reply, Stage
+from specchat.app.sanitize import escape_controls
+from specchat.app.ui.rendering.figures import summary
+from specchat.app.ui.rendering.token_lines import TokenLines
+from specchat.engine import Fate, FinishReason
+
+LEAD = 16
+"""Cells for how a reply ended, and the dot behind it."""
+STOPPING = "◌ stopping…"
+SIGNS = {
+    FinishReason.EOS: "✓",
+    FinishReason.STOP: "✓",
+    FinishReason.LENGTH: "…",
+    FinishReason.CONTEXT: "…",
+    FinishReason.CANCELLED: "■",
+}
+"""Before the word for how a reply ended: complete, cut off, or stopped."""
+
+
+def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
+    """The lines below a reply at a width in cells; true for those that tell of a failure."""
+    return list(_wrapped(_notes(reply, width), width))
+
+
+def _notes(reply: Reply, width: int) -> Iterator[tuple[list[str], bool]]:
+    """Each note as the parts of a line, and whether it tells of a failure."""
+    figures = summary(reply.figures.metrics, width - LEAD)
+    if reply.names_model:
+        figures.insert(0, escape_controls(Path(reply.model).name))
+    if reply.running and reply.stopping:
+        yield [STOPPING, *figures], False
+        return
+    match reply.stage:
+        case Stage.WAITING:
+            yield ["◌ waiting for a free slot"], False
+        case Stage.READING:
+            done, total = reply.prefilled
+            yield [f"◌ reading the prompt, {done} of {total} tokens"], False
+        case Stage.ANSWERING:
+            yield figures, False
+        case Stage.INTERRUPTED:
+            yield ["◌ interrupted", *figures], False
+        case Stage.ENDED if reply.reason is FinishReason.ERROR:
+            yield [f"✗ {reply.message or ENDINGS[FinishReason.ERROR]}"], True
+            if figures:
+                yield figures, False
+        case Stage.ENDED:
+            reason = reply.reason or FinishReason.EOS
+            yield [f"{SIGNS[reason]} {ENDINGS[reason]}", *figures], False
+
+
+def _wrapped(notes: Iterable[tuple[list[str], bool]], width: int) -> Iterator[tuple[str, bool]]:
+    """Figures that do not fit are left out, last ones first; a sentence is wrapped."""
+    for parts, failed in notes:
+        while len(parts) > 1 and len(" · ".join(parts)) > width:
+            parts = parts[:-1]
+        lines = TokenLines(width)
+        lines.append([(" · ".join(parts), Fate.PLAIN)], 0)
+        for line in lines.lines:
+            yield "".join(piece.text for piece in line), failed
+
+
+FOLDED_SIGN, OPEN_SIGN = "▸", "▾"
+
+
+def thought_title(reply: Reply, *, opened: bool) -> str:
+    """Whether it goes on, how many tokens it has, and how long it took; empty for a reply without thinking."""
+    figures = reply.figures.thought or reply.thought.figures()
+    if figures is None:
+        return ""
+    going_on = reply.thought.running and reply.stage is Stage.ANSWERING
+    return f"{OPEN_SIGN if opened else FOLDED_SIGN} {figures.words(going_on=going_on)}"

@@ -1,0 +1,173 @@
+"""The line below the composer that says what has just happened; empty most of the time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.style import Style
+from rich.text import Text
+from textual.content import Content
+from textual.events import Click
+from textual.geometry import Size
+from textual.message import Message
+from textual.notifications import Notification
+from textual.timer import Timer
+from textual.widget import Widget
+from textual.widgets import Static
+
+from specchat.app.chat.marks import Marks
+from specchat.app.sources.player import Player
+from specchat.app.ui.rendering.figures import clock_time, meter
+
+SIGNS = {"information": "· ", "warning": "▲ ", "error": "✗ "}
+
+
+class NoticeLine(Static):
+    """Shows the newest notice until it expires, and takes no room without one. A click takes it away."""
+
+    ALLOW_SELECT = False
+    SEVERITIES: ClassVar = tuple(SIGNS)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("", **options)
+        self.display = False
+        self._end: Timer | None = None
+
+    def show(self, notice: Notification) -> None:
+        """Show this notice in place of the one before."""
+        text = Content.from_markup(notice.message) if notice.markup else Content(notice.message)
+        self.update(Content.assemble(SIGNS[notice.severity], text))
+        for severity in self.SEVERITIES:
+            self.set_class(severity == notice.severity, f"-{severity}")
+        self.display = True
+        if self._end is not None:
+            self._end.stop()
+        self._end = self.set_timer(notice.timeout, self.clear)
+
+    def clear(self) -> None:
+        """Show nothing."""
+        self.display = False
+
+    def on_click(self) -> None:
+        """It has been read."""
+        self.clear()
+
+
+class PaneTabs(Static):
+    """Names of panes. A click on one runs the screen's action `tab` with it."""
+
+    def __init__(self, panes: Sequence[str], first: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._panes = panes
+        self._shown = first
+        self._sign = ""
+
+    def on_mount(self) -> None:
+        """Show the first pane as selected."""
+        self.show(self._shown)
+
+    def mark(self, marks: Marks) -> None:
+        """Give the chats' tab the sign of the chat that wants most to be seen."""
+        sign = "◆" if marks.news else "●" if marks.answering else ""
+        if sign != self._sign:
+            self._sign = sign
+            self.show(self._shown)
+
+    def show(self, pane: str) -> None:
+        """Mark the pane that is shown."""
+        self._shown = pane
+        signs = {"chats": self._sign}  # in place of a space, so that no name moves
+        tabs = [
+            Content.from_markup(f"[@click=screen.tab('{name}')]{signs.get(name) or ' '}{name} [/]").stylize(
+                "reverse bold" if name == pane else "dim"
+            )
+            for name in self._panes
+        ]
+        self.update(Content(" ").join(tabs))
+
+
+LEAST = (48, 12)
+"""Columns and lines, as the breakpoints of the screens have them."""
+
+
+class TooSmall(Static):
+    """The size that is needed, and the one there is."""
+
+    def on_mount(self) -> None:
+        """Follow the terminal: of its height, a widget of two lines hears nothing."""
+        self._shown = Size()
+        self.screen.screen_layout_refresh_signal.subscribe(self, lambda _: self._show())
+
+    def _show(self) -> None:
+        size = self.app.size
+        if size != self._shown and (size.width < LEAST[0] or size.height < LEAST[1]):
+            self._shown = size
+            columns, lines = size
+            if self.screen.focused is None:  # what had it is hidden now
+                self.call_after_refresh(self.screen.focus_next)
+            self.update(f"needs {LEAST[0]} × {LEAST[1]} cells\nthis has {columns} × {lines}")
+
+
+class ReplayBar(Widget):
+    """One line."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"replay-bar--full", "replay-bar--empty", "replay-bar--quiet"}
+    ALLOW_SELECT = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._player: Player | None = None
+        self._shown = Text()
+        self._span = (0, 0)
+        """Where the line begins, and its cells."""
+
+    @dataclass
+    class Sought(Message):
+        """The user wants to be at this time of the trace."""
+
+        position: float
+
+    def on_click(self, event: Click) -> None:
+        """A place on the line is a time."""
+        player, (left, width) = self._player, self._span
+        if player is not None and left <= event.x < left + width:
+            self.post_message(self.Sought((event.x - left) / max(width - 1, 1) * player.duration))
+
+    def play(self, player: Player) -> None:
+        """Show this player."""
+        self._player = player
+
+    def update(self) -> None:
+        """Draw again if something has moved."""
+        line = self._line()
+        if line != self._shown:
+            self._shown = line
+            self.refresh()
+
+    def render(self) -> Text:
+        """The line as it was last updated, at the present width."""
+        return self._line()
+
+    def _line(self) -> Text:
+        player = self._player
+        if player is None:
+            return Text()
+        sign = "■" if player.ended else "‖" if player.paused else "▶"
+        left = f"{sign} {clock_time(player.position)} "
+        right = f" {clock_time(player.duration)}  ×{player.speed:g}"
+        share = player.position / player.duration if player.duration else 1.0
+        width = max(self.size.width - len(left) - len(right), 0)
+        self._span = (len(left), width)
+        full, empty = meter(share, width)
+        return Text.assemble(
+            left,
+            (full, self._style("full")),
+            (empty, self._style("empty")),
+            (right, self._style("quiet")),
+            no_wrap=True,
+        )
+
+    def _style(self, part: str) -> Style:
+        return self.get_component_rich_style(f"replay-bar--{part}", partial=True)
