@@ -113,7 +113,7 @@ _MESSAGES = (
            when="candidates.turns", title="Pick a reply"),
     Action(name="stop", run="messages.stop", about="stop the reply; its text is kept", place=CHAT,
            when="screen.stoppable", keys="escape", key_display="esc", footer=6, title="Stop"),
-    Action(name="new", run="screen.new_chat", about="begin an empty chat", place=CHAT, keys="ctrl+n",
+    Action(name="new", run="chats.new", about="begin an empty chat", place=CHAT, keys="ctrl+n",
            key_display="^n", footer=10, title="New chat", slash="new"),
     Action(name="messages", run="messages.show", place=CHAT, priority="ctrl+e", title="Messages", slash="messages",
            about="messages: edit, another reply, continue, fork the chat, other versions"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,7 +17,6 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.events import TextSelected
-from textual.message import Message
 from textual.notifications import Notify
 from textual.screen import ModalScreen, Screen
 
@@ -30,8 +29,7 @@ from specchat.app.sources.source import Source
 from specchat.app.sources.stepper import Stepper
 from specchat.app.ui.actions.actions import Actions
 from specchat.app.ui.actions.comparison import MakeDuet
-from specchat.app.ui.actions.engine_records import EngineRecords
-from specchat.app.ui.actions.models import MakeSource
+from specchat.app.ui.actions.models import EngineRecords, MakeSource
 from specchat.app.ui.keys import named
 from specchat.app.ui.load_meter import LoadMeter
 from specchat.app.ui.notices import say
@@ -39,7 +37,6 @@ from specchat.app.ui.own_files import own_files
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.themes import ThemeChoice, theme_colours
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import ChatList
@@ -72,12 +69,6 @@ class SpecChat(App[None]):
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
         Binding("ctrl+p", "command_palette", "palette", show=False, priority=True),
     )
-
-    @dataclass
-    class Prepared(Message):
-        """The session is ready; or there is none, for this reason."""
-
-        session: Session | str
 
     def __init__(
         self,
@@ -114,8 +105,6 @@ class SpecChat(App[None]):
         self._begin_side_by_side = begin_side_by_side
         self.prepared = asyncio.Event()
         """Set once the session is connected or has failed."""
-        self.stepper: Stepper | None = None
-        """Holds rounds back while they are stepped through; None until the session is connected."""
         self.requests = RequestManager()
         self.chat_screen = ChatScreen(self.requests, lambda: self.pump.run(), player)
         self.actions = Actions(
@@ -150,22 +139,17 @@ class SpecChat(App[None]):
 
     # Start and end
 
-    @work(thread=True, exclusive=True, exit_on_error=False, group="prepare")
-    def _load(self) -> None:
-        try:
-            session: Session | str = self._prepare()
-        except (EngineError, AppError) as error:
-            session = str(error)
-        except Exception as error:
-            session = f"specchat could not start ({type(error).__name__}: {error})"
-        self.post_message(self.Prepared(session))
-
-    def on_spec_chat_prepared(self, event: Prepared) -> None:
+    @work(exclusive=True, group="prepare")
+    async def _load(self) -> None:
         """Connect the session and start to process records; or show why not."""
-        if isinstance(event.session, str):
-            self._records.fail(event.session)
-        elif self.is_running:  # else the user has quit
-            self._connect(event.session)
+        try:
+            session = await asyncio.to_thread(self._prepare)
+        except (EngineError, AppError) as error:
+            self._records.fail(str(error))
+        except Exception as error:
+            self._records.fail(f"specchat could not start ({type(error).__name__}: {error})")
+        else:
+            self._connect(session)
         self.prepared.set()
 
     def _connect(self, session: Session) -> None:
@@ -188,7 +172,7 @@ class SpecChat(App[None]):
         if self._probe is not None:
             LoadMeter(self, self._probe, self.chat_screen.widgets.show_load).start()
         if self._begin_side_by_side:
-            self.actions.comparison.side_by_side()
+            self.action_run("side-by-side")
 
     async def on_unmount(self) -> None:
         """Store replies and unsent text, however the app ends."""
@@ -215,8 +199,8 @@ class SpecChat(App[None]):
         """
         if not self.is_running:
             return
-        if self.stepper is not None:
-            self.requests.show_steps(self.stepper.shown)
+        if (stepper := self.chat_screen.stepping.stepper) is not None:
+            self.requests.show_steps(stepper.shown)
         shown = next((screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen)), None)
         if isinstance(shown, ChatScreen | CandidatesScreen) and shown.is_mounted:
             shown.update()
@@ -225,9 +209,8 @@ class SpecChat(App[None]):
 
     def _step_through(self, source: Source) -> Source:
         """Wrap a source, so that its rounds can be held back."""
-        self.stepper = Stepper(source)
-        self.chat_screen.stepping.stepper = self.stepper
-        return self.stepper
+        self.chat_screen.stepping.stepper = stepper = Stepper(source)
+        return stepper
 
     def _engine_ready(self, device: str) -> None:
         """Adapt the frame rate to the engine's device, and let the engine draft from other chats."""
@@ -256,10 +239,6 @@ class SpecChat(App[None]):
     def on_chat_list_undo_requested(self) -> None:
         """Restore the chat that was deleted last."""
         self.actions.chats.undo_delete()
-
-    def on_chat_screen_chat_begun(self) -> None:
-        """Update the list of chats, which does not contain the empty chat yet."""
-        self.actions.chats.show_list()
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
         """A prompt or a slash command."""
@@ -320,11 +299,5 @@ class SpecChat(App[None]):
         self.actions.press(name)
 
     def action_help_quit(self) -> None:
-        """Explain ^c, which copies here and quits in most other programs."""
-        busy = {
-            ChatScreen: self.chat_screen.stoppable,
-            SideScreen: self.screen.check_action("stop", ()),
-            CandidatesScreen: True,
-        }.get(type(self.screen))
-        stops = "^x stops all · " if isinstance(self.screen, CandidatesScreen) else "esc stops the reply · "
-        say(self, f"{stops if busy else ''}^q quits")
+        """Explain ^c, which quits most other programs."""
+        self.actions.views.explain_quit()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ FATES = "fates"
 VARIABLES = "variables"
 """The table with other variables of Textual's style sheets: `footer-key-foreground = "#d99bc1"`."""
 _KINDS = {field.name: field.type for field in fields(Theme)}
-_COLOURS = {name for name, kind in _KINDS.items() if name != "name" and kind in ("str", "str | None")}
-_NUMBERS, _SWITCHES = ("luminosity_spread", "text_alpha"), ("dark", "ansi")
 _FATES = {name.removeprefix("fate-") for name in FATES_ON_DARK}
 
 
@@ -65,9 +63,12 @@ def read_theme(path: Path) -> Theme:
     for fate, colour in _table(path, values.pop(FATES, {}), FATES).items():
         if fate not in _FATES:
             raise _wrong(path, f"{FATES}.{fate}", f"is no fate: choose of {', '.join(sorted(_FATES))}")
-        variables[f"fate-{fate}"] = _colour(path, f"{FATES}.{fate}", colour)
+        _check(path, f"{FATES}.{fate}", colour, _COLOUR)
+        variables[f"fate-{fate}"] = colour
     for name, value in values.items():
-        _check(path, name, value)
+        if name not in _CHECKS:
+            raise _wrong(path, name, f"is no field of a theme: choose of {', '.join((*_KINDS, FATES))}")
+        _check(path, name, value, _CHECKS[name])
     if "primary" not in values:
         raise _wrong(path, "primary", 'is missing: give it a colour, as in primary = "#d99bc1"')
     try:
@@ -76,24 +77,6 @@ def read_theme(path: Path) -> Theme:
     except (ColorParseError, ValueError) as error:
         raise SettingsError(f"theme {path} is not used: {error}") from error
     return theme
-
-
-def _check(path: Path, name: str, value: object) -> None:
-    """One top-level field."""
-    if name in _COLOURS:
-        _colour(path, name, value)
-    elif name == "name":
-        if not isinstance(value, str) or not value.strip() or not value.isprintable():
-            raise _wrong(path, name, f"is {value!r}: it must be a text of one line")
-    elif name in _NUMBERS:
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-            raise _wrong(path, name, f"is {value!r}: it must be a number from 0 to 1")
-    elif name in _SWITCHES:
-        if not isinstance(value, bool):
-            raise _wrong(path, name, f"is {value!r}: it must be true or false")
-    else:
-        known = ", ".join((*_KINDS, FATES))
-        raise _wrong(path, name, f"is no field of a theme: choose of {known}")
 
 
 def _table(path: Path, value: object, name: str) -> dict[str, str]:
@@ -108,12 +91,34 @@ def _text(path: Path, name: str, value: object) -> str:
     return value
 
 
-def _colour(path: Path, name: str, value: Any) -> str:
+def _is_colour(value: Any) -> bool:
     try:
         Color.parse(value)
     except (ColorParseError, AttributeError, TypeError):
-        raise _wrong(path, name, f'is {value!r}, which is no colour: write it as "#d99bc1" or "red"') from None
-    return str(value)
+        return False
+    return True
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+_COLOUR = (_is_colour, ', which is no colour: write it as "#d99bc1" or "red"')
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **{name: _COLOUR for name, kind in _KINDS.items() if kind in ("str", "str | None")},
+    "name": (lambda v: isinstance(v, str) and bool(v.strip()) and v.isprintable(), ": it must be a text of one line"),
+    "luminosity_spread": (_is_share, ": it must be a number from 0 to 1"),
+    "text_alpha": (_is_share, ": it must be a number from 0 to 1"),
+    "dark": (lambda v: isinstance(v, bool), ": it must be true or false"),
+    "ansi": (lambda v: isinstance(v, bool), ": it must be true or false"),
+}
+"""For each field of a theme a test of its value, and the end of the sentence about an invalid one."""
+
+
+def _check(path: Path, name: str, value: object, check: tuple[Callable[[Any], bool], str]) -> None:
+    valid, wrong = check
+    if not valid(value):
+        raise _wrong(path, name, f"is {value!r}{wrong}")
 
 
 def _wrong(path: Path, field: str, why: str) -> SettingsError:

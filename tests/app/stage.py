@@ -30,7 +30,14 @@ class Stage:
     """One app and everything around it."""
 
     def __init__(
-        self, folder: Path, *, name: str = "chat", theme: str = "", pictures: Path | None = None, **settings: object
+        self,
+        folder: Path,
+        *,
+        name: str = "chat",
+        theme: str = "",
+        pictures: Path | None = None,
+        file: Path | None = None,
+        **settings: object,
     ) -> None:
         self.engine = RecordedEngine(trace(name))
         self.clock = NOW
@@ -38,7 +45,7 @@ class Stage:
         self.store = Store(self.database, now=lambda: self.clock)
         self.settings = Settings(theme=theme, **settings)  # type: ignore[arg-type]
         self.app = SpecChat(
-            lambda: Session(self.engine, self.settings, self.store),
+            lambda: Session(self.engine, self.settings, self.store, settings_file=file),
             theme=theme,
             pictures=pictures or folder,
             now=lambda: self.clock,
@@ -106,6 +113,11 @@ class Stage:
     async def answer(self, pilot: Pilot[None], count: int | None = None, text: str = QUESTION) -> None:
         """Send a prompt, and let the engine give this many events (or all) of the reply."""
         await self.send(pilot, text)
+        self.engine.give(count)
+        await self.settle(pilot)
+
+    async def give(self, pilot: Pilot[None], count: int | None = None) -> None:
+        """Let the engine give this many events (or all) of the replies, and wait until they are on screen."""
         self.engine.give(count)
         await self.settle(pilot)
 

@@ -23,10 +23,9 @@ from specchat.app.settings.settings import AUTO, REJECTED, THINKING
 from specchat.app.storage.attachment import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, COPIES, REPLAY, Action
-from specchat.app.ui.actions.candidates import CandidateActions
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.comparison import ComparisonActions, MakeDuet
-from specchat.app.ui.actions.messages import MessageActions
+from specchat.app.ui.actions.messages import CandidateActions, MessageActions
 from specchat.app.ui.actions.models import MakeSource, ModelActions
 from specchat.app.ui.actions.prompt import PromptActions
 from specchat.app.ui.actions.replies import ReplyActions

@@ -64,6 +64,11 @@ class ChatActions:
                 self._scope.requests.active.seen(self._scope.conversation.chat)
             self._scope.screen.widgets.show_chats(chats, self._scope.requests.active.marks, self._now())
 
+    def new(self) -> None:
+        """Show an empty conversation; replies of the old one continue."""
+        self._scope.screen.show(Conversation())
+        self.show_list()
+
     @in_background("open")
     async def open(self, chat: Chat) -> None:
         """Show a chat, also while it is being answered."""

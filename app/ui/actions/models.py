@@ -1,4 +1,4 @@
-"""Actions on models: list, download, load and unload them while the app runs."""
+"""Actions on models: list, download, load, unload; and the records of the engine that belong to no reply."""
 
 from __future__ import annotations
 
@@ -8,15 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from specchat.app.chat.conversation import Conversation
-from specchat.app.settings.settings import AUTO, Settings
+from specchat.app.settings.settings import AUTO, NO_CHAT, Settings
 from specchat.app.sources.no_source import NOTHING, NoSource
+from specchat.app.sources.probe import Probe
 from specchat.app.sources.pull import Pull
 from specchat.app.sources.source import Source
 from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.screens.models import ModelsScreen
-from specchat.engine import EngineError, Loading, models_folder
+from specchat.engine import (
+    Counted,
+    Died,
+    EngineError,
+    Loading,
+    Notice,
+    Ready,
+    Record,
+    Request,
+    models_folder,
+)
 from specchat.engine.models import KnownModel, ModelStore, known_models, vocabulary_misfit
 
 MakeSource = Callable[[Settings], Source]
@@ -206,3 +217,58 @@ async def _close(source: Source | None) -> None:
     """Close an engine, which frees its memory."""
     if source is not None:
         await asyncio.to_thread(source.close)
+
+
+class EngineRecords:
+    """Updates the app from the engine's own records.
+
+    Args:
+        scope: Shared by all actions.
+        settings: Shows drafter and γ.
+        on_ready: Called with the engine's device once the models are loaded.
+        probe: Measures the load of the GPU that the engine runs on; None if nothing is measured.
+    """
+
+    def __init__(
+        self, scope: ActionScope, settings: SettingsActions, on_ready: Callable[[str], None], probe: Probe | None
+    ) -> None:
+        self._scope = scope
+        self._settings = settings
+        self._on_ready = on_ready
+        self._probe = probe
+
+    def handle(self, record: Record) -> None:
+        """Process one record."""
+        match record:
+            case Loading():
+                self._scope.screen.widgets.show_loading(record)
+            case Ready(conversations=False):
+                self.fail(NO_CHAT.format(record.target))
+            case Ready():
+                self._become_ready(record)
+            case Counted():
+                self._scope.screen.writing.gauge.take(record)
+            case Notice():
+                self._scope.say(record.text)
+            case Died():
+                self.fail(record.message)
+            case Request():
+                self._settings.show_drafting(record.drafter, record.gamma, lossless=record.sampling.lossless)
+                self._scope.requests.follow(self._scope.conversation, record)
+
+    def fail(self, sentence: str) -> None:
+        """There is no engine, for this reason: show it, and answer every prompt with it."""
+        self._scope.screen.widgets.show_loading(sentence, failed=True)
+        if self._scope.conversation.turns:  # otherwise the welcome screen shows it
+            self._scope.say(sentence, "error")
+        self._scope.requests.fail(sentence)
+
+    def _become_ready(self, ready: Ready) -> None:
+        self._scope.models.update(ready)
+        self._on_ready(ready.device)
+        self._settings.show_drafting()
+        self._scope.screen.widgets.show_ready(ready)
+        if self._probe is not None and ready.device == "cuda":
+            self._probe.find_gpu(ready.device_name)
+        self._scope.requests.ready(ready.target)
+        self._scope.screen.writing.gauge.begin(ready.context)

@@ -14,9 +14,12 @@ from specchat.app.ui.actions.scope import ActionScope, UnavailableError
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
+from specchat.app.ui.screens.candidates import CandidatesScreen
+from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.dialogs import LETTERS, JumpScreen
 from specchat.app.ui.screens.help import DefinitionsScreen, KeysScreen, chat_help
+from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.screens.tour import TourScreen
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import read_trace
@@ -57,6 +60,18 @@ class Views:
         from specchat.app.ui.screens.theory import TheoryScreen  # imports a plotting library, too slow for the start
 
         self._scope.app.push_screen(TheoryScreen(self._scope.screen.reply))
+
+    def explain_quit(self) -> None:
+        """Say which keys stop replies and quit."""
+        stops = ""
+        match self._scope.app.screen:
+            case CandidatesScreen():
+                stops = "^x stops all · "
+            case ChatScreen() as chat if chat.stoppable:
+                stops = "esc stops the reply · "
+            case SideScreen() as side if side.check_action("stop", ()):
+                stops = "esc stops the reply · "
+        self._scope.say(f"{stops}^q quits")
 
     def use_theme(self, name: str) -> None:
         """`/theme NAME`."""

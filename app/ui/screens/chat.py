@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.message import Message
 from textual.screen import Screen
 
 from specchat.app.chat.conversation import Conversation, Turn
@@ -44,9 +43,6 @@ class ChatScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = named(CHAT, *chat_bindings())
-
-    class ChatBegun(Message):
-        """The user began an empty chat."""
 
     def __init__(self, requests: RequestManager, redraw: Callable[[], None], player: Player | None) -> None:
         # Classes are set before mounting, so that the first frame is styled only once.
@@ -198,11 +194,6 @@ class ChatScreen(Screen[None]):
         self.inspection.close()
         self.panes.select("chat")
         self.panes.go_home()
-
-    def new_chat(self) -> None:
-        """Show an empty conversation; replies of the old one continue."""
-        self.show(Conversation())
-        self.post_message(self.ChatBegun())
 
     # Actions of the widgets
 

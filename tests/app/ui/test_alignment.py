@@ -1,4 +1,4 @@
-"""A has it, B has not: the view of two drafters on a reply, and what is said where it cannot be opened."""
+"""Comparing two drafters on a reply, and the sentences shown if that is not possible."""
 
 from __future__ import annotations
 

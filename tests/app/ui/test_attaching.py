@@ -1,4 +1,4 @@
-"""Files and long pastes in the composer: named, counted, sent, shown, opened, removed, kept."""
+"""Attached files and long pastes: completion, counting, sending, opening, removing, storing."""
 
 from __future__ import annotations
 
@@ -56,8 +56,7 @@ async def attached(stage: Stage, pilot: Pilot[None]) -> None:
     """A prompt with a file and a long paste, one like it sent before."""
     await stage.ready(pilot)
     await stage.press(pilot, *"What does @src/tea.py do?", "enter")
-    stage.engine.give()
-    await stage.settle(pilot)
+    await stage.give(pilot)
     await stage.press(pilot, *"And @notes.txt with ")
     await paste(stage, pilot, LONG)
     await stage.counted(pilot)
@@ -81,8 +80,7 @@ async def test_a_path_is_completed_named_counted_and_sent(stage: Stage) -> None:
         assert "src/tea.py · 7 tokens" in stage.app.screen.query_one(Chips).render().plain
         await stage.press(pilot, "enter")
         assert asked(stage) == f"src/tea.py:\n```\n{CODE}```\n\nWhat is in @src/tea.py"
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert "  ▌ ▤ src/tea.py · 7 tokens" in lines_of(stage)
         transcript = stage.app.screen.query_one(Transcript)
         transcript.action_request("attachment", id(screen_of(stage).conversation.turns[0]), (0,))
@@ -147,8 +145,7 @@ async def test_a_long_paste_is_a_sign_that_is_sent_in_full(stage: Stage) -> None
         assert stage.composer.text == f"Sum up {SIGN}"
         await stage.press(pilot, *" please", "enter")
         assert asked(stage) == f"Sum up {LONG} please"
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         conversation = screen_of(stage).conversation
         assert LONG in as_markdown(conversation, "").replace(f"Sum up {SIGN} please", "")
         imported, problems = read_chats(as_json(conversation, ""))
@@ -201,8 +198,7 @@ async def test_an_edited_prompt_keeps_its_files_as_they_were(stage: Stage) -> No
         assert CODE in asked(stage)
         assert asked(stage).endswith("What does @src/tea.py do? Shortly.")
         assert stage.composer.text == unsent + "x"
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         await stage.press(pilot, "enter")
         assert "Bring cake." in asked(stage)
         assert LONG in asked(stage)
@@ -234,13 +230,3 @@ async def test_a_prompt_that_is_taken_back_keeps_what_it_had(stage: Stage) -> No
         stage.engine.become_ready()
         await stage.press(pilot, "enter")
         assert asked(stage) == f"notes.txt:\n```\nBring cake.\n```\n\nWhat is in @notes.txt\n\n{LONG}"
-
-
-@pytest.mark.slow
-async def test_the_palette_and_the_commands_lead_to_the_same(stage: Stage) -> None:
-    async with stage.after(attached, WIDE) as pilot:
-        names = {command.title for command in stage.app.get_system_commands(stage.app.screen)}
-        assert {"Editor", "Attach a file", "Attachments", "Context"} <= names
-        stage.composer.clear()
-        await stage.send(pilot, "/attachments")
-        assert isinstance(stage.app.screen, AttachmentsScreen)

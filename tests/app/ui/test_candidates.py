@@ -1,4 +1,4 @@
-"""Several replies to one prompt: asked for together, shown side by side, one goes on, and all are kept."""
+"""Several replies to one prompt: requested together, shown next to each other, picked, stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.widgets.reply_frames import CandidateFrame
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Engine, EngineConfig, Finished, Outbox, Round
 from tests.app.stage import QUESTION, Stage, lines_of
 
 pytestmark = pytest.mark.slow
@@ -81,8 +80,7 @@ async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> Non
         await stage.press(pilot, "3")
         ids = [request.request_id for request in stage.engine.submitted]
         assert stage.engine.cancelled == ids[:2]
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         reasons = [reason for role, reason, _ in stored(stage) if role == "assistant"]
         assert reasons[:2] == ["cancelled"] * 2
         assert reasons[2] not in (None, "cancelled")
@@ -100,8 +98,7 @@ async def test_leaving_the_grid_lets_them_go_on(stage: Stage) -> None:
         assert len(stage.app.chat_screen.conversation.all_running) == 3
         await stage.send(pilot, "next")
         assert len(stage.engine.submitted) == 3
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert len(stage.engine.submitted) == 4
         await stage.send(pilot, "/candidates")
         assert isinstance(stage.app.screen, CandidatesScreen)
@@ -200,8 +197,7 @@ async def test_asked_for_while_another_reply_runs_they_wait(stage: Stage) -> Non
         assert isinstance(stage.app.screen, CandidatesScreen)
         await stage.press(pilot, "1")
         assert isinstance(stage.app.screen, CandidatesScreen)
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert len(stage.engine.submitted) == 4
 
 
@@ -223,32 +219,6 @@ async def test_nothing_to_show(stage: Stage) -> None:
     async with stage.started(SIZE) as pilot:
         await stage.send(pilot, "/candidates")
         assert stage.said == ["this chat has no prompt with several replies: /candidates 4 PROMPT requests four"]
-
-
-@pytest.mark.model
-def test_more_than_there_are_slots_queue_and_differ(default_model: Path) -> None:
-    """The real engine: eight at once in four slots, no two alike."""
-    from specchat.app.settings.settings import Settings
-    from specchat.engine import Message, models_folder
-
-    settings = Settings(temperature=1.0, max_tokens=12)
-    engine = Engine(EngineConfig(str(default_model), models_folder(), context=256))
-    engine.start()
-    engine.wait_ready(120)
-    try:
-        boxes = [Outbox() for _ in range(8)]
-        for number, box in enumerate(boxes):
-            engine.submit(settings.request(str(number), (Message("user", "Tell me a story."),)), box)
-        texts = []
-        for box in boxes:
-            events: list[Any] = []
-            while not events or not isinstance(events[-1], Finished):
-                events.append(box.get(60))
-                assert events[-1] is not None
-            texts.append("".join(event.text for event in events if isinstance(event, Round)))
-    finally:
-        engine.close()
-    assert len(set(texts)) > 4
 
 
 LOOKS = {

@@ -1,24 +1,23 @@
-"""Lines behind a slash: each command, what is wrong with a wrong one, and how tab completes."""
+"""Slash commands: each command, errors, completion by tab."""
 
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.session import Session
 from specchat.app.settings.settings import DRAFTERS, load_settings
-from specchat.app.ui.action_table import SLASH_COMMANDS
-from specchat.app.ui.app import SpecChat
+from specchat.app.ui.action_table import ACTIONS, SLASH_COMMANDS
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.help import HelpScreen
 from specchat.app.ui.slash import completed, hints, matches
 from specchat.app.ui.widgets.prompt_frame import CommandHint
-from tests.app.stage import NOW, QUESTION, Stage
+from tests.app.stage import QUESTION, Stage
 
 SIZE = (140, 40)
 
@@ -26,17 +25,11 @@ SIZE = (140, 40)
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     """The app with a settings file that a person wrote."""
-    stage = Stage(tmp_path)
     file = tmp_path / "config" / "settings.toml"
     file.parent.mkdir()
     file.write_text("# mine\nflux = 1\ngamma = 3  # short\n")
+    stage = Stage(tmp_path, file=file)
     stage.settings, _ = load_settings(file)
-    stage.app = SpecChat(
-        lambda: Session(stage.engine, stage.settings, stage.store, settings_file=file),
-        pictures=tmp_path,
-        now=lambda: NOW,
-    )
-    stage.app.animation_level = "none"
     return stage
 
 
@@ -231,6 +224,13 @@ async def test_the_hint_is_there_while_a_command_is_typed(stage: Stage) -> None:
         assert hint.display
         await stage.press(pilot, "slash")
         assert not hint.display
+
+
+async def test_every_action_of_the_table_can_be_run(stage: Stage) -> None:
+    async with stage.started(SIZE):
+        for action in ACTIONS.values():
+            assert callable(attrgetter(action.run)(stage.app.actions)), action.name
+            assert stage.app.actions.available(action.name) in (True, False)
 
 
 def test_every_command_is_completed_from_its_beginning() -> None:

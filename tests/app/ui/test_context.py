@@ -1,4 +1,4 @@
-"""How full the context is, what happens when it is full, and what of a chat the model was not told."""
+"""How full the context is, what happens when it is full, and messages that were left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from textual.pilot import Pilot
 
 from specchat.app.chat.export import as_json
-from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings, load_settings
 from specchat.app.ui.screens.dialogs import ContextScreen
 from specchat.app.ui.widgets.composer import Composer
@@ -40,8 +39,7 @@ async def answered(stage: Stage, pilot: Pilot[None], text: str, left_out: tuple[
     await stage.send(pilot, text)
     for events in stage.engine._open.values():
         events[:] = [replace(e, left_out=left_out) if isinstance(e, Admitted) else e for e in events]
-    stage.engine.give()
-    await stage.settle(pilot)
+    await stage.give(pilot)
 
 
 async def three_turns(stage: Stage, pilot: Pilot[None]) -> None:
@@ -103,9 +101,9 @@ async def test_stop_keeps_the_prompt_and_says_why(stage: Stage) -> None:
         assert stage.engine.submitted[0].when_full == "drop-oldest"
 
 
-async def test_the_setting_is_chosen_shown_and_stored(stage: Stage, tmp_path: Path) -> None:
+async def test_the_setting_is_chosen_shown_and_stored(tmp_path: Path) -> None:
     file = tmp_path / "config" / "settings.toml"
-    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, (), file)
+    stage = Stage(tmp_path, file=file)
     async with stage.started(NARROW) as pilot:
         for way in ("alt+c", "/context"):
             await (stage.send(pilot, way) if way.startswith("/") else stage.press(pilot, way))

@@ -1,4 +1,4 @@
-"""The panel of controls, by key and by mouse, beside a chat that goes on."""
+"""The panel of controls, by key and by mouse, also while a reply is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.widgets.control_list import ControlList
 from specchat.app.ui.widgets.masthead import Masthead
 from tests.app.recorded import RecordedEngine
-from tests.app.stage import NOW, Stage
+from tests.app.stage import Stage
 from tests.app.thinking import thinking_trace
 
 SIZE = (140, 40)
@@ -32,14 +32,7 @@ def stage(tmp_path: Path) -> Stage:
 
 def kept(folder: Path, theme: str = "", **settings: object) -> Stage:
     """The app with a settings file."""
-    stage = Stage(folder, theme=theme, **settings)
-    stage.app = SpecChat(
-        lambda: Session(stage.engine, stage.settings, stage.store, settings_file=folder / "settings.toml"),
-        theme=theme,
-        now=lambda: NOW,
-    )
-    stage.app.animation_level = "none"
-    return stage
+    return Stage(folder, theme=theme, file=folder / "settings.toml", **settings)
 
 
 def settings(stage: Stage) -> Settings:
@@ -60,14 +53,6 @@ async def test_opens_and_closes_with_a_key(stage: Stage, key: str) -> None:
         assert isinstance(stage.app.screen, ChatScreen)
 
 
-async def test_the_palette_has_it(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
-        (command,) = [c for c in stage.app.get_system_commands(stage.app.screen) if c.title == "Controls"]
-        command.callback()
-        await stage.settle(pilot)
-        assert isinstance(stage.app.screen, ControlsScreen)
-
-
 async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage) -> None:
     async with stage.started(SIZE, events=10) as pilot:
         await stage.press(pilot, "ctrl+o", "right", "right", "right", "left")
@@ -78,8 +63,7 @@ async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage)
         masthead = stage.app.chat_screen.query_one(Masthead)
         assert "γ 1" in str(masthead.query_one("#models").render())
         before = lines_of_chat(stage)
-        stage.engine.give(20)
-        await stage.settle(pilot)
+        await stage.give(pilot, 20)
         assert lines_of_chat(stage) != before
 
 

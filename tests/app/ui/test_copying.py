@@ -1,4 +1,4 @@
-"""Replies, code and selections reach the clipboard as they were written, and a file beside it."""
+"""Copying replies, code and selections to the clipboard and to a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prompt in an editor of the user's own: taken back, or kept where anything goes wrong."""
+"""The prompt in an external editor; it is not changed if anything goes wrong."""
 
 from __future__ import annotations
 

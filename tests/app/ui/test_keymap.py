@@ -1,4 +1,4 @@
-"""Keys that are changed in the settings, keys of vim, jumping to a message, the keys of what has the focus, themes."""
+"""Keys changed in the settings, vim keys, jumping to a message, the list of active keys, theme files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from textual.widgets import Static
 
-from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings, load_settings, save_settings
 from specchat.app.ui.keys import all_ids, keymap
 from specchat.app.ui.screens.dialogs import JumpScreen
@@ -48,12 +47,11 @@ accepted = "#005500"
 
 
 def with_files(folder: Path, keys: str = "", **themes: str) -> Stage:
-    stage = Stage(folder)
+    stage = Stage(folder, file=folder / "settings.toml")
     (folder / "settings.toml").write_text(keys)
     (folder / "themes").mkdir()
     for name, text in themes.items():
         (folder / "themes" / f"{name}.toml").write_text(text)
-    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, (), folder / "settings.toml")
     return stage
 
 
@@ -74,8 +72,7 @@ async def test_changed_keys_work_and_are_shown_and_wrong_ones_are_named(tmp_path
             assert part in " ".join(stage.said)
         assert footer(stage)["inspect"] == "^x"
         await stage.press(pilot, *"hello", "enter", *"you", "alt+s")
-        stage.engine.give(20)
-        await stage.settle(pilot)
+        await stage.give(pilot, 20)
         assert screen_of(stage).conversation.turns[0].prompt == "hello\nyou"
         assert screen_of(stage).conversation.running
         await stage.press(pilot, "escape")
@@ -85,8 +82,7 @@ async def test_changed_keys_work_and_are_shown_and_wrong_ones_are_named(tmp_path
         await stage.press(pilot, "escape")
         assert not screen_of(stage).has_class("-inspect")
         await stage.press(pilot, "ctrl+w")
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert not screen_of(stage).conversation.running
         await stage.press(pilot, "ctrl+k")
         assert not isinstance(stage.app.screen, SearchScreen)

@@ -113,8 +113,7 @@ async def test_prompts_typed_ahead_are_sent_in_turn_or_taken_back(stage: Stage) 
     async with stage.started(SIZE, events=10) as pilot:
         await stage.send(pilot, "second")
         assert len(stage.engine.submitted) == 1
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert stage.engine.submitted[1].messages[-1].content == "second"
         await stage.send(pilot, "third")
         await stage.press(pilot, "escape")
@@ -144,8 +143,7 @@ async def test_new_chat_while_the_old_one_answers(stage: Stage) -> None:
         old = conversation(stage)
         await stage.press(pilot, "ctrl+n")
         assert not conversation(stage).turns
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert old.turns[0].reply is not None
         assert old.turns[0].reply.reason is FinishReason.LENGTH
         assert messages(stage)[1] == ("assistant", "length")
@@ -262,12 +260,10 @@ async def test_scrolling_away_from_the_end_and_back(stage: Stage) -> None:
         assert transcript.is_vertical_scroll_end
         await stage.press(pilot, "pageup")
         at = transcript.scroll_offset.y
-        stage.engine.give(20)
-        await stage.settle(pilot)
+        await stage.give(pilot, 20)
         assert transcript.scroll_offset.y == at
         await stage.press(pilot, "pagedown", "pagedown", "pagedown")
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert transcript.is_vertical_scroll_end
 
 

@@ -1,4 +1,4 @@
-"""What is said in passing, and the lines around the conversation: nothing covers, jumps or is cut."""
+"""Notices and the lines around the conversation: nothing covers, moves or is cut."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NARROW = (80, 24)
 
 
 def notice(stage: Stage) -> str:
-    """The line below the composer; empty if there is none."""
+    """The line below the composer; otherwise empty."""
     line = stage.app.screen.query_one(NoticeLine)
     return str(line.content) if line.display else ""
 
@@ -58,8 +58,7 @@ async def test_ctrl_c_says_what_stops_a_reply(stage: Stage) -> None:
     async with stage.started(NARROW, events=40) as pilot:
         await stage.press(pilot, "ctrl+c")
         assert notice(stage) == "· esc stops the reply · ^q quits"
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         await stage.press(pilot, "ctrl+c")
         assert notice(stage) == "· ^q quits"
 
@@ -81,7 +80,7 @@ async def test_too_small_a_terminal_says_so_and_takes_what_is_typed(
     stage: Stage, size: tuple[int, int], said: str
 ) -> None:
     async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, "ctrl+g")  # the composer is behind a tab
+        await stage.press(pilot, "ctrl+g")  # the composer is in another tab
         await pilot.resize_terminal(*size)
         await stage.settle(pilot)
         text = str(stage.app.screen.query_one(TooSmall).content)
@@ -104,7 +103,7 @@ async def test_the_footer_keeps_the_list_and_the_end(stage: Stage, size: tuple[i
 async def test_a_click_on_a_key_presses_it_and_the_mouse_points_at_it(stage: Stage) -> None:
     async with stage.started((140, 40)) as pilot:
         bar = stage.app.screen.query_one(KeyBar)
-        place = next(n for n, key in enumerate(bar.keys) if key.action == "pane('panel')")
+        place = next(n for n, key in enumerate(bar.keys) if key.action == "app.run('panel')")
         column = bar.gutter.left + sum(key.cells for key in bar.keys[:place])
         plain = bar.render_line(0)
         await pilot.hover(KeyBar, offset=(column, 0))
@@ -144,6 +143,5 @@ async def test_the_composer_says_how_much_room_is_left(stage: Stage, monkeypatch
         await stage.settle(pilot)
         assert str(frame.border_subtitle) == "▮▯▯▯▯ 3 / 4,096"
         await stage.press(pilot, "enter")
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert str(frame.border_subtitle) == ""

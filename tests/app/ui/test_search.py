@@ -1,4 +1,4 @@
-"""Search over all chats, by key, palette and command: as one types, and to the place that was found."""
+"""Search over all chats, by key, palette and command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stepping through rounds, live and in a replay."""
+"""Stepping through rounds, in a chat and in a replay."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ async def test_a_live_round_in_three_steps(stage: Stage) -> None:
         await stage.press(pilot, "f10")
         assert not stage.engine.paused
         assert not bar.display
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert not reply.running
 
 

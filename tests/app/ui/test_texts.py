@@ -11,7 +11,6 @@ from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
 from specchat.app.chat.export import as_markdown
-from specchat.app.chat.session import Session
 from specchat.app.settings.settings import load_settings
 from specchat.app.ui.screens.dialogs import SystemScreen, TemplateScreen
 from specchat.app.ui.widgets.composer import Composer
@@ -27,10 +26,9 @@ WIDE, NARROW = (140, 40), (80, 24)
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
-    """The app with a settings file in a folder of its own."""
-    stage = Stage(tmp_path)
+    """The app with a settings file in a separate folder."""
     folder = tmp_path / "config"
-    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, (), folder / "settings.toml")
+    stage = Stage(tmp_path, file=folder / "settings.toml")
     (folder / "templates").mkdir(parents=True)
     (folder / "templates" / "translate.md").write_text("Translate into {{language}}: {{text}}")
     return stage

@@ -1,4 +1,4 @@
-"""Every theme can be chosen, is there again at the next start, and leaves every fate readable."""
+"""Every theme can be chosen, is stored, and keeps the fates readable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The theory, drawn: for the reply on screen, and as in the paper's figures."""
+"""The theory screen: for the reply on screen, and the paper's figures."""
 
 from __future__ import annotations
 

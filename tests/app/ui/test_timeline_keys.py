@@ -95,12 +95,10 @@ async def test_the_wheel_goes_along_the_time_and_the_end_is_followed_again(stage
         await stage.settle(pilot)
         assert timeline.scroll_offset.x < end
         away = timeline.scroll_offset.x
-        stage.engine.give(10)
-        await stage.settle(pilot)
+        await stage.give(pilot, 10)
         assert timeline.scroll_offset.x == away
         for _ in range(30):
             await pilot._post_mouse_events([MouseScrollDown], widget=Timeline, offset=(5, 1))
         await stage.settle(pilot)
-        stage.engine.give(10)
-        await stage.settle(pilot)
+        await stage.give(pilot, 10)
         assert timeline.scroll_offset.x == timeline.max_scroll_x > end

@@ -1,4 +1,4 @@
-"""The tour shows the parts of a recorded round, and is reached in every way that it says."""
+"""The tour shows the parts of a recorded round; keys, command and welcome screen open it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chat as a tree, by key, by command, by mouse: edit, another reply, continue, fork, other versions."""
+"""A chat as a tree: edit, regenerate, continue, fork, other versions, by key, command and mouse."""
 
 from __future__ import annotations
 
@@ -118,8 +118,7 @@ async def test_another_reply_stands_beside_the_first(tmp_path: Path) -> None:
     stage = Stage(tmp_path, temperature=0.7, seed=3)
     async with stage.after(two_turns, WIDE) as pilot:
         await stage.send(pilot, "/regenerate 1")
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         conversation = screen_of(stage).conversation
         assert [request.sampling.seed for request in stage.engine.submitted] == [3, 3, 4]
         assert path(conversation) == [("1/1", QUESTION, 2, 2)]
@@ -153,8 +152,7 @@ async def test_a_stopped_reply_is_continued_from_its_own_tokens(stage: Stage) ->
         assert (request.reply_ids, request.reply_text) == (first.emitted, "")
         reply = reply_of(screen_of(stage))
         assert reply.text == first.text
-        stage.engine.give(10)
-        await stage.settle(pilot)
+        await stage.give(pilot, 10)
         assert reply.text.startswith(first.text)
         assert len(reply.own_rounds) == reply.metrics.rounds < len(reply.rounds)
         kept = stored(stage).turns[0]
@@ -225,8 +223,7 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
         open_events = stage.engine._open[request.request_id]
         first = next(n for n, event in enumerate(open_events) if isinstance(event, Admitted))
         open_events[first] = Admitted(request.request_id, 90, 80, 0.0, 1.0, given)
-        stage.engine.give(8)
-        await stage.settle(pilot)
+        await stage.give(pilot, 8)
         assert other.text.startswith("".join(texts) + rejected.text)
         assert other.rounds[len(fork.rounds)].drafter == CHOSEN
         kept = stored(stage).turns[0]
@@ -288,8 +285,7 @@ async def message_list(stage: Stage, pilot: Pilot[None]) -> None:
 async def other_versions(stage: Stage, pilot: Pilot[None]) -> None:
     await message_list(stage, pilot)
     await stage.press(pilot, "escape")
-    stage.engine.give(60)
-    await stage.settle(pilot)
+    await stage.give(pilot, 60)
     screen_of(stage).query_one(Transcript).scroll_home(animate=False)
     await stage.settle(pilot)
 
@@ -300,7 +296,7 @@ async def editing(stage: Stage, pilot: Pilot[None]) -> None:
 
 
 async def forking(stage: Stage, pilot: Pilot[None]) -> None:
-    """The inspector at a rejected token, and what may stand there."""
+    """The inspector at a rejected token, and its alternatives."""
     await at_rejection(stage, pilot)
     await stage.press(pilot, "enter")
 

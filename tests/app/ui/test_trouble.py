@@ -1,4 +1,4 @@
-"""Whatever goes wrong is said in a sentence; the app goes on, and nothing that was stored is lost."""
+"""Failures are shown in one sentence; the app continues and nothing stored is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figure 1, definitions, and what their keys leave alone."""
+"""Figure 1, the definitions, and their keys."""
 
 from __future__ import annotations
 
