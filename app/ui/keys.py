@@ -12,6 +12,8 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.keys import REPLACED_KEYS, Keys, _character_to_key
 
+from specchat.app.ui.textual_internals import keymap_of
+
 APP, CHAT = "app", "chat"
 """Groups whose bindings work at the same time as those of others."""
 _AT_ONCE = {(CHAT, "transcript"), (CHAT, "composer"), ("alignment", "aligned-tokens")}
@@ -44,7 +46,7 @@ def default_keys(binding_id: str) -> list[str]:
 
 def keys_of(app: App[Any], binding_id: str) -> list[str]:
     """The present keys of a binding."""
-    changed = app._keymap.get(binding_id)
+    changed = keymap_of(app).get(binding_id)
     return changed.split(",") if changed else default_keys(binding_id)
 
 

@@ -14,7 +14,7 @@ PROBE_S = 1.0
 
 
 class LoadMeter:
-    """Asks a probe, and hands on what it says.
+    """Samples a probe once per second, and shows the result.
 
     Args:
         app: Runs the timer, and the question to the GPU in a thread.

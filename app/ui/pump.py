@@ -1,4 +1,4 @@
-"""The one place where the interface drains an engine, a replay, or two lanes."""
+"""The pump drains an engine, a replay, or two lanes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Pump:
         self._frames = self._timers.set_interval(self.pace.frame_s, self.run)
 
     def suit(self, device: str) -> None:
-        """Leave its time to an engine on this device, named as in `Ready`: on a GPU, it needs none of ours."""
+        """Use a frame budget if the engine runs on the CPU; `device` is named as in `Ready`."""
         self._budget = FrameBudget() if device.startswith("cpu") else None
 
     def run(self) -> None:
@@ -63,7 +63,7 @@ class Pump:
         self._follow(FRAME_S if self._budget is None else self._budget.after(self._source.stage))
 
     def _follow(self, frame_s: float) -> None:
-        """Let frames follow each other like this."""
+        """Set the time between frames."""
         if frame_s != self.pace.frame_s and self._frames is not None:
             self._frames.stop()
             self.pace.frame_s = frame_s
@@ -98,14 +98,14 @@ class Pace:
 
     @property
     def turns(self) -> int:
-        """Of several replies beside each other, each is drawn with one of so many frames."""
+        """Each of several replies side by side is drawn with one of this many frames."""
         return 2 if self.frame_s <= TURNS_S else 1
 
 
 SHARE = 0.01
-"""Of all cores. The kernels lose about as much by it: they leave a core to whoever draws (`event_loop.py`)."""
+"""Of all cores. The kernels lose about as much: they leave one core free while the app draws (`event_loop.py`)."""
 SLOWEST_S = 1 / 4
-"""Text that comes less often than this does not flow."""
+"""Maximum time between frames: slower text does not look fluent."""
 IDLE_S = FIRST_S = 1 / 8
 """Between two frames while no reply runs, and of the first reply until it is known what a frame costs."""
 NEWEST = 1 / 8
@@ -135,7 +135,7 @@ class FrameBudget:
         """Mean of the latest frames, in seconds."""
 
     def after(self, stage: Stage | None) -> float:
-        """Seconds to the next frame, behind one whose furthest reply is at `stage`; None if none runs."""
+        """Seconds to the next frame; `stage` is that of the most advanced running reply, None without one."""
         spent = self._spent()
         if self._stage is Stage.ANSWERING:
             self._learn(spent - self._before)
@@ -145,7 +145,7 @@ class FrameBudget:
         return self._chosen_s if stage is Stage.ANSWERING else FRAME_S
 
     def _learn(self, cost: float) -> None:
-        """Take in what the frame before has cost; a layout of the whole screen counts as a frame that is too dear."""
+        """Update the mean with the cost of the previous frame; the cost of a full layout is clipped."""
         self._cost += NEWEST * (min(cost, SLOWEST_S * self._share) - self._cost)
         wanted = min(max(self._cost / self._share, FRAME_S), SLOWEST_S)
         less, more = STEADY

@@ -1,4 +1,4 @@
-"""The terminal as Textual's driver for Linux and macOS has it, made to bear bad input and a terminal that goes away."""
+"""Textual's terminal driver for Linux and macOS; tolerates invalid input and hang-up."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from textual.message import Message
 from specchat.app.sanitize import without_controls
 
 _POLL_S = 0.1
-"""How often a lone escape character is looked at: the key, or the beginning of a sequence."""
+"""Interval after which a lone escape character counts as the key instead of the start of a sequence."""
 _READ = 4096
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class TerminalDriver(LinuxDriver):
-    """Ends the app in order, with everything stored, when the terminal goes away or the program is told to end.
+    """Exits the app cleanly, with everything stored, on hang-up and on SIGTERM.
 
     The exit code is then 128 and the signal's number, as shells have it.
     """
@@ -35,7 +35,7 @@ class TerminalDriver(LinuxDriver):
         super().__init__(*arguments, **options)
         self._file: Any = _Output(cast("IO[str]", self._file))
         self._frame: list[str] = []
-        """What has been written of a frame that has not ended."""
+        """The written part of an unfinished frame."""
 
     def write(self, data: str) -> None:
         """Write. A frame goes to the writing thread at its end: each of its three parts would wake that thread."""
@@ -48,14 +48,14 @@ class TerminalDriver(LinuxDriver):
         super().write(data)
 
     def start_application_mode(self) -> None:
-        """Take the terminal, and hear of its end."""
+        """Set up the terminal and the signal handlers."""
         super().start_application_mode()  # type: ignore[no-untyped-call]
         loop = asyncio.get_running_loop()
         for number in _ENDINGS:
             loop.add_signal_handler(number, self._leave, number)
 
     def run_input_thread(self) -> None:
-        """Read keys and pastes until the driver ends; runs in a thread of its own."""
+        """Read keys and pastes until the driver ends; runs in a separate thread."""
         decoder, parser = InputDecoder(), XTermParser(self._debug)
         with selectors.SelectSelector() as selector:  # the others know no terminals on macOS
             selector.register(self.fileno, selectors.EVENT_READ)
@@ -71,7 +71,7 @@ class TerminalDriver(LinuxDriver):
                     self.process_message(message)
 
     def _read(self) -> bytes:
-        """What was typed; nothing once the terminal has gone."""
+        """Typed bytes; empty once the terminal has gone."""
         try:
             return os.read(self.fileno, _READ)
         except OSError:
@@ -87,22 +87,22 @@ def _parsed(parser: XTermParser, text: str) -> Iterable[Message]:
 
 
 class _Output:
-    """The stream that the driver writes to. Once the terminal has gone, what is written goes nowhere.
+    """Output stream of the driver. After a hang-up, output is discarded.
 
-    An exception would end Textual's writing thread, and the app would wait for it for ever.
+    An exception would end Textual's writing thread, and the app would wait for it forever.
     """
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write, if there is anybody to read."""
+        """Write, unless the terminal has gone."""
         with suppress(OSError):
             return self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Hand over what was written."""
+        """Flush the stream."""
         with suppress(OSError):
             self._stream.flush()
 
@@ -139,7 +139,7 @@ class InputDecoder:
         return "".join(out)
 
     def _keys(self, text: str, out: list[str]) -> str:
-        """Pass on everything up to the start of a paste; gives the rest."""
+        """Output everything up to the start of a paste; returns the rest."""
         before = self._passed
         found = (before + text).find(PASTE_START)
         if found < 0:
@@ -152,7 +152,7 @@ class InputDecoder:
         return text[end:]
 
     def _paste(self, text: str, out: list[str]) -> str:
-        """Pass on the paste without its control characters; gives what stands behind its end."""
+        """Output the paste without its control characters; returns the text after it."""
         text, self._held = self._held + text, ""
         pasted, mark, rest = text.partition(PASTE_END)
         if mark:

@@ -20,10 +20,10 @@ from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_back
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.rendering.token_cursor import Spot
+from specchat.app.ui.rendering.verdict import shown
 from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.inspection import DETAIL
 from specchat.app.ui.screens.lists import MessagesScreen
-from specchat.app.ui.widgets.inspector import shown
 from specchat.engine import Candidate, FinishReason, Round
 
 MAX_CANDIDATES = 8

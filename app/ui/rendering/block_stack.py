@@ -62,7 +62,7 @@ class BlockStack:
             make: Makes the block of a part that has none.
 
         Returns:
-            The first line that changed and the line behind the last one, or None if none did.
+            The first changed line and the line after the last one; None without a change.
         """
         dirty = self._sync(list(parts), make)
         for number, block in enumerate(self.blocks):
@@ -80,6 +80,11 @@ class BlockStack:
         """The first line of a part; None if it is not shown."""
         number = next((n for n, shown in enumerate(self.parts) if shown is part), None)
         return None if number is None else self.tops[number]
+
+    def parts_between(self, first: int, end: int) -> list[tuple[int, TurnOrReply]]:
+        """The parts with a line in this range, each with its first line."""
+        ends = zip(self.parts, self.tops, self.tops[1:], strict=False)
+        return [(top, part) for part, top, below in ends if top < end and below > first]
 
     def number_at(self, line: int) -> int | None:
         """Index of the block that has this line; None above the first and below the last."""
@@ -110,7 +115,7 @@ class BlockStack:
         if parts == self.parts:
             return None
         added = len(parts) - len(self.parts)
-        if self.parts and added > 0 and parts[added:] == self.parts:  # earlier ones, above what is there
+        if self.parts and added > 0 and parts[added:] == self.parts:  # earlier parts, above the existing ones
             self.blocks[:0] = [make(part) for part in parts[:added]]
             self.parts = parts
             return TOP
@@ -131,17 +136,17 @@ class ShownParts:
 
     def __init__(self, parts_of: PartsOf) -> None:
         self.hidden = 0
-        """Prompts and replies at the beginning that are not laid out yet."""
+        """Prompts and replies at the beginning that have no block yet."""
         self._parts_of = parts_of
 
     def of(self, conversation: Conversation) -> list[TurnOrReply]:
-        """What is laid out, or about to be: two parts at least."""
+        """The parts with blocks, at least two."""
         parts = self._parts_of(conversation)
         self.hidden = min(self.hidden, max(len(parts) - 2, 0))
         return parts[self.hidden :]
 
     def hide_above_end(self, conversation: Conversation) -> None:
-        """Lay out no more than the last ones, which fill a few screens."""
+        """Restrict the blocks to the last parts, which fill a few screens."""
         parts, room = self._parts_of(conversation), FIRST_CHARACTERS
         while parts and room > 0:
             part = parts.pop()
@@ -149,7 +154,7 @@ class ShownParts:
         self.hidden = len(parts)
 
     def reach(self, conversation: Conversation, part: TurnOrReply) -> None:
-        """Lay out a part, and what is below it."""
+        """Include a part and everything below it."""
         parts = self._parts_of(conversation)
         if part in parts[: self.hidden]:
             self.hidden = parts.index(part)

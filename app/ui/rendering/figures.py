@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
 from specchat.app.chat.context_meter import Usage
+from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import DROP_OLDEST, KEEP_ENDS, STOP
 from specchat.engine import Fate, Metrics, Ready
 
 NOTHING = "–"
-"""Stands for a figure that has nothing to divide by yet."""
+"""Shown for a figure without a value yet."""
 
 BARS = " ▁▂▃▄▅▆▇█"
 
 FATES: dict[Fate, str] = {
-    Fate.ACCEPTED: "drafted, and kept by the target",
-    Fate.REJECTED: "drafted, and refused by the target",
-    Fate.DISCARDED: "drafted behind a rejection, never judged",
-    Fate.CORRECTION: "drawn by the target in place of a rejected token",
+    Fate.ACCEPTED: "drafted, and accepted by the target",
+    Fate.REJECTED: "drafted, and rejected by the target",
+    Fate.DISCARDED: "drafted after a rejection, not tested",
+    Fate.CORRECTION: "drawn by the target instead of a rejected token",
     Fate.BONUS: "drawn by the target after every draft was accepted",
     Fate.PLAIN: "drawn by the target in a round without a draft",
 }
-"""What an engine of ours says of its tokens."""
-UNTOLD = "the server does not say what became of it"
-"""What `Fate.UNKNOWN` means."""
-PER_STEP = ("for each step of the big model", "per big-model step", "a step")
-"""What τ counts, in as many words as there is room for."""
+"""Meaning of each fate that specchat's own engine reports."""
+UNTOLD = "the server does not report the fate of this token"
+"""Meaning of `Fate.UNKNOWN`."""
+TAU_FORMS = ("τ {} tokens per round", "τ {}")
+"""τ, as long as there is room for it."""
 
 
 def percent(share: float | None) -> str:
@@ -36,7 +38,7 @@ def percent(share: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Tokens per second, or τ: three digits that matter."""
+    """Tokens per second, or τ, with three significant digits."""
     if value is None:
         return NOTHING
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
@@ -65,7 +67,7 @@ def clock_time(seconds: float) -> str:
 
 
 def meter(share: float | None, width: int) -> tuple[str, str]:
-    """A line of `width` cells as its full and its empty part."""
+    """A bar of `width` cells, as its full and its empty part."""
     half_cells = round((share or 0.0) * width * 2)
     full = "━" * (half_cells // 2) + ("╸" if half_cells % 2 else "")
     return full, "━" * (width - len(full))
@@ -79,33 +81,33 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def summary(metrics: Metrics, room: int) -> list[str]:
-    """The figures of a reply in `room` cells, the most telling first, to be cut where the line ends."""
+    """The figures of a reply for a line of `room` cells, the most important first."""
     if not metrics.rounds:
         return []
     parts = [f"{rate(metrics.tokens_per_second)} tok/s"]
     if metrics.unknown and not metrics.tested:
         if metrics.mean_emitted_length is not None:
-            parts.append(f"{rate(metrics.mean_emitted_length)} tokens {PER_STEP[-1]} (τ)")
-        parts += [kept] if (kept := kept_of_drafted(metrics)) else []
+            parts.append(TAU_FORMS[-1].format(rate(metrics.mean_emitted_length)))
+        parts += [accepted] if (accepted := accepted_of_drafted(metrics)) else []
     if metrics.tested:
-        plain = [f"{rate(metrics.mean_emitted_length)} tokens {words} (τ)" for words in PER_STEP]
+        forms = [form.format(rate(metrics.mean_emitted_length)) for form in TAU_FORMS]
         left = room - len(parts[0]) - 3
-        parts.append(next((words for words in plain if len(words) <= left), plain[-1]))
-        parts.append(f"{percent(metrics.acceptance)} of {metrics.tested} tested kept")
+        parts.append(next((form for form in forms if len(form) <= left), forms[-1]))
+        parts.append(f"{percent(metrics.acceptance)} of {metrics.tested} tested accepted")
     parts.append(f"{metrics.emitted} tokens")
     return parts
 
 
-def kept_of_drafted(metrics: Metrics) -> str:
-    """What a server says of all drafts together; empty where it says nothing."""
+def accepted_of_drafted(metrics: Metrics) -> str:
+    """What a server reports about all drafts together; empty without a report."""
     totals = metrics.totals
     if totals is None or totals.accepted is None or totals.drafted is None:
         return ""
-    return f"{totals.accepted} of {totals.drafted} drafted kept"
+    return f"{totals.accepted} of {totals.drafted} drafted accepted"
 
 
 def machine(ready: Ready) -> list[str]:
-    """Device, number format and memory, to be cut where the line ends."""
+    """Device, number format and memory, the most important first."""
     if ready.observed:
         return [f"observed · {ready.observed}"]
     return [ready.device, ready.dtype, size(ready.weight_bytes + ready.cache_bytes)]
@@ -122,7 +124,7 @@ GOES = {
 
 
 def context_bar(usage: Usage, when_full: str) -> Content:
-    """The bar, what is taken and what there is; and what happens if that is too much."""
+    """The bar, used and available tokens, and what happens on overflow."""
     cells = min(round(CELLS * usage.total / usage.context), CELLS)
     cells = max(cells, 1) if usage.total else cells
     text = f"{FULL * cells}{EMPTY * (CELLS - cells)} {usage.total:,} / {usage.context:,}"
@@ -139,6 +141,38 @@ def context_rows(usage: Usage) -> list[tuple[str, int]]:
 
 
 def in_words(usage: Usage, when_full: str) -> str:
-    """The same, and what happens when it is full."""
+    """Usage of the context by part, and what happens when it is full."""
     parts = " · ".join(f"{name} {tokens:,}" for name, tokens in context_rows(usage))
     return f"{parts} · of {usage.context:,} tokens\nwhen full: {when_full}, {GOES[when_full]} (/context)"
+
+
+def one_line(text: str) -> str:
+    """The text on one line: control characters, line ends and tabs are visible signs."""
+    return escape_controls(text).replace("\n", "↵").replace("\t", "⇥")
+
+
+def cut(text: str, width: int) -> str:
+    """The text cut to `width` cells, with an ellipsis."""
+    return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"
+
+
+def what_became_of_drafts(metrics: Metrics) -> str:
+    """Fates of the drafted tokens, as far as known."""
+    accepted, rejected = metrics.accepted, metrics.tested - metrics.accepted
+    if metrics.unknown and not metrics.tested:
+        return accepted_of_drafted(metrics) or "the server does not report its drafts"
+    if not accepted + metrics.wasted:
+        return "nothing drafted"
+    discarded = metrics.wasted - rejected
+    return f"{accepted + metrics.wasted} drafted: {accepted} accepted, {rejected} rejected, {discarded} discarded"
+
+
+def emitted(metrics: Metrics) -> str:
+    """Number of emitted tokens, and of rounds."""
+    return f"{metrics.emitted} tokens" + ("" if metrics.passes is None else f" in {metrics.passes} rounds")
+
+
+def change(factor: float) -> str:
+    """0.92 as −8 %."""
+    share = round((factor - 1) * 100)
+    return f"{'−' if share < 0 else '+'}{abs(share)} %" if share else "±0 %"

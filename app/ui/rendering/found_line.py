@@ -1,4 +1,4 @@
-"""The line on which a search hit stands, in a message that is wrapped to lines or rendered as Markdown."""
+"""The line of a search hit in a message that is wrapped or rendered as Markdown."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from specchat.app.ui.rendering.styles import TranscriptStyles
 
 @dataclass(frozen=True, slots=True)
 class FoundWord:
-    """One of the places where a word stands in a text."""
+    """One occurrence of a word in a text."""
 
     word: str
     before: int
-    """How many times it stands before that."""
+    """Number of occurrences before it."""
 
 
 def found_word(excerpt: str, text: str) -> FoundWord | None:
-    """The first word that was found in an excerpt, as a place in the text that it is of; None if it is not there."""
+    """The first match of a search excerpt, as an occurrence in its text; None if the text lacks it."""
     first, begins, rest = excerpt.partition(BEGIN)
     if not begins:
         return None
@@ -34,7 +34,7 @@ def found_word(excerpt: str, text: str) -> FoundWord | None:
 
 
 def line_of_word(found: FoundWord, block: Block, styles: TranscriptStyles) -> int:
-    """The line of a block where the word stands, or the nearest place before it; 0 if it is nowhere."""
+    """The line of the word in a block, or of the nearest occurrence before it; 0 without any."""
     text, starts = "", []
     for y in range(block.height):
         starts.append(len(text))

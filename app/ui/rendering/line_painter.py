@@ -1,4 +1,4 @@
-"""Paints the lines of a transcript that are in sight, with the marks that pass: letters and the selection of text."""
+"""Draws the visible lines of a transcript, with letters and the text selection, and pictures of whole transcripts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from specchat.app.ui.rendering.figures import FATES
 from specchat.app.ui.rendering.line_selection import highlighted
 from specchat.app.ui.rendering.live_markdown import LiveMarkdown
 from specchat.app.ui.rendering.prompt_block import PromptBlock
-from specchat.app.ui.rendering.reply_block import COPY, ReplyBlock
+from specchat.app.ui.rendering.reply_block import COPY, Look, ReplyBlock
 from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_cursor import Spot
 
@@ -61,7 +61,7 @@ class LinePainter:
             return strip
 
         lines = [y + view.scroll_offset.y for y in crop.line_range]
-        if view.text_selection is not None or self._letters:  # marks that pass
+        if view.text_selection is not None or self._letters:  # temporary marks
             strips = [draw(line) for line in lines]
         else:
             strips = [self._drawn.get(self._stack.strip(line, styles), partial(draw, line)) for line in lines]
@@ -87,13 +87,9 @@ class LinePainter:
         return [line.adjust_cell_length(width, styles.base) for line in lines], width
 
     def letter(self, letters: str) -> dict[str, TurnOrReply]:
-        """Show a letter beside each message in sight, and give what each stands for; without letters, show none."""
+        """Mark each visible message with a letter, and return the messages by letter; "" removes the letters."""
         height, top = self._view.size.height, self._view.scroll_offset.y
-        seen = [
-            (max(first, top), part)
-            for part, first, end in zip(self._stack.parts, self._stack.tops, self._stack.tops[1:], strict=False)
-            if first < top + height and end > top
-        ]
+        seen = [(max(first, top), part) for first, part in self._stack.parts_between(top, top + height)]
         lettered = list(zip(letters, seen, strict=False))
         self._letters = {line: letter for letter, (line, _) in lettered}
         self._view.refresh()
@@ -101,13 +97,13 @@ class LinePainter:
 
 
 def legend_strip(styles: TranscriptStyles) -> Strip:
-    """What the colours mean, for a picture that goes without the line at the top."""
+    """The legend of the colours, for pictures without a header."""
     names = ((Segment(fate.value, styles.fates[fate]), Segment("  ", styles.base)) for fate in FATES)
     return Strip([Segment(" " * INDENT, styles.base), *(segment for name in names for segment in name)])
 
 
 class BlockMaker:
-    """Makes blocks for one widget, whose component classes say what they look like; `pace` is how often it is drawn."""
+    """Creates the blocks of one widget, with the styles of its component classes."""
 
     def __init__(self, view: Widget, pace: Callable[[], Pace]) -> None:
         self._view = view
@@ -117,7 +113,7 @@ class BlockMaker:
 
     @property
     def styles(self) -> TranscriptStyles:
-        """Those of the present theme."""
+        """The styles of the current theme."""
         if self._styles is None:
             self._styles = TranscriptStyles.of(self._view.rich_style, self._view.get_component_rich_style)
         return self._styles
@@ -126,29 +122,19 @@ class BlockMaker:
         """Another theme."""
         self._styles = None
 
-    def make(
-        self,
-        part: TurnOrReply,
-        width: int,
-        spot: Spot | None,
-        *,
-        rejected: str,
-        markdown: bool,
-        by_round: bool,
-        thoughts: bool,
-    ) -> Block:
+    def make(self, part: TurnOrReply, width: int, spot: Spot | None, look: Look) -> Block:
         """The block of a prompt or a reply, in which the selected token is marked if it has it."""
         if isinstance(part, Turn):
             return PromptBlock(part, width)
-        lines = self._markdown(part, width - INDENT) if markdown else None
-        block = ReplyBlock(part, width, rejected=rejected, markdown=lines, by_round=by_round, thoughts=thoughts)
+        lines = self._markdown(part, width - INDENT) if look.markdown else None
+        block = ReplyBlock(part, width, look, lines)
         if spot is not None and part is spot.reply:
             block.select(spot.token)
         return block
 
     def _markdown(self, reply: Reply, width: int) -> LiveMarkdown:
-        """What renders a reply as Markdown."""
-        from specchat.app.ui.rendering.markdown import MarkdownRenderer  # a start need not wait for it
+        """The Markdown lines of a reply."""
+        from specchat.app.ui.rendering.markdown import MarkdownRenderer  # slow to import, and not needed at the start
 
         app, identity = self._view.app, id(reply)
         dark = app.current_theme.dark
@@ -160,15 +146,15 @@ class BlockMaker:
 
 
 MOST = 400
-"""Lines that are kept. Each takes tens of kB, with all that Textual remembers of it."""
+"""Maximum number of cached lines. Each takes tens of kB, including Textual's own caches."""
 
 
 class DrawnLines:
-    """A cache of finished strips by the strips they are made of, valid for one state of all else they depend on."""
+    """Cache of finished strips by their source strips, valid for one state of everything else that they depend on."""
 
     def __init__(self) -> None:
         self._lines: dict[int, tuple[Strip, Strip]] = {}
-        """Of each line: as its block gave it, by whose identity it is found, and as it was handed out."""
+        """The source strip and the finished strip, by the identity of the source."""
         self._state: tuple[object, ...] = ()
 
     @property
@@ -186,7 +172,7 @@ class DrawnLines:
             self._lines, self._state = {}, state
 
     def get(self, plain: Strip, draw: Callable[[], Strip]) -> Strip:
-        """The finished line; drawn if its block gives a strip (`plain`) that was not there before."""
+        """The finished line of a source strip (`plain`), drawn if it is not cached."""
         known = self._lines.get(id(plain))
         if known is None:
             known = self._lines[id(plain)] = plain, draw()

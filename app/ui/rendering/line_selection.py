@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.style import Style
 from textual.binding import Binding
-from textual.geometry import Offset
+from textual.geometry import Offset, Region
+from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
@@ -25,25 +26,21 @@ class LineSelection:
         self._ends: tuple[int, int] | None = None
         """Anchor and present line; None until lines are selected by key."""
 
-    def extend(self, by: int, top: int, height: int, width: int, *, selecting: bool) -> tuple[Selection, int]:
-        """The selection after one more line, and the line to bring into sight.
+    def extend(self, view: ScrollView, by: int) -> None:
+        """Select one more line below (`by` 1) or above (-1), and scroll to it.
 
-        Args:
-            by: 1 goes down, -1 up. The first call selects the first line in sight going down, the last one going up.
-            top: First line in sight.
-            height: Lines in sight.
-            width: Cells of a line.
-            selecting: Whether anything is selected now; if not, the selection begins anew.
+        The first call selects the first visible line going down, the last one going up.
         """
-        last = self._stack.height - 1
-        if self._ends is None or not selecting:
+        (width, height), top, last = view.size, view.scroll_offset.y, self._stack.height - 1
+        if self._ends is None or view.text_selection is None:
             start = min(top if by > 0 else top + height - 1, last)
             self._ends = (start, start)
         else:
             anchor, at = self._ends
             self._ends = (anchor, min(max(at + by, 0), last))
         begin, end = sorted(self._ends)
-        return Selection(Offset(0, begin), Offset(width, end)), self._ends[1]
+        view.screen.selections = {view: Selection(Offset(0, begin), Offset(width, end))}
+        view.scroll_to_region(Region(0, self._ends[1], 1, 1), animate=False)
 
     def text(self, selection: Selection, width: int, styles: TranscriptStyles) -> str:
         """The selected text, for the clipboard: as it was written, not as it is wrapped."""

@@ -1,4 +1,4 @@
-"""A text as Markdown while it grows: blocks that cannot change any more are rendered once."""
+"""Markdown of a growing text: blocks that can no longer change are rendered once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from specchat.app.ui.rendering.markdown import MarkdownRenderer
 
 OPEN = 2
-"""So many last blocks may change: what follows a list can turn out to be one more item of it."""
+"""Number of last blocks that may still change: text after a list may become another item."""
 SHARE = 0.03
-"""Of the interface's time, rendering takes at most this."""
+"""Maximum share of the interface's time for rendering."""
 
 BLANK = Strip([])
 
@@ -35,7 +35,7 @@ class LiveMarkdown:
     def __init__(self, renderer: MarkdownRenderer, pace: Callable[[], Pace]) -> None:
         self.strips: list[Strip] = []
         self.behind = False
-        """Whether there is text that has not been rendered yet."""
+        """Whether some text is not rendered yet."""
         self._renderer = renderer
         self._pace = pace
         self._wait = 0
@@ -49,9 +49,9 @@ class LiveMarkdown:
         """Lines of the last blocks, by source and number of the first code block."""
 
     def update(self, text: Callable[[], str], *, complete: bool) -> int | None:
-        """Take in what the text has become by growing; the first line that changed, or None.
+        """Render the grown text; returns the first changed line, or None.
 
-        A complete text is parsed as a whole, so that it looks as it will look from now on.
+        A complete text is parsed as a whole, so that its final form does not depend on how it grew.
         """
         self._wait -= 1
         self.behind = not complete and self._wait > 0

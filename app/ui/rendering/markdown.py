@@ -111,7 +111,7 @@ class MarkdownRenderer:
         return strips
 
     def _is_empty(self, strip: Strip) -> bool:
-        """Whether a line has neither text nor a ground of its own, as code has."""
+        """Whether a line has neither text nor a background, as code has."""
         ground = self._styles.text.bgcolor
         return not strip.text.strip() and all(not part.style or part.style.bgcolor in (None, ground) for part in strip)
 
@@ -130,7 +130,7 @@ def _clickable(part: Segment) -> Segment:
 
 
 def _readable(tokens: Sequence[Token]) -> Iterator[Token]:
-    """The tokens in the words of Rich: LaTeX as it was written, the address behind the text of a link."""
+    """The tokens as Rich supports them: LaTeX as source, and the address after the text of a link."""
     for token in tokens:
         if token.type == "math_block":
             inline = Token("inline", "", 0, children=[_as_code(token)])

@@ -21,7 +21,7 @@ QUEUED = " queued "
 
 
 class PromptBlock(Block):
-    """What the user said, on a ground of its own, with an empty line below it."""
+    """The prompt on its own background, with an empty line below it."""
 
     def __init__(self, turn: Turn, width: int) -> None:
         super().__init__(width)
@@ -36,7 +36,7 @@ class PromptBlock(Block):
         self.height = len(self._lines) + len(turn.attachments) + 1
 
     def update(self) -> int | None:
-        """Only what stands at its right and below it can change."""
+        """Only the text at its right and below it can change."""
         turn = self._turn
         self._chips = tuple(escape_controls(label(each)) for each in turn.attachments)
         shown = (turn.reply is None, turn.version, len(turn.versions), turn.place, len(turn.replies), self._chips)

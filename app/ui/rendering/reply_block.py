@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -26,6 +27,18 @@ COPY = "copy"
 """Below a finished reply; a click copies it."""
 
 
+class Look(NamedTuple):
+    """How replies are shown."""
+
+    rejected: str
+    """One of `app.settings.settings.REJECTED`."""
+    markdown: bool
+    by_round: bool
+    """One round per line."""
+    thoughts: bool
+    """Whether thinking is unfolded."""
+
+
 class ReplyBlock(Block):
     """A reply: its tokens or its Markdown, a line of figures, and an empty line.
 
@@ -37,24 +50,21 @@ class ReplyBlock(Block):
         self,
         reply: Reply,
         width: int,
-        *,
-        rejected: str,
+        look: Look,
         markdown: LiveMarkdown | None,
-        by_round: bool = False,
-        thoughts: bool = False,
     ) -> None:
         super().__init__(width)
         self.reply = reply
-        self._rejected = rejected
+        self._rejected = look.rejected
         self._unfolded: set[int] = set()
-        self._tokens = TokenLines(width - INDENT, rejected=rejected)
+        self._tokens = TokenLines(width - INDENT, rejected=look.rejected)
         self._wrapped_as: tuple[object, ...] | None = None
         """`_wrapping` as of the last update."""
         self._touched = False
         """Whether a token was selected, or a stretch unfolded, since then."""
         self._markdown = markdown
-        self._thoughts = thoughts
-        self._by_round = by_round
+        self._thoughts = look.thoughts
+        self._by_round = look.by_round
         self._rounds = 0
         self._stepping: tuple[Round, Part] | None = None
         self._before_step: Mark | None = None
@@ -62,7 +72,7 @@ class ReplyBlock(Block):
         self._cursor: int | None = None
         self._stage: tuple[Stage, int, bool, bool] | None = None
         self._figures: ReplyFigures | None = None
-        """Those that the notes were made of."""
+        """The figures of the current notes."""
         self._title = ""
         self._notes: list[tuple[str, bool]] = []
 
@@ -159,27 +169,15 @@ class ReplyBlock(Block):
         return self._tokens.line_of(token) if self.shows_tokens else None
 
     def column_of(self, token: int, y: int) -> int:
-        """Where on line `y` a token begins."""
-        column = INDENT
-        for piece in self._tokens.lines[y]:
-            if piece.token == token:
-                break
-            column += cell_len(piece.text)
-        return column
+        """The column of line `y` at which a token begins."""
+        return INDENT + self._tokens.column_of(token, y)
 
     def token_at(self, y: int, column: int, *, nearest: bool = False) -> int | None:
-        """The token at a place; with `nearest`, the last one before it where there is none."""
-        if not (self.shows_tokens and 0 <= y < len(self._tokens.lines)):
+        """The token in a cell; with `nearest`, otherwise the last one before it on the line."""
+        if not self.shows_tokens:
             return None
-        end, found = INDENT, None
-        for piece in self._tokens.lines[y]:
-            if piece.token >= self.reply.tokens:
-                break
-            if column < end and (found is not None or not nearest):
-                break
-            end += cell_len(piece.text)
-            found = piece.token
-        return found if found is not None and found >= 0 and (nearest or INDENT <= column < end) else None
+        token = self._tokens.token_at(y, column - INDENT, tokens=self.reply.tokens, nearest=nearest)
+        return token if token is not None and token >= 0 else None
 
     @property
     def _titled(self) -> bool:
@@ -243,7 +241,7 @@ class ReplyBlock(Block):
         yield from self._caret(y, styles)
 
     def _caret(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
-        """Where the reply goes on."""
+        """The caret at the end of a growing reply."""
         if self.reply.stage is Stage.ANSWERING and y == self._body_height - 1:
             yield Segment("▌", styles.caret)
 

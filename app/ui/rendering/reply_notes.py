@@ -12,7 +12,7 @@ from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.engine import Fate, FinishReason
 
 LEAD = 16
-"""Cells for how a reply ended, and the dot behind it."""
+"""Cells of the word for how a reply ended, and of the dot after it."""
 STOPPING = "◌ stopping…"
 SIGNS = {
     FinishReason.EOS: "✓",
@@ -25,7 +25,7 @@ SIGNS = {
 
 
 def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
-    """The lines below a reply at a width in cells; true for those that tell of a failure."""
+    """The lines below a reply at a width in cells; True marks a failure."""
     return list(_wrapped(_notes(reply, width), width))
 
 
@@ -71,7 +71,7 @@ FOLDED_SIGN, OPEN_SIGN = "▸", "▾"
 
 
 def thought_title(reply: Reply, *, opened: bool) -> str:
-    """Whether it goes on, how many tokens it has, and how long it took; empty for a reply without thinking."""
+    """State, number of tokens and duration of the thinking; empty for a reply without thinking."""
     figures = reply.figures.thought or reply.thought.figures()
     if figures is None:
         return ""

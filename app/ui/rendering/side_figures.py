@@ -29,12 +29,12 @@ SIDE_DEFINITIONS: tuple[Pair, ...] = (
     ("predicted", "Leviathan et al. 2023, Theorem 3.8, with the measured α and c over the draft lengths that were run;"
      " it needs one lane without drafts, whose passes c is measured against."),
     ("saved", "target passes that one token per pass would have needed more."),
-    ("work", "arithmetic per token / that of one token per pass, counted; beside it what Theorem 3.11 gives for α."),
+    ("work", "operations per token / operations at one token per pass, counted; then the value of Theorem 3.11 for α."),
     ("identical", "greedy texts token for token. Where they part, the gap is by how many logits the target prefers its"
      " first choice to its second there, asked once more without drafts: a small one is a matter of rounding."),
     ("sampled", SAMPLED),
     ("exact", "every pass of the target has one shape and attends over an extent that follows from the position alone,"
-     " in both lanes, so that no token's bits depend on what rides along; checked when the models are loaded."),
+     " in both lanes, so that no token depends on the rest of the batch; checked when the models are loaded."),
 )  # fmt: skip
 
 
@@ -72,11 +72,11 @@ def texts(
         return "sampled with the same seed: the distributions are equal, not the tokens", None
     if comparison.identical:
         return f"✓ identical, token for token ({len(comparison.left.tokens)} tokens)", True
-    close = "" if gap is None else f"; the target's two likeliest are {gap:.3f} logits apart there"
+    close = "" if gap is None else f"; the target's two likeliest tokens differ by {gap:.3f} logits there"
     return f"✗ they part at token {(comparison.difference or 0) + 1}{close}", False
 
 
-def texts_beside_server(
+def server_texts(
     said: tuple[Reply | None, Reply | None], *, greedy: bool, same_prompt: bool
 ) -> tuple[str, bool | None]:
     """As `texts` where the right lane is a server: by their characters, and without a verdict where they differ.
@@ -115,7 +115,7 @@ def timing(comparison: Comparison, labels: tuple[str, ...], *, observed: bool = 
     ]
 
 
-def gains_beside_server(comparison: Comparison) -> list[Pair]:
+def server_gains(comparison: Comparison) -> list[Pair]:
     """How fast the server was; what its drafts cost it, and what they should be worth, cannot be known here."""
     return [
         ("measured", f"{times(comparison.measured)} speedup at the server, {BY_STREAM}"),
@@ -164,4 +164,4 @@ def order_text(order: Order, *, observed: bool = False) -> str:
         return f"the server is asked when the left lane has ended · {BY_STREAM}"
     if order is Order.SEQUENTIAL:
         return "one after the other · each clock counts its own lane only"
-    return "the lane behind has the next round · each clock counts its own lane only"
+    return "the slower lane gets the next round · each clock counts its own lane only"

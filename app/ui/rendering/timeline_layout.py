@@ -77,12 +77,12 @@ class TimelineLayout:
 
     @property
     def stale(self) -> bool:
-        """Whether rounds have become fewer: a server has told what its tokens were."""
+        """Whether rounds were replaced by fewer ones, after a server reported its tokens."""
         pairs = zip(self._places, self.replies, strict=True)
         return any(len(places) > len(reply.rounds) for places, reply in pairs)
 
     def update(self) -> bool:
-        """Take in the new rounds; whether there were any."""
+        """Add the new rounds; returns whether there were any."""
         end = self._end()
         new = [
             (record.at - record.seconds, lane, record)

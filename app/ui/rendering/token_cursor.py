@@ -1,4 +1,4 @@
-"""Moving through the tokens of a transcript: which token is selected, and which one is the next in a direction."""
+"""The selected token of a transcript, and its neighbours."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TOKEN_KEYS = (
     Binding("enter", "fork", "fork here", key_display="enter"),
     Binding("left", "move(-1)", "token before", show=False),
     Binding("right", "move(1)", "token after", show=False),
-    Binding("up", "move_line(-1)", "line above", show=False),
-    Binding("down", "move_line(1)", "line below", show=False),
-    Binding("ctrl+left,b", "move_round(-1)", "round before", show=False),
-    Binding("ctrl+right,w", "move_round(1)", "round after", show=False),
+    Binding("up", "move(-1, 'line')", "line above", show=False),
+    Binding("down", "move(1, 'line')", "line below", show=False),
+    Binding("ctrl+left,b", "move(-1, 'round')", "round before", show=False),
+    Binding("ctrl+right,w", "move(1, 'round')", "round after", show=False),
 )
 
 
@@ -34,16 +34,16 @@ class TokenCursor:
 
     def __init__(self, stack: BlockStack) -> None:
         self.spot: Spot | None = None
-        """The selected token; None for none."""
+        """The selected token, if any."""
         self._stack = stack
 
     @property
     def line(self) -> int | None:
-        """The line of the selected token; None if there is none or it is not shown."""
+        """The line of the selected token; None without a visible one."""
         return None if self.spot is None else self._stack.line_of(self.spot.reply, self.spot.token)
 
     def line_of(self, spot: Spot) -> int | None:
-        """The line of a token or, where it is not shown, of the last one before it that is."""
+        """The line of a token, or of the last visible one before it."""
         for block in self._stack.replies:
             if block.reply is spot.reply:
                 token = _shown_token(block, spot.token, -1)
@@ -51,7 +51,7 @@ class TokenCursor:
         return None
 
     def select(self, spot: Spot | None) -> None:
-        """Mark a token in its block; None marks none."""
+        """Select a token; None selects no token."""
         before, self.spot = self.spot, spot
         for block in self._stack.replies:
             if spot is not None and block.reply is spot.reply:
@@ -60,7 +60,7 @@ class TokenCursor:
                 block.select(None)
 
     def last(self) -> Spot | None:
-        """The last tested token that is shown, of the last reply that has tokens; where none is, its last one."""
+        """The last visible tested token of the last reply with tokens; without any, its last visible token."""
         for block in reversed(self._stack.replies):
             last = token = _shown_token(block, block.reply.tokens - 1, -1)
             while token is not None:
@@ -73,7 +73,7 @@ class TokenCursor:
         return None
 
     def neighbour(self, step: int) -> Spot | None:
-        """The next token that is shown (step 1) or the one before (step -1)."""
+        """The next visible token (step 1) or the previous one (step -1)."""
         place = self._place()
         if place is None or self.spot is None:
             return None
@@ -87,7 +87,7 @@ class TokenCursor:
         return None if token is None else Spot(block.reply, token)
 
     def round(self, step: int) -> Spot | None:
-        """The first token of the next round (step 1) or of the one before (step -1)."""
+        """The first token of the next round (step 1) or of the previous one (step -1)."""
         place = self._place()
         if place is None or self.spot is None:
             return None
@@ -114,7 +114,7 @@ class TokenCursor:
         return None
 
     def at(self, line: int, column: int, *, nearest: bool = False) -> Spot | None:
-        """The token in this cell; with `nearest`, the last one before it where there is none."""
+        """The token in this cell; with `nearest`, otherwise the last one before it on the line."""
         number = self._stack.number_at(line)
         block = None if number is None else self._stack.blocks[number]
         if number is None or not isinstance(block, ReplyBlock):
@@ -131,7 +131,7 @@ class TokenCursor:
 
 
 def _shown_token(block: ReplyBlock, token: int, step: int) -> int | None:
-    """This token or, where it is not shown, the next in this direction that is."""
+    """This token, or the next visible one in this direction."""
     while 0 <= token < block.reply.tokens:
         if block.line_of(token) is not None:
             return token

@@ -1,13 +1,15 @@
-"""Wraps a growing sequence of tokens into lines. Only the last line ever changes: what is above it is settled.
+"""Wraps a growing sequence of tokens into lines, of which only the last one changes.
 
-Each line is a list of pieces, a piece a stretch of one token: its text as shown, its fate, and the token's number.
-Every character is made visible first, so a piece can hold nothing that a terminal acts on.
+Each line is a list of pieces: visible text of one token, its fate, and the token's number.
+Control characters are escaped first, so a piece contains nothing that a terminal interprets.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator
+from itertools import takewhile
+from math import inf
 from typing import NamedTuple
 
 from rich.cells import cell_len, split_graphemes
@@ -29,7 +31,7 @@ REJECTED_SHOWN = {
 }
 """What is said of each of `app.settings.settings.REJECTED`."""
 HIDDEN = (Fate.REJECTED, Fate.DISCARDED, FOLDED)
-"""What is no part of the reply's text."""
+"""Fates of tokens that are not part of the reply's text."""
 
 # Scripts written without spaces may break after every character.
 _UNSPACED = "\u2e80-\u303f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"
@@ -111,17 +113,38 @@ class TokenLines:
         self.lines[0] = [Piece(escape_controls(text), TITLE, -1)]
 
     def mark(self) -> Mark:
-        """Where it ends now, for `back_to`."""
+        """The current end, for `back_to`."""
         return Mark(len(self.lines), list(self.lines[-1]), self._column, self._word, self._word_column)
 
     def back_to(self, mark: Mark) -> None:
-        """Forget everything that was added since."""
+        """Remove everything that was added since."""
         self.lines[mark.lines - 1 :] = [list(mark.last)]
         self._column, self._word, self._word_column = mark.column, mark.word, mark.word_column
 
     def line_of(self, token: int) -> int | None:
         """The first line with this token; None if it is not shown."""
         return next((y for y, line in enumerate(self.lines) if any(piece.token == token for piece in line)), None)
+
+    def column_of(self, token: int, y: int) -> int:
+        """The column of line `y` at which a token begins; the end of the line if it is not on it."""
+        return sum(cell_len(piece.text) for piece in takewhile(lambda piece: piece.token != token, self.lines[y]))
+
+    def token_at(self, y: int, column: int, *, tokens: float = inf, nearest: bool = False) -> int | None:
+        """The token in a cell; with `nearest`, otherwise the last one before it on the line.
+
+        Args:
+            y: The line.
+            column: The cell.
+            tokens: Pieces from this token number on are ignored.
+            nearest: Whether a cell without a token counts as the token before it.
+        """
+        end, found = 0, None
+        for piece in self.lines[y] if 0 <= y < len(self.lines) else ():
+            if piece.token >= tokens or (column < end and (found is not None or not nearest)):
+                break
+            end += cell_len(piece.text)
+            found = piece.token
+        return found if nearest or 0 <= column < end else None
 
     def _add(self, chunk: str, fate: str, token: int) -> None:
         if chunk == "\n":
@@ -175,7 +198,7 @@ class TokenLines:
         self._word, self._word_column = len(self.lines[-1]), self._column
 
     def _wrap(self, at: int) -> None:
-        """The same, because the line is full."""
+        """End the full last line before its piece number `at`."""
         full, joint = len(self.lines) - 1, self._swallowed
         self._break(at)
         self.joints[full] = joint
@@ -192,7 +215,7 @@ class TokenLines:
 
 
 def graphemes(text: str) -> Iterator[tuple[str, int]]:
-    """What is seen as one character each, with its cells."""
+    """The graphemes of a text, with their cells."""
     for start, stop, size in split_graphemes(text)[0]:
         yield text[start:stop], size
 
@@ -223,8 +246,8 @@ _BEGINS = re.compile(r"start|begin|bos|<s>|INST")
 def draft_text(text: str) -> str:
     """The text of a drafted token as it is drawn.
 
-    Special tokens are ⊢ (one that begins a text or a turn), ⊣ (one that ends it) or ◇, line ends are ↵ with what they
-    are indented by, and space alone is ␣, since nobody would see it.
+    Special tokens are ⊢ (begin of a text or a turn), ⊣ (its end) or ◇, line ends are ↵ including their
+    indent, and space alone is ␣, which is visible.
     """
     text = escape_controls(text)
     if not text.strip(" \t"):

@@ -1,4 +1,4 @@
-"""What is read stays where it is while lines above it come and go."""
+"""The visible part of a transcript: it follows the end, or keeps its place while lines above come and go."""
 
 from __future__ import annotations
 
@@ -13,67 +13,75 @@ from specchat.app.ui.rendering.token_cursor import Spot, TokenCursor
 
 
 class Place(NamedTuple):
-    """A place in a conversation, by what stands there."""
+    """A scroll position by its content, so that it can be found again after lines were wrapped anew."""
 
     block: int
-    """Index of the block that the first line in sight belongs to."""
+    """Index of the block of the first visible line."""
     below: int
-    """Lines between the beginning of that block and the first line in sight."""
+    """Lines between the beginning of that block and the first visible line."""
     spot: Spot | None
-    """The first token in sight; None where there is none, as in Markdown."""
+    """The first visible token; None without one, as in Markdown."""
     above: int
-    """Lines in sight above that token."""
+    """Visible lines above that token."""
 
 
-class PlaceKeeper:
-    """Finds a place of a scroll view again after its lines were wrapped anew."""
+class Viewport:
+    """Scrolls one view: to its end while `following`, otherwise to lines and places."""
 
     def __init__(self, view: ScrollView, stack: BlockStack, cursor: TokenCursor) -> None:
+        self.following = True
+        """Whether the end is kept visible as the view grows."""
         self._view = view
         self._stack = stack
         self._cursor = cursor
+        self._scrolling = False
+        """Whether this class scrolls, not the user."""
 
     @property
     def place(self) -> Place:
-        """What is in sight."""
+        """The current place."""
         top, height = self._view.scroll_offset.y, self._view.size.height
         block = min(self._stack.number_at(top) or 0, max(len(self._stack.blocks) - 1, 0))
         seen = ((self._cursor.at(line, 0, nearest=True), line - top) for line in range(top, top + height))
         spot, above = next(((spot, above) for spot, above in seen if spot is not None), (None, 0))
         return Place(block, top - self._stack.tops[block], spot, above)
 
-    def go_to(self, place: Place) -> None:
-        """Bring a place into sight as it was, unless it has gone."""
-        line = self._line(place)
-        if line is not None:
-            self._view.scroll_to(y=line, animate=False, immediate=True, force=True)
-
-    def _line(self, place: Place) -> int | None:
+    def restore(self, place: Place) -> None:
+        """Scroll to a place, unless it no longer exists."""
         line = None if place.spot is None else self._cursor.line_of(place.spot)
         if line is not None:
-            return max(line - place.above, 0)
-        if place.block >= len(self._stack.blocks):
-            return None
-        return self._stack.tops[place.block] + min(place.below, self._stack.blocks[place.block].height - 1)
+            self._scroll(line - place.above)
+        elif place.block < len(self._stack.blocks):
+            below = min(place.below, self._stack.blocks[place.block].height - 1)
+            self._scroll(self._stack.tops[place.block] + below)
 
+    def show_line(self, line: int, share: int) -> None:
+        """Scroll to a line unless it is visible; 1 / `share` of the view is above it then."""
+        top, height = self._view.scroll_offset.y, self._view.size.height
+        if not top <= line < top + height:
+            self.jump(line - height // share)
 
-class EndFollower:
-    """Scrolls one view to its end while `following` holds."""
+    def jump(self, line: int) -> None:
+        """Scroll until a line is the first visible one; the end is followed if that shows it."""
+        self.following = False
+        self._scroll(line)
+        self.following = self._view.is_vertical_scroll_end
 
-    def __init__(self, view: ScrollView) -> None:
-        self.following = True
-        self._view = view
-        self._moving = False
-        """Whether it is not the user who scrolls."""
+    def refresh(self, first: int, end: int) -> None:
+        """Redraw the visible ones of these lines; otherwise Textual would also redraw widgets below the view."""
+        top = self._view.scroll_offset.y
+        first, end = max(first, top), min(end, top + self._view.size.height)
+        if first < end:
+            self._view.refresh_lines(first, end - first)
 
     def grow(self, size: Size) -> None:
-        """Set the size of the content, and keep its end in sight.
+        """Set the size of the content, and keep its end visible.
 
-        Textual lays the whole screen out anew when `virtual_size` changes; only a scrollbar that comes or goes is
-        worth it. Without this, each new line of a reply would cost as much as thirty drawn ones.
+        Textual lays out the whole screen when `virtual_size` changes; only a scrollbar that appears or disappears
+        needs that. Without this exception, a new line of a reply costs as much as thirty drawn ones.
         """
         view, room = self._view, self._view.container_size.height
-        self._moving = True
+        self._scrolling = True
         if (view.virtual_size.height > room) is (size.height > room):
             view.set_reactive(Widget.virtual_size, size)
             if view.show_vertical_scrollbar:
@@ -81,18 +89,21 @@ class EndFollower:
             view.scroll_y = view.validate_scroll_y(view.scroll_y)
         else:
             view.virtual_size = size
-        self._moving = False
+        self._scrolling = False
         self.keep_end()
 
     def keep_end(self) -> None:
         """Scroll to the end, if it is followed."""
         if self.following:
-            self._moving = True
-            # Forced: the scrollbar that would allow it is there only after the next layout.
+            self._scrolling = True
+            # Forced: the scrollbar that would allow it exists only after the next layout.
             self._view.scroll_end(animate=False, immediate=True, force=True, x_axis=False)
-            self._moving = False
+            self._scrolling = False
 
-    def scrolled(self) -> None:
-        """The view has moved: a user who scrolls to the end follows it, one who scrolls away does not."""
-        if not self._moving:
+    def on_scrolled(self) -> None:
+        """Follow the end if the user scrolled to it; stop if the user scrolled away."""
+        if not self._scrolling:
             self.following = self._view.is_vertical_scroll_end
+
+    def _scroll(self, line: int) -> None:
+        self._view.scroll_to(y=max(line, 0), animate=False, immediate=True, force=True)

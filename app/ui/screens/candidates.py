@@ -19,7 +19,7 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
-from specchat.app.ui.textual_internals import NarrowCompositor
+from specchat.app.ui.textual_internals import use_narrow_compositor
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.reply_frames import CandidateFrame
@@ -52,7 +52,7 @@ class CandidatesScreen(Screen[int | None]):
 
     def __init__(self, turn: Turn, requests: RequestManager, slots: int, pace: Pace) -> None:
         super().__init__()
-        self._compositor = NarrowCompositor()
+        use_narrow_compositor(self)
         self.turn, self._requests, self._slots = turn, requests, slots
         self._count = max(turn.wanted, len(turn.replies))
         self._frames = [CandidateFrame(turn, place, pace) for place in range(self._count)]

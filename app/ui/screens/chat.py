@@ -24,7 +24,7 @@ from specchat.app.ui.screens.chat_layout import ChatLayout, Panes
 from specchat.app.ui.screens.inspection import FigureUpdates, Inspection
 from specchat.app.ui.screens.stepping import Stepping
 from specchat.app.ui.screens.writing import Writing
-from specchat.app.ui.textual_internals import NarrowCompositor
+from specchat.app.ui.textual_internals import use_narrow_compositor
 from specchat.app.ui.widgets.bars import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import Transcript
@@ -47,7 +47,7 @@ class ChatScreen(Screen[None]):
     def __init__(self, requests: RequestManager, redraw: Callable[[], None], player: Player | None) -> None:
         # Classes are set before mounting, so that the first frame is styled only once.
         super().__init__(classes="-pane-chat" + (" -replay" if player else ""))
-        self._compositor = NarrowCompositor()
+        use_narrow_compositor(self)
         self.pace = Pace()
         self.redraw = redraw
         """Processes new records, and calls `update`."""

@@ -18,7 +18,6 @@ from textual.widgets import Static
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, KEYS, LOOKING, REPLAY, SLASH_COMMANDS
 from specchat.app.ui.keys import key_names, named
 from specchat.app.ui.rendering.definitions import FIGURES, Figure
-from specchat.app.ui.rendering.explanations import EXPLANATIONS
 from specchat.app.ui.rendering.figures import FATES
 from specchat.app.ui.rendering.side_figures import SIDE_DEFINITIONS
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
@@ -201,7 +200,7 @@ class DefinitionsScreen(TableScreen):
     def _column(self, figures: tuple[Figure, ...]) -> Table:
         table = self.table(padding=(0, 2, 1, 0))
         for figure in figures:
-            sentence, picture = EXPLANATIONS[figure]
+            sentence, picture = figure.sentence, figure.picture
             about = Group(
                 Text(sentence, self.style_of("help--title")),
                 Text(picture, self.style_of("help--picture"), no_wrap=True, overflow="crop"),

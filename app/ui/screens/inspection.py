@@ -9,9 +9,9 @@ from specchat.app.chat.reply import Reply, ran_together
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.token_cursor import Spot
+from specchat.app.ui.rendering.verdict import detail_of
 from specchat.app.ui.screens.chat_layout import ChatLayout, Panes
 from specchat.app.ui.screens.writing import Gauge
-from specchat.app.ui.widgets.inspector import detail_of
 from specchat.engine import Fate
 
 DETAIL = 8

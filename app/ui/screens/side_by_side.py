@@ -23,7 +23,7 @@ from specchat.app.ui.pump import Pump
 from specchat.app.ui.rendering.side_figures import order_text, verdict
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.help import side_help
-from specchat.app.ui.textual_internals import NarrowCompositor
+from specchat.app.ui.textual_internals import use_narrow_compositor
 from specchat.app.ui.widgets.bars import NoticeLine, PaneTabs, TooSmall
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
@@ -57,7 +57,7 @@ class SideScreen(Screen[Conversation | None]):
 
     def __init__(self, duet: Duet, archive: Archive | None) -> None:
         super().__init__(classes="-side-right")
-        self._compositor = NarrowCompositor()
+        use_narrow_compositor(self)
         self.duet = duet
         self._archive = archive
         self.pump = Pump(self, duet, self._handle, self._draw)

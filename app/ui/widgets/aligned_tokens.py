@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
@@ -85,7 +84,10 @@ class AlignedTokens(ScrollView, can_focus=True):
     def on_click(self, event: Click) -> None:
         """The token below the mouse."""
         offset = event.get_content_offset(self)
-        if offset is not None and (found := self._at(offset.y + self.scroll_offset.y, offset.x)) is not None:
+        if (
+            offset is not None
+            and (found := self._lines.token_at(offset.y + self.scroll_offset.y, offset.x, nearest=True)) is not None
+        ):
             self.go_to(found)
 
     def go_to(self, place: int) -> None:
@@ -101,7 +103,7 @@ class AlignedTokens(ScrollView, can_focus=True):
             return
         found = self._aligned.next(self.place, Had(had), step)
         if found is None:
-            self.notify(f"no token {'behind' if step > 0 else 'before'} this one that {had} has")
+            self.notify(f"no token {'after' if step > 0 else 'before'} this one that {had} has")
         else:
             self.go_to(found)
 
@@ -119,10 +121,10 @@ class AlignedTokens(ScrollView, can_focus=True):
         if not own:
             return
         line = own[-1]  # one of line ends stands on several
-        before = sum(cell_len(piece.text) for piece in _until(self._lines.lines[line], self.place))
+        before = self._lines.column_of(self.place, line)
         line += step
         while 0 <= line < len(self._lines.lines):
-            found = self._at(line, before)
+            found = self._lines.token_at(line, before, nearest=True)
             if found is not None and found != self.place:
                 self.go_to(found)
                 return
@@ -147,15 +149,6 @@ class AlignedTokens(ScrollView, can_focus=True):
         if line is not None and not self.scroll_offset.y <= line < self.scroll_offset.y + height:
             self.scroll_to(y=max(line - height // 2, 0), animate=False, immediate=True, force=True)
 
-    def _at(self, line: int, column: int) -> int | None:
-        """The token in this cell, or the last one before it on the line."""
-        found, end = None, 0
-        for piece in self._lines.lines[line] if 0 <= line < len(self._lines.lines) else ():
-            if end <= column:
-                found = piece.token
-            end += cell_len(piece.text)
-        return found
-
     def _style(self, piece: Piece) -> Style:
         name = piece.fate
         if name not in self._styles:
@@ -169,12 +162,7 @@ class AlignedTokens(ScrollView, can_focus=True):
 
 
 def _sign(text: str, *, last: bool) -> str:
-    """A token's text as it is drawn: what has no letters of its own is a sign, and line ends are seen."""
+    """A token's text as it is drawn: invisible characters are signs."""
     if not text:
         return END if last else _PART
     return text.replace("\n", f"{LINE_END}\n") if text.strip(" \t") else draft_text(text)
-
-
-def _until(line: Sequence[Piece], token: int) -> Sequence[Piece]:
-    """What stands before a token on its line."""
-    return line[: next(place for place, piece in enumerate(line) if piece.token == token)]

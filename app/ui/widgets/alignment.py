@@ -1,4 +1,4 @@
-"""What two drafters had for one token of a reply."""
+"""Two drafters on one reply: matches per drafter, and the details of one token."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class AlignmentCard(Widget):
             words = f"proposed {_listed(names)} · accepted here with probability {place.beta:.2f}"
         elif place.had:
             order = _ORDINALS[place.depth] if place.depth < len(_ORDINALS) else f"{place.depth + 1}th"
-            others = f" · beside {_listed(names[:-1])}" if len(names) > 1 else ""
+            others = f" · besides {_listed(names[:-1])}" if len(names) > 1 else ""
             words = f"has it, {order} of its draft{others}"
         else:
             words = f"proposed {_listed(names)}"
@@ -94,7 +94,7 @@ def _listed(names: list[str]) -> str:
 BARS = {Had.BOTH: "█", Had.ONLY_A: "▓", Had.ONLY_B: "▒", Had.NEITHER: "░"}
 WIDE = 46
 """Cells from which on each drafter has one line."""
-MEANING = "A drafter has a token that comes out of its own draft along this reply: what specchat evaluate counts."
+MEANING = "A drafter matches a token if its own draft along this reply contains it, as specchat evaluate counts."
 
 
 class AlignmentLegend(Widget):
@@ -110,7 +110,7 @@ class AlignmentLegend(Widget):
         self._instead = ""
 
     def show(self, drafters: tuple[str, str], aligned: AlignedReply | None, instead: str = "") -> None:
-        """Show figures; a sentence instead where there are none."""
+        """Show figures, or a sentence if they are missing."""
         self._drafters, self._aligned, self._instead = drafters, aligned, instead
         self.refresh(layout=True)
 

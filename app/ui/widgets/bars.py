@@ -1,4 +1,4 @@
-"""The line below the composer that says what has just happened; empty most of the time."""
+"""Status lines: notices, tabs, the position of a replay, and the message for a terminal that is too small."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NoticeLine(Static):
         self._end: Timer | None = None
 
     def show(self, notice: Notification) -> None:
-        """Show this notice in place of the one before."""
+        """Show this notice instead of the previous one."""
         text = Content.from_markup(notice.message) if notice.markup else Content(notice.message)
         self.update(Content.assemble(SIGNS[notice.severity], text))
         for severity in self.SEVERITIES:
@@ -51,7 +51,7 @@ class NoticeLine(Static):
         self.display = False
 
     def on_click(self) -> None:
-        """It has been read."""
+        """Hide the notice."""
         self.clear()
 
 
@@ -69,7 +69,7 @@ class PaneTabs(Static):
         self.show(self._shown)
 
     def mark(self, marks: Marks) -> None:
-        """Give the chats' tab the sign of the chat that wants most to be seen."""
+        """Show the most urgent sign of all chats on their tab."""
         sign = "◆" if marks.news else "●" if marks.answering else ""
         if sign != self._sign:
             self._sign = sign
@@ -78,7 +78,7 @@ class PaneTabs(Static):
     def show(self, pane: str) -> None:
         """Mark the pane that is shown."""
         self._shown = pane
-        signs = {"chats": self._sign}  # in place of a space, so that no name moves
+        signs = {"chats": self._sign}  # instead of a space, so that no name moves
         tabs = [
             Content.from_markup(f"[@click=screen.tab('{name}')]{signs.get(name) or ' '}{name} [/]").stylize(
                 "reverse bold" if name == pane else "dim"
@@ -93,10 +93,10 @@ LEAST = (48, 12)
 
 
 class TooSmall(Static):
-    """The size that is needed, and the one there is."""
+    """The required and the current size of the terminal."""
 
     def on_mount(self) -> None:
-        """Follow the terminal: of its height, a widget of two lines hears nothing."""
+        """Subscribe to layouts: a widget of two lines gets no event for a change of the terminal's height."""
         self._shown = Size()
         self.screen.screen_layout_refresh_signal.subscribe(self, lambda _: self._show())
 
@@ -105,7 +105,7 @@ class TooSmall(Static):
         if size != self._shown and (size.width < LEAST[0] or size.height < LEAST[1]):
             self._shown = size
             columns, lines = size
-            if self.screen.focused is None:  # what had it is hidden now
+            if self.screen.focused is None:  # the focused widget is hidden now
                 self.call_after_refresh(self.screen.focus_next)
             self.update(f"needs {LEAST[0]} × {LEAST[1]} cells\nthis has {columns} × {lines}")
 
@@ -121,16 +121,16 @@ class ReplayBar(Widget):
         self._player: Player | None = None
         self._shown = Text()
         self._span = (0, 0)
-        """Where the line begins, and its cells."""
+        """First cell and length of the progress bar."""
 
     @dataclass
     class Sought(Message):
-        """The user wants to be at this time of the trace."""
+        """Seek to this time of the trace."""
 
         position: float
 
     def on_click(self, event: Click) -> None:
-        """A place on the line is a time."""
+        """Seek to the time below the pointer."""
         player, (left, width) = self._player, self._span
         if player is not None and left <= event.x < left + width:
             self.post_message(self.Sought((event.x - left) / max(width - 1, 1) * player.duration))
@@ -140,14 +140,14 @@ class ReplayBar(Widget):
         self._player = player
 
     def update(self) -> None:
-        """Draw again if something has moved."""
+        """Redraw after a change."""
         line = self._line()
         if line != self._shown:
             self._shown = line
             self.refresh()
 
     def render(self) -> Text:
-        """The line as it was last updated, at the present width."""
+        """The line at the current width."""
         return self._line()
 
     def _line(self) -> Text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -13,13 +13,18 @@ from textual.strip import Strip
 from textual.style import Style as VisualStyle
 from textual.widget import Widget
 
-from specchat.app.sanitize import escape_controls
+from specchat.app.chat.reply import Reply
+from specchat.app.settings.settings import AUTO
+from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.rendering.definitions import Figure
-from specchat.app.ui.rendering.figures import meter
+from specchat.app.ui.rendering.figures import cut, meter, one_line
+from specchat.engine import Metrics, Ready
 
 LABEL = 13
-"""Cells of a label and the space behind it."""
+"""Cells of a label and the space after it."""
 NARROWEST = 12
+NONE = "none"
+"""The drafter of replies without drafts."""
 
 
 class Card(Widget):
@@ -94,12 +99,12 @@ class Card(Widget):
         return text, self.style("label")
 
     def headline(self, value: str, figure: Figure | str) -> Text:
-        """A figure that matters most, its name behind it."""
+        """A main figure: its value, then its name."""
         name = figure if isinstance(figure, str) else figure.label
         return Text.assemble((value, self.style("figure")), " ", self.label(name))
 
     def row(self, figure: Figure, value: str, part: str = "") -> Text:
-        """A figure behind its name; what does not fit is cut."""
+        """A figure: its name, then its value, which is cut to the width."""
         value = cut(one_line(value), self.inner - LABEL)
         return Text.assemble(self.label(figure.label.ljust(LABEL)), (value, self.style(part) if part else Style.null()))
 
@@ -121,11 +126,41 @@ class Card(Widget):
         return [*lines, Text(line, self.style(part))]
 
 
-def one_line(text: str) -> str:
-    """The text with signs for what steers a terminal, line ends and tabs among it: it is drawn as it stands."""
-    return escape_controls(text).replace("\n", "↵").replace("\t", "⇥")
+class ReplyCard(Card):
+    """Figures of one reply."""
 
+    def __init__(self, title: str, **options: Any) -> None:
+        super().__init__(title, **options)
+        self.reply = Reply()
+        self.held = False
+        self.ready: Ready | None = None
 
-def cut(text: str, width: int) -> str:
-    """The text in `width` cells; a sign says where it goes on."""
-    return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"
+    def show(self, reply: Reply, *, held: bool = False) -> None:
+        """Show the figures of this reply, whose rounds may be held back; called again when they have changed."""
+        self.reply, self.held = reply, held
+        self.update()
+
+    @property
+    def drafting(self) -> bool:
+        """Whether the reply runs and drafts: then expected lines are kept free, so that no card moves."""
+        reply = self.reply
+        return reply.running and bool(reply.request_id) and self.drafter not in (NONE, OBSERVED)
+
+    @property
+    def drafter(self) -> str:
+        """The reply's drafter; before its first round, the drafter of the settings."""
+        reply, ready = self.reply, self.ready
+        if reply.gamma == "0":
+            return NONE
+        if ready is not None and (ready.observed or reply.drafter == AUTO):
+            return next(iter(ready.drafters), reply.drafter)
+        return reply.drafter
+
+    def _padded(self, rows: list[Text], lines: int) -> list[Text]:
+        """The rows, filled up to the expected number of lines while the reply drafts."""
+        return rows + [Text()] * (lines - len(rows) if self.drafting else 0)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the figures are read from."""
+        return self.reply.figures.metrics

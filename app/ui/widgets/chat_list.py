@@ -21,9 +21,9 @@ from specchat.app.ui.keys import named
 PIN = "▴ "
 """Before the title of a pinned chat."""
 PAGE, MARGIN = 200, 20
-"""Lines that are added to the list at once, when one comes as close to its end as this. Thousands take a second."""
+"""Number of lines that are added when the highlight is this close to the end; thousands would take a second."""
 PADDING = 2
-"""Cells beside each line, as the style sheet has it."""
+"""Cells of padding of each line, as in the style sheet."""
 MINUTE, HOUR, DAY, WEEK, YEAR = 60, 3600, 86400, 7 * 86400, 365 * 86400
 AGES = ((HOUR, MINUTE, "m"), (DAY, HOUR, "h"), (WEEK, DAY, "d"), (YEAR, WEEK, "w"), (float("inf"), YEAR, "y"))
 """Below the first number of seconds, count in units of the second."""
@@ -44,7 +44,7 @@ class KeyList(OptionList):
 
 
 class ChatList(KeyList):
-    """The chats, newest first. ● answers, ◌ waits, ◆ has an unread answer, ▴ is pinned; the open one is bold."""
+    """The chats, newest first. ● answering, ◌ waiting, ◆ unread answer, ▴ pinned; the open one is bold."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"chat-list--age", "chat-list--open", "chat-list--busy", "chat-list--news"}
     BINDINGS: ClassVar[list[BindingType]] = named(
@@ -69,13 +69,13 @@ class ChatList(KeyList):
 
     @dataclass
     class DeleteRequested(Message):
-        """Take this chat off the list."""
+        """Delete this chat."""
 
         chat: Chat
 
     @dataclass
     class PinRequested(Message):
-        """Let this chat stand above the others, or among them again."""
+        """Pin or unpin this chat."""
 
         chat: Chat
 
@@ -156,13 +156,7 @@ class ChatList(KeyList):
             return
         for number, (line, drawn) in enumerate(zip(lines, before, strict=True)):
             if line != drawn:
-                self._replace(number, line)
-
-    def _replace(self, number: int, line: Text) -> None:
-        """Show another line in the place of one; Textual's own way draws the whole list again."""
-        self.options[number]._set_prompt(line)
-        self._option_render_cache.clear()
-        self.refresh_lines(number)
+                self.replace_option_prompt_at_index(number, line)
 
     def _line(self, chat: Chat) -> Text:
         age = age_of(self._now - chat.updated_at)

@@ -1,6 +1,6 @@
 """The text area for prompts: as many lines as needed, up to a limit; arrow keys bring earlier prompts back.
 
-A long paste is kept aside, and a sign stands for it; a path behind @ names a file that is sent along.
+A long paste is replaced by a placeholder; a path after @ names a file to attach.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _IN_TURN = {
     "home": "cursor_line_start",
     "end": "cursor_line_end",
 }
-"""Actions of a text area by the key that a person types text right behind."""
+"""Actions of keys that are often followed by text at once."""
 ATTACH = "/attach "
 OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 """What tab goes through in the composer of an empty chat."""
@@ -81,7 +81,7 @@ class Composer(WrappedArea):
         """Which prompt of the history is shown; its length while the user writes a new one."""
         self._unsent = ""
         self.words: slash.Words = {}
-        """What can stand behind a slash command."""
+        """The values that slash commands accept."""
         self.offering = True
         """Whether tab puts in the first prompts, one after the other: in an empty chat."""
         self._stem: str | None = None
@@ -97,7 +97,7 @@ class Composer(WrappedArea):
         self._place = len(self._history)
 
     def put(self, text: str) -> None:
-        """Show a text, the cursor behind it."""
+        """Show a text, with the cursor at its end."""
         self.load_text(text)
         self.move_cursor(self.document.end)
 
@@ -116,34 +116,29 @@ class Composer(WrappedArea):
 
         A question mark that begins a prompt asks for help.
         """
-        sends = event.key in keys_of(self.app, "composer.send")
-        if sends or event.key in keys_of(self.app, "composer.new-line"):
+        if self._handle(event):
             event.prevent_default()
             event.stop()
-            if sends:
-                self.action_send()
-            else:
-                self.action_newline()
+
+    def _handle(self, event: Key) -> bool:
+        """Act on a key; False leaves it to the base class."""
+        if event.key in keys_of(self.app, "composer.send"):
+            self.action_send()
+        elif event.key in keys_of(self.app, "composer.new-line"):
+            self.action_newline()
         elif event.key in _IN_TURN:
-            event.prevent_default()
-            event.stop()
             getattr(self, f"action_{_IN_TURN[event.key]}")()
         elif event.key == "tab" and self.path_begun is not None:
-            event.prevent_default()
-            event.stop()
             self._complete_path(self.path_begun)
         elif event.key == "tab" and slash.is_command(self.text):
-            event.prevent_default()
-            event.stop()
             self._complete()
         elif event.key == "tab" and self.offering and self.text in OFFERED:
-            event.prevent_default()
-            event.stop()
             self.put(OFFERED[(OFFERED.index(self.text) + 1) % len(OFFERED)])
         elif event.character == "?" and not self.text:
-            event.prevent_default()
-            event.stop()
             self.post_message(self.HelpRequested())
+        else:
+            return False
+        return True
 
     def on_paste(self, event: Paste) -> None:
         """Keep a long paste aside: its sign is drawn and edited at once, however long it is."""
@@ -151,7 +146,7 @@ class Composer(WrappedArea):
         if is_long(text):
             event.prevent_default()
             event.stop()
-            self._replace_via_keyboard(self.tray.paste(text), *self.selection)
+            self.replace(self.tray.paste(text), *self.selection, maintain_selection_offset=False)
 
     @property
     def path_begun(self) -> str | None:
@@ -177,7 +172,7 @@ class Composer(WrappedArea):
         self.put(self.text.replace(name, "", 1))
 
     def action_send(self) -> None:
-        """Hand the text over, if there is any; it stays if what it names cannot be sent along."""
+        """Send the text; it stays if an attachment that it names cannot be read."""
         text = clean_prompt(self.text).strip()
         if not text:
             return
@@ -245,7 +240,7 @@ class Composer(WrappedArea):
 
     def action_newline(self) -> None:
         """Begin another line."""
-        self._replace_via_keyboard("\n", *self.selection)
+        self.replace("\n", *self.selection, maintain_selection_offset=False)
 
     def action_earlier(self) -> None:
         """A line up; from the first one, the prompt before."""

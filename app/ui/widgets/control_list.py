@@ -27,7 +27,7 @@ Entry = Control | str | None
 
 
 class ControlList(Widget, can_focus=True):
-    """One line for each control, below a heading that says when it takes effect."""
+    """One line per control, below a heading that tells when a change takes effect."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "control-list--heading", "control-list--label", "control-list--value", "control-list--changed",
@@ -53,13 +53,13 @@ class ControlList(Widget, can_focus=True):
 
     @dataclass
     class TypingRequested(Message):
-        """Let a value be typed; without a control, a preset's name."""
+        """Ask for a value; without a control, for a preset's name."""
 
         entry: Control | None
 
     @dataclass
     class PresetRequested(Message):
-        """Set all controls as this preset has them."""
+        """Apply this preset."""
 
         name: str
 
@@ -98,11 +98,11 @@ class ControlList(Widget, can_focus=True):
         self._choose(self._entries[self._at])
 
     def action_save(self) -> None:
-        """Keep all of them."""
+        """Save all values as a preset."""
         self.post_message(self.TypingRequested(None))
 
     def on_click(self, event: Click) -> None:
-        """On an arrow: another value; elsewhere: as enter, on the entry that was already chosen."""
+        """Step the value on an arrow; elsewhere select the entry, or act as enter on the selected one."""
         lines = self._lines()
         if not 0 <= event.y < len(lines) or (place := lines[event.y][1]) is None:
             return
@@ -121,7 +121,7 @@ class ControlList(Widget, can_focus=True):
         self.refresh()
 
     def scroll_to_region_of(self, line: int) -> None:
-        """Keep a line in sight where the panel is higher than the terminal."""
+        """Scroll the parent to a line of this widget."""
         if isinstance(self.parent, Widget):
             self.parent.scroll_to_region(Region(0, self.virtual_region.y + line, 1, 1), animate=False, force=True)
 

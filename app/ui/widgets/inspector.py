@@ -1,4 +1,4 @@
-"""Everything that is recorded about one token: the verdict and the draw behind it, p and q, its round."""
+"""Cards with everything that is recorded about one token: its fate and the reason, p and q, its round."""
 
 from __future__ import annotations
 
@@ -10,30 +10,38 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import Resize
 
-from specchat.app.chat.chosen import CHOSEN
 from specchat.app.chat.computed import Computed
 from specchat.app.chat.reply import Reply
 from specchat.app.sources.observed import drawn_text
 from specchat.app.ui.rendering import definitions as d
-from specchat.app.ui.rendering.figures import FATES, UNTOLD, duration
+from specchat.app.ui.rendering.figures import cut, duration
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_cursor import Spot
-from specchat.app.ui.widgets.card import Card, cut, one_line
+from specchat.app.ui.rendering.verdict import (
+    TOP,
+    TopProbabilities,
+    chance_of,
+    detail_of,
+    fate_verdict,
+    is_greedy,
+    listed_together,
+    number,
+    residual_of,
+    shown,
+    why_missing,
+)
+from specchat.app.ui.widgets.card import Card
 from specchat.engine import Candidate, Detail, Fate, Round, Token
 
-TOP = 8
-"""Tokens of a list."""
 SLIM = 66
-"""Cells that two cards need beside each other."""
-WHOLE = 0.9999
-"""A list with this sum holds everything: what is not in it has probability 0."""
+"""Cells that two cards need side by side."""
 AFTERWARDS = "computed afterwards, not recorded"
 NUMBER = 5
 """Cells of a probability, a space before it included."""
 
 
 class SpotCard(Card):
-    """Something about the token that is looked at."""
+    """A card about the selected token."""
 
     spot: Spot | None = None
 
@@ -43,7 +51,7 @@ class SpotCard(Card):
         self.update()
 
     def rows(self) -> list[Text]:
-        """What there is to say, or that nothing is looked at."""
+        """The lines about the selected token."""
         if self.spot is None:
             return [Text("no token yet", self.style("label"))]
         reply = self.spot.reply
@@ -51,7 +59,7 @@ class SpotCard(Card):
         return self.about(reply, record, token)
 
     def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:
-        """What there is to say about a token."""
+        """The lines about a token."""
         raise NotImplementedError
 
 
@@ -61,7 +69,7 @@ class VerdictCard(SpotCard):
     COMPONENT_CLASSES = Card.COMPONENT_CLASSES | TOKEN_CLASSES
 
     def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:
-        """The draw on a line from 0 to 1: what lies left of min(1, p/q) accepts."""
+        """The fate and its reason; the random draw on a line from 0 to 1, accepted left of min(1, p/q)."""
         fate = self.get_component_rich_style(f"token--{token.fate.value}", partial=True)
         identity = "" if record.observed else f"id {token.id}"
         name = cut(shown(drawn_text(record, token)), self.inner - len(identity) - 5)
@@ -74,20 +82,20 @@ class VerdictCard(SpotCard):
         if token.place < record.tested and not record.observed:
             p, q, u = (values[token.place] for values in (record.p, record.q, record.u))
             chance = chance_of(p, q)
-            choice = self.label("   greedy choice") if _greedy(reply) else ""
+            choice = self.label("   greedy choice") if is_greedy(reply) else ""
             lines += [
                 Text(),
                 Text.assemble(self.label("p "), number(p), self.label("   q "), number(q), choice),
                 Text.assemble(self.label(f"{d.CHANCE.label} "), number(chance), self.label("   u "), number(u)),
                 self._draw(chance, u),
             ]
-        return [*lines, *self._beside(record, token)]
+        return [*lines, *self._rejected_candidates(record, token)]
 
-    def _beside(self, record: Round, token: Token) -> list[Text]:
-        """The other tokens that were offered for this position and refused, each with its draw."""
+    def _rejected_candidates(self, record: Round, token: Token) -> list[Text]:
+        """The rejected candidates for this position, each with its draw."""
         if not record.refused or token.place >= record.tested or not record.refused[token.place]:
             return []
-        when = "refused before it" if token.fate is Fate.ACCEPTED else "refused after it"
+        when = "rejected before it" if token.fate is Fate.ACCEPTED else "rejected after it"
         lines = [Text(), Text.assemble(self.label(when))]
         for other in record.refused[token.place]:
             draw = f"u {number(other.u, 2)} ≥ {number(chance_of(other.p, other.q), 2)}"
@@ -121,22 +129,22 @@ class ChancesCard(SpotCard):
             if detail is not None:
                 lines = self.sentence(" ".join(filter(None, (AFTERWARDS, computed.note))))
         if detail is None:
-            return lines or self.sentence(_missing(reply, token, replaying=self._replaying))
+            return lines or self.sentence(why_missing(reply, token, replaying=self._replaying))
         both = bool(detail.draft)
         width = (self.inner - 1) // 3
         bar = (self.inner - width - 2 * NUMBER - 2) // 2 if both else self.inner - width - NUMBER - 1
-        if detail.target and detail.target[0].probability < 1 and _greedy(reply):
+        if detail.target and detail.target[0].probability < 1 and is_greedy(reply):
             lines += self.sentence("before the greedy choice, which then gives the likeliest token p 1, all others 0:")
         lines.append(self._heads(detail, width + 1, bar + NUMBER + 1))
         target, draft = TopProbabilities(detail.target), TopProbabilities(detail.draft)
-        for candidate in _together(detail):
+        for candidate in listed_together(detail):
             mark = "▸" if candidate.id == token.id else " "
             line = Text.assemble(mark, self._named(candidate, width - 1), " ")
             line.append_text(self._bar(target.of(candidate.id), bar, "target"))
             if both:
                 line.append(" ").append_text(self._bar(draft.of(candidate.id), bar, "draft"))
             lines.append(line)
-        residual = _residual(record, token) if record.detail else detail.residual
+        residual = residual_of(record, token) if record.detail else detail.residual
         if residual:
             lines += [
                 Text(),
@@ -167,25 +175,13 @@ class ChancesCard(SpotCard):
         return Text.assemble(self.meter(probability, width, part), number(probability, 2).rjust(NUMBER))
 
 
-class TopProbabilities:
-    """The probabilities of a top-k list."""
-
-    def __init__(self, candidates: tuple[Candidate, ...]) -> None:
-        self._known = {candidate.id: candidate.probability for candidate in candidates}
-        self._whole = sum(self._known.values()) > WHOLE
-
-    def of(self, token: int) -> float | None:
-        """None where the token is not in the list and the list is not the whole distribution."""
-        return self._known.get(token, 0.0 if self._whole else None)
-
-
 class PlaceCard(SpotCard):
     """Round, position, times."""
 
     def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:
-        """Where the token stands, and how long its round took."""
+        """Position of the token, and times of its round."""
         drafted = len(record.drafted)
-        place = f"{token.place + 1} of {drafted} drafted" if token.place < drafted else f"behind {drafted} drafted"
+        place = f"{token.place + 1} of {drafted} drafted" if token.place < drafted else f"after {drafted} drafted"
         emitted = token.place <= record.accepted and token.fate not in (Fate.REJECTED, Fate.DISCARDED)
         position = record.position + min(token.place, record.accepted)
         began = reply.rounds[0].at - reply.rounds[0].seconds
@@ -207,7 +203,7 @@ class PlaceCard(SpotCard):
 
 
 class Inspector(Container):
-    """The cards of one token; a column on a wide screen, beside each other on a narrow one."""
+    """The cards of one token; a column on a wide screen, side by side on a narrow one."""
 
     def __init__(self, *, replaying: bool, **options: Any) -> None:
         super().__init__(**options)
@@ -222,101 +218,10 @@ class Inspector(Container):
         yield from self._cards
 
     def on_resize(self, event: Resize) -> None:
-        """Where two cards do not fit beside each other, they stand below one another."""
+        """Put the cards below each other where two of them do not fit side by side."""
         self.set_class(event.size.width < SLIM, "-slim")
 
     def show(self, spot: Spot | None) -> None:
         """Show this token, or that there is none."""
         for card in self._cards:
             card.show(spot)
-
-
-def shown(text: str) -> str:
-    """A token's text with signs for what would not be seen."""
-    seen = one_line(text)
-    stripped = seen.lstrip(" ")
-    return "␣" * (len(seen) - len(stripped)) + stripped if stripped else "␣" * len(seen) or "∅"
-
-
-def number(value: float, digits: int = 3) -> str:
-    """0.0512 as .051, and what is too small to be seen as such; 0 and 1 are exact."""
-    if value in (0, 1):
-        return f"{value:.0f}"
-    if 0 < value < 0.5 * 10**-digits:
-        return f"<.{'1'.rjust(digits, '0')}"
-    text = f"{value:.{digits}f}"
-    return text.removeprefix("0")
-
-
-def chance_of(p: float, q: float) -> float:
-    """min(1, p/q)."""
-    return 1.0 if p >= q else p / q
-
-
-def fate_verdict(record: Round, token: Token) -> str:
-    """The fate of a token and why, in words."""
-    i = token.place
-    if record.drafter == CHOSEN:
-        return "given: the reply goes on from here, and no figure counts it"
-    if record.observed:
-        return UNTOLD if token.fate is Fate.UNKNOWN else f"{FATES[token.fate]}; the server says no p, q or u"
-    match token.fate:
-        case Fate.ACCEPTED | Fate.REJECTED:
-            p, q, u = record.p[i], record.q[i], record.u[i]
-            below = u * q < p
-            if token.fate is Fate.ACCEPTED and not below:
-                return f"kept by lenience: u {number(u)} is not below min(1, p/q) = {number(chance_of(p, q))}"
-            sign, word = ("<", "kept") if below else ("≥", "refused")
-            return f"u {number(u)} {sign} {number(chance_of(p, q))} = min(1, p/q): {word} by the target"
-        case Fate.DISCARDED:
-            return "drafted behind a rejection: never judged, so it has no p and no u"
-        case Fate.CORRECTION:
-            refused = shown(record.pieces[record.accepted])
-            return f"drawn from the residual in place of “{refused}”"
-        case Fate.BONUS:
-            return "every drafted token was kept: one more, drawn from p"
-        case Fate.PLAIN:
-            return "nothing was drafted: drawn from p"
-        case Fate.UNKNOWN:
-            return UNTOLD
-
-
-def detail_of(record: Round, token: Token) -> Detail | None:
-    """The top-k of a token's position, if it was recorded."""
-    if token.place < record.tested:
-        return record.detail[token.place] if record.detail else None
-    return record.detail[-1] if record.detail and token.place == len(record.drafted) else None
-
-
-def _residual(record: Round, token: Token) -> tuple[Candidate, ...]:
-    """What the correction was drawn from; it concerns the rejected token as well."""
-    concerned = token.fate in (Fate.REJECTED, Fate.CORRECTION) and record.last is not None
-    return record.detail[-1].residual if concerned and record.detail else ()
-
-
-def _missing(reply: Reply, token: Token, *, replaying: bool) -> str:
-    if reply.figures.metrics.observed:
-        return "not said by the server: only an engine of ours gives p and q"
-    if token.fate is Fate.DISCARDED:
-        return "never judged: the target's view of it was not asked for"
-    if replaying:
-        return "not recorded in this trace"
-    if reply.running:
-        return (
-            "not recorded for this round: rounds from now on are, as long as the inspector is open; earlier ones are "
-            "computed when the reply has ended"
-        )
-    return "being computed"
-
-
-def _together(detail: Detail) -> list[Candidate]:
-    """Tokens of both lists: the target's likeliest, then those that only the draft thought of."""
-    listed = {candidate.id for candidate in detail.target}
-    others = [candidate for candidate in detail.draft if candidate.id not in listed]
-    room = max(TOP - min(len(others), TOP // 3), 1)
-    return [*detail.target[:room], *others[: TOP - min(room, len(detail.target))]]
-
-
-def _greedy(reply: Reply) -> bool:
-    """Whether every p so far is one-hot."""
-    return all(p in (0, 1) for record in reply.rounds for p in record.p)

@@ -1,4 +1,4 @@
-"""The keys at the bottom: as many as there is room for, and always those that lead out of every place."""
+"""The keys at the bottom: as many as fit, always including quit and back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ShownKey:
 
     @property
     def cells(self) -> int:
-        """The cells of its name, of what it does, and of the space behind that."""
+        """Cells of its name and description, including the spaces after them."""
         return cell_len(f"{self.name} {self.description} ")
 
 
@@ -126,7 +126,7 @@ class KeyBar(Widget):
             key=lambda key: (rank.get(key.action, len(rank)), -self._all.index(key)),
         )
         taken, left_out = sum(key.cells for key in self._all), set[str]()
-        while going and taken - 1 > room:  # nothing stands behind the last one
+        while going and taken - 1 > room:  # no space after the last key
             gone = going.pop(0)
             left_out.add(gone.action)
             taken -= gone.cells

@@ -1,4 +1,4 @@
-"""The line at the top: the program, the models, the legend, the machine."""
+"""The header: the program, the models, the legend, the device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.engine import Fate, Ready, gamma_text
 
 WIDE = 140
-"""Cells it is taken to have before they are known."""
+"""Assumed width in cells before the first layout."""
 
 
 class Masthead(Horizontal):
@@ -32,7 +32,7 @@ class Masthead(Horizontal):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._models: tuple[Content, Content] = (Content(""), Content(""))
-        """The target, which is cut where room is scarce, and what follows it, which is not."""
+        """The target, which may be cut, and the text after it, which is not."""
         self._ready: Ready | None = None
 
     def compose(self) -> ComposeResult:
@@ -76,7 +76,7 @@ class Masthead(Horizontal):
         self._show()
 
     def _show(self) -> None:
-        """All of it where it fits; else less of the machine, then less of the target's name."""
+        """Show everything that fits: the device is shortened first, then the target's name."""
         target, rest = self._models
         room = (self.size.width or WIDE) - 2 - cell_len(self.program) - 2 - 4  # spaces around each of them
         room -= target.cell_length + rest.cell_length
@@ -99,7 +99,7 @@ SIGN = "■ "
 
 
 class Legend(Widget):
-    """One line. Where it does not fit, the signs before the names are left out, then it is cut."""
+    """One line; if it does not fit, without signs, then cut."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES
     ALLOW_SELECT = False

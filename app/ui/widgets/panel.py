@@ -11,12 +11,24 @@ from textual.containers import Container
 from textual.events import Click
 
 from specchat.app.chat.reply import Reply
-from specchat.app.settings.settings import AUTO
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.rendering import definitions as d
-from specchat.app.ui.rendering.figures import NOTHING, duration, kept_of_drafted, percent, rate, size, sparkline, times
-from specchat.app.ui.widgets.card import LABEL, Card, cut, one_line
-from specchat.engine import Metrics, Ready, Speedup
+from specchat.app.ui.rendering.figures import (
+    NOTHING,
+    change,
+    cut,
+    duration,
+    emitted,
+    one_line,
+    percent,
+    rate,
+    size,
+    sparkline,
+    times,
+    what_became_of_drafts,
+)
+from specchat.app.ui.widgets.card import LABEL, NONE, ReplyCard
+from specchat.engine import Ready, Speedup
 
 POSITIONS = 6
 """Bars beyond this draft position are left out."""
@@ -25,54 +37,12 @@ SURE = 20
 SLOWER = 0.97
 """A measured speedup below this, and below 1 by more than its error, is worth a warning."""
 UNSURE = 0.15
-"""A measured speedup with an error of so much is not shown yet."""
+"""Error from which on a measured speedup is not shown."""
 SAID, DRAFTS, GAIN = 2, 2, 6
-"""Lines for what became of the drafted tokens, for each of several drafts, and for a speedup that is measured."""
+"""Lines reserved for the fates of drafted tokens, for several drafts, and for a measured speedup."""
 WARNING = "▲ slower than no drafts would be"
 SEVERAL = ("combined", "merged")
-"""The drafters that put several drafts together."""
-NONE = "none"
-"""The drafter that a reply has where nothing is drafted."""
-
-
-class ReplyCard(Card):
-    """Figures of one reply."""
-
-    def __init__(self, title: str, **options: Any) -> None:
-        super().__init__(title, **options)
-        self.reply = Reply()
-        self.held = False
-        self.ready: Ready | None = None
-
-    def show(self, reply: Reply, *, held: bool = False) -> None:
-        """Show the figures of this reply, whose rounds may be held back; called again when they have changed."""
-        self.reply, self.held = reply, held
-        self.update()
-
-    @property
-    def drafting(self) -> bool:
-        """Whether the reply runs, and drafts: lines that it may yet take are kept free, so that no card moves."""
-        reply = self.reply
-        return reply.running and bool(reply.request_id) and self.drafter not in (NONE, OBSERVED)
-
-    @property
-    def drafter(self) -> str:
-        """The reply's drafter; until its first round says so, what it will be for what was asked for."""
-        reply, ready = self.reply, self.ready
-        if reply.gamma == "0":
-            return NONE
-        if ready is not None and (ready.observed or reply.drafter == AUTO):
-            return next(iter(ready.drafters), reply.drafter)
-        return reply.drafter
-
-    def _padded(self, rows: list[Text], lines: int) -> list[Text]:
-        """As many lines as this may yet take, if the reply drafts."""
-        return rows + [Text()] * (lines - len(rows) if self.drafting else 0)
-
-    @property
-    def metrics(self) -> Metrics:
-        """What the figures are read from."""
-        return self.reply.figures.metrics
+"""The drafters that combine several drafts."""
 
 
 class AcceptanceCard(ReplyCard):
@@ -85,11 +55,11 @@ class AcceptanceCard(ReplyCard):
         lines = [
             self.headline(percent(s.acceptance), d.ACCEPTANCE),
             self.meter(s.acceptance, self.inner),
-            *self._padded(self.sentence(_said(s)), SAID),
+            *self._padded(self.sentence(what_became_of_drafts(s)), SAID),
             *self._by_place(),
             *drafts,
-            self.headline(rate(s.mean_emitted_length), f"tokens per big-model step · {d.TAU.label}"),
-            Text(_emitted(s), self.style("label")),
+            self.headline(rate(s.mean_emitted_length), f"tokens per round · {d.TAU.label}"),
+            Text(emitted(s), self.style("label")),
             *([] if drafts else [Text()]),
             Text(d.POSITIONS.label.ljust(self.inner - 6) + "tested", self.style("label")),
         ]
@@ -114,7 +84,7 @@ class AcceptanceCard(ReplyCard):
         return min(int(self.reply.gamma), POSITIONS) if self.reply.gamma.isdecimal() else POSITIONS
 
     def _by_place(self) -> list[Text]:
-        """Acceptance inside and outside of thinking, if there is any."""
+        """Acceptance inside and outside of thinking."""
         thought = self.reply.figures.thought
         if thought is None:
             return []
@@ -123,7 +93,7 @@ class AcceptanceCard(ReplyCard):
         return [self.row(figure, value) for figure, value in zip((d.THINKING, d.ANSWER), values, strict=True)]
 
     def _by_draft(self) -> list[Text]:
-        """Acceptance of each draft, where several were put together."""
+        """Acceptance per draft, for drafters that combine several."""
         counts = self.metrics.by_draft
         if len(counts) < 2:
             return self._padded([], DRAFTS if self.drafter in SEVERAL else 0)
@@ -140,7 +110,7 @@ class AcceptanceCard(ReplyCard):
 
 
 class Speed(ReplyCard):
-    """Tokens per second, and what drafting gained: predicted, measured, and what lies between."""
+    """Tokens per second, and the speedup: predicted, measured, and the losses between them."""
 
     def rows(self) -> list[Text]:
         """The figures of the reply."""
@@ -164,27 +134,27 @@ class Speed(ReplyCard):
 
     def _gain(self, gain: Speedup | None) -> list[Text]:
         if self.metrics.observed:
-            return self.sentence("observed: the server says nothing that α and a speedup could be reckoned from")
+            return self.sentence("observed: not available, the server reports no probabilities")
         alpha = self.metrics.alpha
         known = NOTHING if alpha is None else f"{alpha:.2f}"
         if gain is None or gain.error >= UNSURE:
-            so_far = "not measured yet" if gain is None or gain.error >= 1 else f"± {percent(gain.error)} so far"
+            so_far = "measuring …" if gain is None or gain.error >= 1 else f"about {times(gain.measured)}"
             return [
                 self.row(d.ALPHA, f"{known}   c {NOTHING if gain is None else f'{gain.c:.3f}'}"),
-                self.row(d.PREDICTED, "not measured yet" if gain is None else times(gain.predicted), "label"),
+                self.row(d.PREDICTED, "measuring …" if gain is None else times(gain.predicted), "label"),
                 self.row(d.MEASURED, so_far, "label"),
             ]
         return [
             self.row(d.ALPHA, f"{known}   c {gain.c:.3f}"),
             self.row(d.PREDICTED, times(gain.predicted)),
             self.row(d.MEASURED, f"{times(gain.measured)} ± {percent(gain.error)}", "figure"),
-            self.row(d.UNEVEN, _change(gain.acceptance), "label"),
-            self.row(d.WIDER, _change(gain.passes), "label"),
-            self.row(d.OVERHEAD, _change(gain.overhead), "label"),
+            self.row(d.UNEVEN, change(gain.acceptance), "label"),
+            self.row(d.WIDER, change(gain.passes), "label"),
+            self.row(d.OVERHEAD, change(gain.overhead), "label"),
         ]
 
     def _is_slower(self, gain: Speedup | None) -> bool:
-        """Whether drafts have made the reply slower, beyond doubt."""
+        """Whether drafts made the reply slower by more than the error."""
         if gain is None or gain.error >= UNSURE or self.metrics.observed or self.reply.figures.counted_rounds < SURE:
             return False
         return gain.measured * (1 + gain.error) < 1 and gain.measured < SLOWER
@@ -256,32 +226,11 @@ class Panel(Container):
         self._set_up.update()
 
     def show_load(self, gpu: str, interface: float | None) -> None:
-        """Show how busy the GPU is (empty: there is none), and what the interface takes of one core."""
+        """Show the load of the GPU (empty without one), and the interface's share of one core."""
         self._set_up.gpu, self._set_up.interface = gpu, interface
         self._set_up.update()
 
     async def on_click(self, event: Click) -> None:
-        """What the figures mean."""
+        """Open the definitions."""
         event.stop()
         await self.run_action("app.run('figures')")
-
-
-def _said(metrics: Metrics) -> str:
-    """What became of the drafted tokens, as far as it is known."""
-    s, refused = metrics, metrics.tested - metrics.accepted
-    if s.unknown and not s.tested:
-        return kept_of_drafted(s) or "the server does not say what was drafted"
-    if not s.accepted + s.wasted:
-        return "nothing drafted"
-    return f"{s.accepted + s.wasted} drafted = {s.accepted} kept + {refused} refused + {s.wasted - refused} unused"
-
-
-def _emitted(metrics: Metrics) -> str:
-    """How many tokens, in how many passes."""
-    return f"{metrics.emitted} tokens" + ("" if metrics.passes is None else f" in {metrics.passes} rounds")
-
-
-def _change(factor: float) -> str:
-    """0.92 as −8 %."""
-    share = round((factor - 1) * 100)
-    return f"{'−' if share < 0 else '+'}{abs(share)} %" if share else "±0 %"

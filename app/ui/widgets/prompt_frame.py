@@ -136,7 +136,7 @@ class Chips(Widget):
 
 
 MOST_HINTS = 6
-"""Lines at most: the composer stays in sight on a small terminal."""
+"""Maximum number of lines, so that the composer stays visible on a small terminal."""
 USAGE = 24
 
 
@@ -152,7 +152,7 @@ class CommandHint(Widget):
         self.display = False
 
     def show(self, text: str, words: slash.Words, path: str | None = None) -> None:
-        """Follow what is typed, and the path that is begun in it."""
+        """Show completions of the typed text, or of the path at the cursor."""
         if path is not None:
             found = completions(path)
             lines = [(name, "") for name in found if found != [path]]

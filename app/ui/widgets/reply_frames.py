@@ -1,4 +1,4 @@
-"""One of several replies to the same prompt, in a frame that tells them apart."""
+"""Frames around one reply: a candidate, or a lane of the side-by-side mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.figures import percent
 from specchat.app.ui.rendering.side_figures import BY_STREAM, status
-from specchat.app.ui.widgets.border_titles import show_titles
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Order
 
@@ -74,7 +73,7 @@ class CandidateFrame(Vertical):
         shown = self._title()
         if shown != self._shown:
             self._shown = shown
-            show_titles(self, *shown)
+            self.border_title, self.border_subtitle = shown
 
     def _title(self) -> tuple[str, str]:
         reply, number = self.reply, self.place + 1

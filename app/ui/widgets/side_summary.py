@@ -14,30 +14,30 @@ from specchat.app.ui.rendering.side_figures import (
     Pair,
     exactness,
     gains,
-    gains_beside_server,
+    server_gains,
+    server_texts,
     spread,
     texts,
-    texts_beside_server,
     timing,
 )
 from specchat.engine import CLOCKS
 
-HINT = "with --exact no token's bits depend on what rides along, and rounding cannot part the texts"
+HINT = "with --exact no token depends on the rest of the batch, so rounding cannot change the texts"
 
 
 class SideSummary(Static):
-    """Two groups of figures beside each other, on a narrow screen one below the other."""
+    """Two groups of figures, side by side on a wide screen."""
 
     COMPONENT_CLASSES = {"side-summary--label", "side-summary--same", "side-summary--differ"}  # noqa: RUF012
     TWO_GROUPS = 84
-    """Cells from which on the groups stand beside each other."""
+    """Minimum width in cells for two groups side by side."""
 
     def show(self, duet: Duet) -> None:
         """The figures of the last replies."""
         comparison = duet.comparison
         observed = duet.server is not None
         first = timing(comparison, duet.labels, observed=observed)
-        second = [*(gains_beside_server if observed else gains)(comparison), *spread(duet.runs)]
+        second = [*(server_gains if observed else gains)(comparison), *spread(duet.runs)]
         table = Table.grid(padding=(0, 3))
         if self.app.size.width - 6 >= self.TWO_GROUPS:
             table.add_row(self._group(first), self._group(second))
@@ -46,7 +46,7 @@ class SideSummary(Static):
         greedy, same_prompt = duet.greedy, duet.same_prompt
         if observed:
             said = duet.reply(0), duet.reply(1)
-            sentence, same = texts_beside_server(said, greedy=greedy, same_prompt=same_prompt)
+            sentence, same = server_texts(said, greedy=greedy, same_prompt=same_prompt)
         else:
             sentence, same = texts(comparison, duet.gap, greedy=greedy, same_prompt=same_prompt)
         style = "label" if same is None else "same" if same else "differ"

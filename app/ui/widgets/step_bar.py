@@ -1,4 +1,4 @@
-"""Explains a round part by part, in words, while the engine or a replay is paused."""
+"""Describes a round part by part while the engine or a replay is paused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.stepper import Part
-from specchat.app.ui.widgets.inspector import chance_of, number, shown
+from specchat.app.ui.rendering.verdict import chance_of, number, shown
 from specchat.engine import Round
 
 Steps = list[tuple[Round, Part]]
@@ -28,13 +28,13 @@ class StepBar(Widget):
         self._last: Round | None = None
 
     def show(self, steps: Steps, last: Round | None) -> None:
-        """Say what these parts of rounds are; `last` is the round that was completed before."""
+        """Show these parts of rounds; `last` is the previous round."""
         if (steps, last) != (self._steps, self._last):
             self._steps, self._last = steps, last
             self.refresh()
 
     def render(self) -> Text:
-        """What the round of the first lane has come to."""
+        """The state of the first lane's round."""
         record = self._steps[0][0] if self._steps else self._last
         head = "paused" if record is None else f"round {record.number + 1}"
         more = f" · {len(self._steps)} lanes" if len(self._steps) > 1 else ""
@@ -44,7 +44,7 @@ class StepBar(Widget):
         elif self._last is not None:
             line.append_text(_ending(self._last))
         else:
-            line.append("no round is run until you step (f7) or go on (f10)", self._style("quiet"))
+            line.append("no round runs until you step (f7) or continue (f10)", self._style("quiet"))
         return line
 
     def _style(self, part: str) -> Style:
@@ -54,26 +54,26 @@ class StepBar(Widget):
 def _sentence(record: Round, part: Part) -> Text:
     drafted = len(record.drafted)
     if part is Part.DRAFTED and record.observed:
-        return Text(f"{drafted} token{'s' if drafted > 1 else ''} drafted; one pass of the target judges them all")
+        return Text(f"{drafted} token{'s' if drafted > 1 else ''} drafted; one pass of the target verifies them all")
     if part is Part.DRAFTED:
         tokens = f"{drafted} token{'s' if drafted > 1 else ''}"
         if record.offered:
             tokens = f"{record.offered} tokens for {record.steps} position{'s' if record.steps > 1 else ''}, among them"
         names = " ".join(f"“{shown(piece)}”" for piece in record.pieces)
         proposed = f"{tokens} {names}" if record.offered else f"{tokens}: {names}"
-        return Text(f"{escape_controls(record.drafter)} proposes {proposed}; one pass of the target judges them all")
+        return Text(f"{escape_controls(record.drafter)} proposes {proposed}; one pass of the target verifies them all")
     if record.accepted == record.tested:
-        return Text(f"all {record.accepted} kept; the same pass gives one token more")
+        return Text(f"all {record.accepted} accepted; the same pass gives one more token")
     if record.observed:
-        return Text(f"{record.accepted or 'none'} of {drafted} kept; the server says no more of the others")
+        return Text(f"{record.accepted or 'none'} of {drafted} accepted; the server reports no more of the others")
     p, q, u = record.p[record.accepted], record.q[record.accepted], record.u[record.accepted]
     why = f"u {number(u)} ≥ {number(chance_of(p, q))}"
     others = len(record.refused[record.accepted]) if record.refused else 0
-    beside = f" and {others} offered beside it" if others else ""
-    behind = drafted - record.tested
-    discarded = f", the {behind} behind it discarded" if behind else ""
-    refused = f"“{shown(record.pieces[record.accepted])}” refused ({why}){beside}"
-    return Text(f"{record.accepted or 'none'} kept; {refused}{discarded}")
+    more = f" and {others} more candidates" if others else ""
+    untested = drafted - record.tested
+    discarded = f", the {untested} after it discarded" if untested else ""
+    rejected = f"“{shown(record.pieces[record.accepted])}” rejected ({why}){more}"
+    return Text(f"{record.accepted or 'none'} accepted; {rejected}{discarded}")
 
 
 def _ending(record: Round) -> Text:

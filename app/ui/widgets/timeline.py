@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,9 +22,9 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
 from specchat.app.ui.rendering.figures import FATES, duration
 from specchat.app.ui.rendering.styles import TIMELINE_PARTS, TOKEN_CLASSES, timeline_styles
-from specchat.app.ui.rendering.timeline_layout import SCALES_MS, TimelineLayout, TimelineSlot
-from specchat.app.ui.widgets.border_titles import show_titles
-from specchat.engine import Fate, Round
+from specchat.app.ui.rendering.timeline_bars import CUT, DRAFT, PAUSED, REST, SIGNS, VERIFY, gap, time_bar, token_signs
+from specchat.app.ui.rendering.timeline_layout import SCALES_MS, TimelineLayout
+from specchat.engine import Fate
 
 LINES = 2
 """Lines of a lane: the fates of the tokens, and the times."""
@@ -34,17 +34,6 @@ NARROW = 70
 """Cells below which names are short."""
 WHEEL = 8
 """Columns that the mouse wheel scrolls at once."""
-SIGNS = {
-    Fate.ACCEPTED: "●",
-    Fate.REJECTED: "✕",
-    Fate.DISCARDED: "·",
-    Fate.CORRECTION: "◆",
-    Fate.BONUS: "+",
-    Fate.PLAIN: "○",
-    Fate.UNKNOWN: "?",
-}
-DRAFT, VERIFY, REST = "▓", "█", "░"
-PAUSED, CUT = "┊", "//"
 NAME, SHORT_NAME = 12, 8
 """Cells for the name of a lane, and on a narrow screen."""
 SHORT = {Fate.ACCEPTED: "acc", Fate.REJECTED: "rej", Fate.DISCARDED: "disc", Fate.CORRECTION: "corr"}
@@ -85,7 +74,7 @@ class Timeline(ScrollView, can_focus=True):
         self._lanes = TimelineLayout([])
         self._names: list[str] = []
         self._picked: tuple[int, int] | None = None
-        """Lane and index."""
+        """Lane and index of the selected round."""
         self._following = True
         self._styles: dict[str, Style] = {}
         self._titles = ("", "")
@@ -134,23 +123,27 @@ class Timeline(ScrollView, can_focus=True):
         """One line of a lane: its number, then the columns in sight."""
         lane, line = divmod(y + self.scroll_offset.y, LINES)
         width = self.scrollable_content_region.width
-        base = self._style("base")
+        base = self._resolved_styles["base"]
         if lane >= len(self._lanes.replies):
             return Strip([Segment(" " * width, base)])
         left = self.scroll_offset.x
-        segments = [Segment(self._gutter(lane, line), self._style("lane"))]
+        segments = [Segment(self._gutter(lane, line), self._resolved_styles["lane"])]
         column = left
         right = left + self._room
         for index in self._lanes.visible(lane, left, right):
             slot = self._lanes.slot(lane, index)
             record = self._lanes.replies[lane].rounds[index]
-            own = list(self._tokens(record, slot) if line == 0 else self._times(record, slot))
+            own = list((token_signs if line == 0 else time_bar)(record, slot, self._resolved_styles))
             begin, end = slot.left, slot.right
             if self._picked == (lane, index):
-                own = [Segment("▐", self._style("picked")), *own, Segment("▌", self._style("picked"))]
+                own = [
+                    Segment("▐", self._resolved_styles["picked"]),
+                    *own,
+                    Segment("▌", self._resolved_styles["picked"]),
+                ]
                 begin, end = begin - 1, end + 1
             if begin > column:
-                segments += self._gap(begin - column, late=slot.late)
+                segments += gap(begin - column, self._resolved_styles, late=slot.late)
             segments += Strip(own).crop(max(column - begin, 0))
             column = max(end, column)
         return Strip(segments).adjust_cell_length(width, base)
@@ -172,11 +165,11 @@ class Timeline(ScrollView, can_focus=True):
             self._following = new_value >= self.max_scroll_x
 
     def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
-        """The wheel goes along the time."""
+        """Scroll along the time axis."""
         self._wheel(event, WHEEL)
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
-        """The wheel goes along the time."""
+        """Scroll along the time axis."""
         self._wheel(event, -WHEEL)
 
     def on_click(self, event: Click) -> None:
@@ -230,15 +223,9 @@ class Timeline(ScrollView, can_focus=True):
         if index is not None:
             self.post_message(self.Picked(self._lanes.replies[lane], index))
 
-    def _refresh_scrollbars(self) -> None:
-        """Say which ways it can be scrolled. Textual's own lays the screen out for bars, which have no room here."""
-        room, size = self.container_size, self.virtual_size
-        self.set_reactive(Widget.show_horizontal_scrollbar, size.width > room.width)
-        self.set_reactive(Widget.show_vertical_scrollbar, size.height > room.height)
-
     @property
     def _margin(self) -> int:
-        """Cells for the name of the lane, where there are several."""
+        """Cells for the names of several lanes."""
         wide = self.size.width >= NARROW
         return (NAME if wide else SHORT_NAME) if len(self._lanes.replies) > 1 else 0
 
@@ -251,65 +238,21 @@ class Timeline(ScrollView, can_focus=True):
         room = self._margin - 1
         return set_cell_size(name if cell_len(name) <= room else set_cell_size(name, room - 1) + "…", self._margin)
 
-    def _gap(self, cells: int, *, late: bool) -> Iterator[Segment]:
-        """What lies between two rounds: nothing, or a mark where time was left out."""
-        if late and cells >= 2:
-            yield Segment(" " * (cells - 2), self._style("base"))
-            yield Segment(PAUSED, self._style("lane"))
-            yield Segment(" ", self._style("base"))
-        else:
-            yield Segment(" " * cells, self._style("base"))
-
-    def _tokens(self, record: Round, slot: TimelineSlot) -> Iterator[Segment]:
-        """A sign for each token; counts where there is no room for signs."""
-        width = slot.right - slot.left
-        tokens = list(record.tokens())
-        if len(tokens) >= width:
-            last = "" if record.last_fate is None else SIGNS[record.last_fate]
-            text = f"{record.accepted}{last}" if width > 1 else last or SIGNS[Fate.ACCEPTED]
-            wasted = f"−{record.wasted}"
-            text += wasted if record.wasted and len(text + wasted) < width else ""
-            yield Segment(text[:width].ljust(width), self._style(f"token--{Fate.ACCEPTED.value}"))
-            return
-        for token in tokens:
-            yield Segment(SIGNS[token.fate], self._style(f"sign--{token.fate.value}"))
-        yield Segment(" " * (width - len(tokens)), self._style("base"))
-
-    def _times(self, record: Round, slot: TimelineSlot) -> Iterator[Segment]:
-        """The bar, split by time. A part that is there but too short for a cell is a thin line."""
-        width = slot.right - slot.left
-        share = width / (record.seconds or 1.0)
-        draft = round(record.draft_s * share)
-        rest = width if record.observed else min(round(record.rest_s * share), width - draft)
-        verify = width - draft - rest
-        if draft == 0 and record.drafted and verify:
-            yield Segment("▏", self._style("thin"))
-            verify -= 1
-        if draft:
-            yield Segment(DRAFT * draft, self._style("draft"))
-        if slot.cut and verify > len(CUT):
-            before = (verify - len(CUT)) // 2
-            yield Segment(VERIFY * before, self._style("verify"))
-            yield Segment(CUT, self._style("lane"))
-            verify -= before + len(CUT)
-        for sign, part, cells in ((VERIFY, "verify", verify), (REST, "rest", rest)):
-            if cells:
-                yield Segment(sign * cells, self._style(part))
-
     def _resize(self) -> None:
         size = Size(self._lanes.width + self._margin, LINES * len(self._lanes.replies))
         self.set_reactive(Widget.virtual_size, size)  # setting it would lay the whole screen out anew
-        self._scroll_update(size)
+        self.set_reactive(Widget.show_horizontal_scrollbar, size.width > self.container_size.width)
+        self.set_reactive(Widget.show_vertical_scrollbar, size.height > self.container_size.height)
         if self._following:
             self.scroll_to(x=self.max_scroll_x, animate=False, immediate=True, force=True)
 
     def _describe(self) -> None:
-        """The frame says what the signs are, and what is picked or what the parts of a bar are."""
+        """Show the legend of the signs in the upper border, and the selected round or the legend of the bars below."""
         room = self.outer_size.width - 6
         titles = next((legend for legend in LEGENDS if cell_len(legend) <= room), "rounds"), self._subtitle()
         if titles != self._titles:
             self._titles = titles
-            show_titles(self, *titles)
+            self.border_title, self.border_subtitle = titles
 
     def _subtitle(self) -> str:
         if self._picked is None:
@@ -325,7 +268,8 @@ class Timeline(ScrollView, can_focus=True):
             f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"
         )
 
-    def _style(self, part: str) -> Style:
+    @property
+    def _resolved_styles(self) -> dict[str, Style]:
         if not self._styles:
             self._styles = timeline_styles(self)
-        return self._styles[part]
+        return self._styles

@@ -1,4 +1,4 @@
-"""Shown while a conversation is empty: the name, the legend of the colours, and the progress of loading."""
+"""Welcome page of an empty conversation: the name, the legend of the colours, and the loading progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specchat.engine import Fate, Loading
 
 BAR = 36
 SHOWS = 14
-"""Cells of what stands before an explanation, or a prompt."""
+"""Cells before an explanation or a prompt."""
 NAME = (("spec", Fate.ACCEPTED), ("ulate", Fate.REJECTED), ("chat", Fate.CORRECTION))
 MOTTO = "a small guess, a sharp check, the same answer sooner"
 
@@ -42,7 +42,7 @@ class Welcome(Widget):
         self.refresh(layout=True)
 
     def render(self) -> Text:
-        """The block is centred by its style; its lines begin below each other."""
+        """All lines; the style sheet centres the block."""
         lines = [self._wordmark(), Text(MOTTO, self._style("welcome--quiet")), Text()]
         ending, offers, explained = self._progress(), self._offers(), self._explanations()
         room, width = self.size.height - len(lines) - len(ending), max(line.cell_len for line in explained)
@@ -61,7 +61,7 @@ class Welcome(Widget):
         return name
 
     def _explanations(self) -> list[Text]:
-        """What became of a token, by its colour."""
+        """The meaning of each colour."""
         return [*(self._explained(fate, meaning) for fate, meaning in FATES.items()), Text()]
 
     def _explained(self, fate: Fate, meaning: str) -> Text:
@@ -71,7 +71,7 @@ class Welcome(Widget):
         return line.append(meaning, self._style("welcome--quiet"))
 
     def _offers(self) -> list[Text]:
-        """Prompts that a click puts into the composer, and how to get at them without a mouse."""
+        """Example prompts to click on, and the keys for them."""
         if not self.offering or self._failed:
             return []
         quiet, strong = self._style("welcome--quiet"), self._style("welcome--full")

@@ -17,7 +17,7 @@ from specchat.app.side_by_side.attached_duet import attached_duet
 from specchat.app.side_by_side.duet import Duet, SideOptions
 from specchat.app.sources.attached import AttachedEngine
 from specchat.app.storage.store import Store
-from specchat.app.ui.rendering.side_figures import texts_beside_server
+from specchat.app.ui.rendering.side_figures import server_texts
 from specchat.engine import Died, FinishReason, Loading, Ready
 from tests.app.server.served import Served
 from tests.app.sources.servers import recorded as shapes
@@ -89,7 +89,7 @@ def test_a_server_of_ours_says_the_same(
         assert right.model == model.name
         assert duet.tally(1).seconds > 0
         assert (duet.same_target, duet.comparable, duet.comparison.predicted) == (False, False, None)
-        assert texts_beside_server((left, right), greedy=True, same_prompt=True)[1] is True
+        assert server_texts((left, right), greedy=True, same_prompt=True)[1] is True
         duet.again()
         wait(duet, lambda: duet.done and duet.reply(1) is not right)
         assert len(duet.runs) == 2
@@ -111,7 +111,7 @@ def test_what_llama_cpp_tells_comes_as_it_comes(duet_of: Callable[..., Duet]) ->
         assert [(len(r.drafted), r.accepted) for r in right.rounds][:2] == [(0, 0), (4, 2)]
         assert duet.tally(1).metrics.tested == right.metrics.tested > 0
         assert duet.tally(1).alpha is duet.comparison.predicted is None
-        sentence, same = texts_beside_server((left, right), greedy=True, same_prompt=True)
+        sentence, same = server_texts((left, right), greedy=True, same_prompt=True)
         assert sentence == "they part at character 1; texts compared: a server gives no token ids"
         assert same is None
         (body,) = [body for path, body in server.asked if path == CHAT]
@@ -172,7 +172,7 @@ def test_a_server_that_fails_fails_in_its_lane(
     assert (left.reason, len(left.emitted)) == (FinishReason.LENGTH, 12)
     assert (right.reason, right.text) == (FinishReason.ERROR, text)
     assert words in right.message
-    assert texts_beside_server((left, right), greedy=True, same_prompt=True) == (
+    assert server_texts((left, right), greedy=True, same_prompt=True) == (
         "not compared: a reply is not complete",
         None,
     )
@@ -242,11 +242,11 @@ def test_texts_are_compared_where_they_can_be() -> None:
     one, other = Reply(), Reply()
     for reply, text in ((one, "a river"), (other, "a rivet")):
         reply.tail, reply.reason = text, FinishReason.EOS
-    assert texts_beside_server((one, one), greedy=True, same_prompt=True) == (
+    assert server_texts((one, one), greedy=True, same_prompt=True) == (
         "✓ identical, character for character (7); texts compared: a server gives no token ids",
         True,
     )
-    assert texts_beside_server((one, other), greedy=True, same_prompt=True)[0].startswith("they part at character 7")
-    assert "sampled" in texts_beside_server((one, one), greedy=False, same_prompt=True)[0]
-    assert "an earlier text differs" in texts_beside_server((one, one), greedy=True, same_prompt=False)[0]
-    assert "not complete" in texts_beside_server((one, None), greedy=True, same_prompt=True)[0]
+    assert server_texts((one, other), greedy=True, same_prompt=True)[0].startswith("they part at character 7")
+    assert "sampled" in server_texts((one, one), greedy=False, same_prompt=True)[0]
+    assert "an earlier text differs" in server_texts((one, one), greedy=True, same_prompt=False)[0]
+    assert "not complete" in server_texts((one, None), greedy=True, same_prompt=True)[0]

@@ -96,7 +96,7 @@ async def test_letters_go_from_one_to_the_next(opened: Opened) -> None:
         assert "only B" in opened.text("#alignment-card")
         await opened.stage.press(pilot, "b")
         assert opened.place == only_b[-1]
-        assert "no token behind this one that only B has" in opened.text("NoticeLine")
+        assert "no token after this one that only B has" in opened.text("NoticeLine")
         await opened.stage.press(pilot, "home", "down", "up")
         assert opened.place == 0
         await opened.stage.press(pilot, "escape")

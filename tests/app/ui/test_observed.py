@@ -52,7 +52,7 @@ async def test_tokens_are_told_apart_when_the_server_tells(tmp_path: Path) -> No
     async with stage.app.run_test(size=(140, 40)) as pilot:
         await stage.ready(pilot)
         await stage.answer(pilot, 1 + len(CAME))
-        assert "the server does not say what was drafted" in " ".join(said(stage, AcceptanceCard).split())
+        assert "the server does not report its drafts" in " ".join(said(stage, AcceptanceCard).split())
         await stage.press(pilot, "f6")
         assert any("unknown" in line for line in _screen(stage))
         stage.engine.give()
@@ -99,12 +99,12 @@ async def test_sums_are_shown_where_only_they_are_told(tmp_path: Path) -> None:
         await stage.ready(pilot)
         await stage.answer(pilot)
         card = said(stage, AcceptanceCard)
-        assert "4 of 7 drafted kept" in card
-        assert "2.0 tokens per big-model step" in card
+        assert "4 of 7 drafted accepted" in card
+        assert "2.0 tokens per round" in card
         assert "6 tokens in 3 rounds" in card
         assert "γ  –" in card
         assert "α   " not in said(stage, Speed)
-        assert any("2.0 tokens a step (τ)" in line for line in lines_of(stage))
+        assert any("τ 2.0" in line for line in lines_of(stage))
 
 
 def _screen(stage: Stage) -> list[str]:

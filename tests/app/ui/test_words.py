@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from specchat.app.ui.rendering.definitions import FIGURES
-from specchat.app.ui.rendering.explanations import EXPLANATIONS, WIDEST
+from specchat.app.ui.rendering.definitions import FIGURES, WIDEST
 from specchat.app.ui.rendering.figures import summary
 from specchat.app.ui.widgets.panel import AcceptanceCard
 from specchat.engine import FinishReason, Metrics, Round
@@ -20,15 +19,14 @@ def test_the_plain_words_are_as_many_as_there_is_room_for() -> None:
         if isinstance(record, Round):
             metrics.add(record)
     said = {room: summary(metrics, room)[1] for room in (90, 48, 20)}
-    tau = f"{metrics.mean_emitted_length:.1f} tokens"
-    assert said[90] == f"{tau} for each step of the big model (τ)"
-    assert said[48] == f"{tau} per big-model step (τ)"
-    assert said[20] == f"{tau} a step (τ)"
+    tau = f"τ {metrics.mean_emitted_length:.1f}"
+    assert said[90] == said[48] == f"{tau} tokens per round"
+    assert said[20] == tau
 
 
 def test_every_figure_has_a_sentence_and_a_picture() -> None:
-    assert set(EXPLANATIONS) == set(FIGURES)
-    for figure, (sentence, picture) in EXPLANATIONS.items():
+    for figure in FIGURES:
+        sentence, picture = figure.sentence, figure.picture
         assert sentence.endswith(".") and sentence.count(". ") <= 1, figure.label  # noqa: PT018
         assert 0 < max(map(len, picture.split("\n"))) <= WIDEST, figure.label
 
@@ -38,13 +36,13 @@ async def test_the_line_below_a_reply_and_the_panel_speak_plainly(stage: Stage) 
         screen = await answered(stage, pilot, None)
         metrics = reply_of(screen).metrics
         (line,) = [line for line in lines_of(stage) if "tok/s" in line]
-        assert f"{metrics.mean_emitted_length:.1f} tokens a step (τ)" in line
+        assert f"τ {metrics.mean_emitted_length:.1f}" in line
         assert reply_of(screen).reason is FinishReason.LENGTH
         assert line.strip().startswith("… token limit")  # which is no success
         panel = " ".join(row.plain for row in screen.query_one(AcceptanceCard).rows())
-        total, kept, refused, unused = map(
+        total, accepted, rejected, discarded = map(
             int,
-            re.search(r"(\d+) drafted = (\d+) kept \+ (\d+) refused \+ (\d+) unused", panel).groups(),  # type: ignore[union-attr]
+            re.search(r"(\d+) drafted: (\d+) accepted, (\d+) rejected, (\d+) discarded", panel).groups(),  # type: ignore[union-attr]
         )
-        assert total == kept + refused + unused == sum(record.verified for record in reply_of(screen).rounds)
-        assert (kept, refused) == (metrics.accepted, metrics.tested - metrics.accepted)
+        assert total == accepted + rejected + discarded == sum(record.verified for record in reply_of(screen).rounds)
+        assert (accepted, rejected) == (metrics.accepted, metrics.tested - metrics.accepted)
