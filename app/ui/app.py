@@ -1,6 +1,6 @@
-"""The app: it draws its first frame before anything else, then loads, then answers.
+"""The app. It draws its first frame before it loads anything.
 
-What blocks runs in threads: preparing the session, and everything that touches the store (`app.chat.archive`).
+Blocking work runs in threads: preparing the session, and all access to the store (`app.chat.archive`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,7 +17,6 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.events import TextSelected
-from textual.message import Message
 from textual.notifications import Notify
 from textual.screen import ModalScreen, Screen
 
@@ -28,11 +27,9 @@ from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
 from specchat.app.sources.source import Source
 from specchat.app.sources.stepper import Stepper
-from specchat.app.ui import themes
 from specchat.app.ui.actions.actions import Actions
-from specchat.app.ui.actions.engine_records import EngineRecords
-from specchat.app.ui.actions.models import MakeSource
-from specchat.app.ui.actions.side_by_side import MakeDuet
+from specchat.app.ui.actions.comparison import MakeDuet
+from specchat.app.ui.actions.models import EngineRecords, MakeSource
 from specchat.app.ui.keys import named
 from specchat.app.ui.load_meter import LoadMeter
 from specchat.app.ui.notices import say
@@ -40,10 +37,10 @@ from specchat.app.ui.own_files import own_files
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.screens.side_by_side import SideScreen
-from specchat.app.ui.theme_choice import ThemeChoice
+from specchat.app.ui.themes import ThemeChoice, theme_colours
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import ChatList
+from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript_messages import (
     AttachmentRequested,
     CodeRequested,
@@ -56,43 +53,22 @@ from specchat.engine import EngineError
 
 STYLES = Path(__file__).parent / "styles"
 WRITE_S = 0.25
-"""How often the unsent text is stored: a kill loses this much of it. Replies are stored before they are shown."""
+"""Seconds between stores of unsent text: a kill loses this much of it. Replies are stored before they are shown."""
 
 
 class SpecChat(App[None]):
-    """Chat with a model and watch it being sped up; or, with a player, watch a recorded trace.
+    """Chat with a model and see how speculative decoding works; or, with a player, watch a recorded trace.
 
-    What it does is in objects (`app.ui.actions`); here they are put together, and Textual's messages and actions are
-    handed to them.
+    Passes Textual's messages to the actions (`app.ui.actions`).
     """
 
     TITLE = "specchat"
-    CSS_PATH = [  # noqa: RUF012
-        STYLES / f"{name}.tcss"
-        for name in (
-            "chat",
-            "dialogs",
-            "views",
-            "controls",
-            "candidates",
-            "messages",
-            "models",
-            "side",
-            "tour",
-            "alignment",
-        )
-    ]
+    CSS_PATH = [STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "screens")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = named(
         "app",
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
         Binding("ctrl+p", "command_palette", "palette", show=False, priority=True),
     )
-
-    @dataclass
-    class Prepared(Message):
-        """The session is there; or there is none, for this reason."""
-
-        session: Session | str
 
     def __init__(
         self,
@@ -110,16 +86,16 @@ class SpecChat(App[None]):
         """Make the app; nothing runs yet.
 
         Args:
-            prepare: Makes the session; called in a thread once the first frame is on screen. What it raises
-                (`EngineError`, `AppError`) is shown.
+            prepare: Makes the session; called in a thread after the first frame. `EngineError` and `AppError` are
+                shown.
             player: The session's source, if it is a player: the app then shows a replay.
             theme: A theme's name; empty for specchat's own.
-            pictures: The folder that pictures and exported chats go to; specchat's own by default.
+            pictures: The folder for pictures and exported chats; specchat's own by default.
             now: The time of day, for the ages of chats.
-            probe: Measures what the interface and the GPU do; without one the panel does not say.
-            make_duet: Makes the lanes of the side-by-side mode; without it there is none.
-            make_source: Makes an engine for settings; without it the models stay.
-            begin_side_by_side: Whether that mode is opened at the start.
+            probe: Measures the load of the interface and the GPU for the panel; None for no figures.
+            make_duet: Makes the lanes of the side-by-side mode; None if it is not available.
+            make_source: Makes an engine for settings; None if the models cannot be changed.
+            begin_side_by_side: Whether to open that mode at the start.
         """
         super().__init__()
         self._disable_notifications = True  # as toasts: `on_notify` shows them
@@ -128,9 +104,7 @@ class SpecChat(App[None]):
         self._probe = probe
         self._begin_side_by_side = begin_side_by_side
         self.prepared = asyncio.Event()
-        """Set once the session is connected, or has been said to be missing."""
-        self.stepper: Stepper | None = None
-        """Holds rounds back while they are stepped through; there once the session is."""
+        """Set once the session is connected or has failed."""
         self.requests = RequestManager()
         self.chat_screen = ChatScreen(self.requests, lambda: self.pump.run(), player)
         self.actions = Actions(
@@ -142,7 +116,7 @@ class SpecChat(App[None]):
         self._theme_choice = ThemeChoice(self, theme)
 
     def get_driver_class(self) -> type[Driver]:
-        """Textual's driver, on Linux and macOS with our own input and endings."""
+        """Textual's driver; on Linux and macOS one that tolerates invalid input and hang-ups."""
         found = super().get_driver_class()
         if found.__name__ != "LinuxDriver":
             return found
@@ -151,63 +125,58 @@ class SpecChat(App[None]):
         return TerminalDriver
 
     def get_default_screen(self) -> ChatScreen:
-        """The chat is the first screen and stays below all others."""
+        """The chat, which stays below all other screens."""
         return self.chat_screen
 
     def get_css_variables(self) -> dict[str, str]:
-        """Textual's variables and our own, whatever the theme."""
+        """Textual's variables and the colours of fates, for any theme."""
         variables = super().get_css_variables()
-        return variables | themes.colours(self.current_theme, variables)
+        return variables | theme_colours(self.current_theme, variables)
 
     def on_mount(self) -> None:
         """Paint first."""
         self.call_after_refresh(self._load)
 
-    # Getting ready
+    # Start and end
 
-    @work(thread=True, exclusive=True, exit_on_error=False, group="prepare")
-    def _load(self) -> None:
+    @work(exclusive=True, group="prepare")
+    async def _load(self) -> None:
+        """Connect the session and start to process records; or show why not."""
         try:
-            session: Session | str = self._prepare()
+            session = await asyncio.to_thread(self._prepare)
         except (EngineError, AppError) as error:
-            session = str(error)
+            self._records.fail(str(error))
         except Exception as error:
-            session = f"specchat could not start ({type(error).__name__}: {error})"
-        self.post_message(self.Prepared(session))
-
-    def on_spec_chat_prepared(self, event: Prepared) -> None:
-        """Connect everything, and begin to drain; or say why not, as every prompt will be answered."""
-        if isinstance(event.session, str):
-            self._records.fail(event.session)
-        elif self.is_running:  # else the user has left meanwhile
-            self._connect(event.session)
+            self._records.fail(f"specchat could not start ({type(error).__name__}: {error})")
+        else:
+            self._connect(session)
         self.prepared.set()
 
     def _connect(self, session: Session) -> None:
-        """Use this session from here on."""
+        """Use this session."""
         self.actions.connect(session)
         notices = [*session.notices, *own_files(self, session.settings_file)]
         if session.settings is not None:
             self._theme_choice.change(session.settings.theme)
-            self.chat_screen.show_rejected(session.settings.rejected)
+            self.chat_screen.transcript.rejected = session.settings.rejected
         if notices:
             say(self, " · ".join(notices), "warning")
         self._theme_choice.keep(self.actions.settings.preferences)
         self.actions.models.use = self._step_through
         self.requests.connect(replace(session, source=self._step_through(session.source)), self.actions.scope.archive)
-        self.actions.chats.list()
+        self.actions.chats.show_list()
         self.pump.start()
         self.set_interval(WRITE_S, self.actions.chats.write)
         self.actions.chats.restore_unsent()
-        self.actions.search.begin()
+        self.actions.chats.index()
         if self._probe is not None:
-            LoadMeter(self, self._probe, self.chat_screen.status.show_load).start()
+            LoadMeter(self, self._probe, self.chat_screen.widgets.show_load).start()
         if self._begin_side_by_side:
-            self.actions.side.open()
+            self.action_run("side-by-side")
 
     async def on_unmount(self) -> None:
-        """However the app ends, what was said is stored, and what was being typed."""
-        await self.actions.side.close()
+        """Store replies and unsent text, however the app ends."""
+        await self.actions.comparison.close()
         self.actions.models.close()
         self.actions.chats.write()
         await asyncio.to_thread(self.requests.close)
@@ -215,7 +184,7 @@ class SpecChat(App[None]):
             await asyncio.to_thread(self.actions.settings.preferences.close)
 
     def on_notify(self, event: Notify) -> None:
-        """Show a notice on the topmost screen that has a place for it."""
+        """Show a notice on the topmost screen with a notice line."""
         lines = [line for screen in self.screen_stack for line in screen.query(NoticeLine)]
         if lines:
             lines[-1].show(event.notification)
@@ -223,42 +192,40 @@ class SpecChat(App[None]):
     # With every frame
 
     def _draw(self) -> None:
-        """Show what has come.
+        """Show new records.
 
-        Only what can be seen: Textual draws all of a screen again for each change of one that is covered by it. A
-        screen whose widgets are not styled yet cannot be drawn, nor one that loses its widgets while the app closes.
+        Only on the visible screen, because Textual redraws it completely for each change of a covered screen. Not
+        before its widgets are styled, and not while the app closes.
         """
         if not self.is_running:
             return
-        if self.stepper is not None:
-            self.requests.running.show_steps(self.stepper.shown)
+        if (stepper := self.chat_screen.stepping.stepper) is not None:
+            self.requests.show_steps(stepper.shown)
         shown = next((screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen)), None)
         if isinstance(shown, ChatScreen | CandidatesScreen) and shown.is_mounted:
             shown.update()
         self.actions.models.update()
-        if self.actions.chats.list_is_old:
-            self.actions.chats.list()
+        self.actions.chats.refresh()
 
     def _step_through(self, source: Source) -> Source:
-        """The source behind one whose rounds can be held back."""
-        self.stepper = Stepper(source)
-        self.chat_screen.connect(self.stepper)
-        return self.stepper
+        """Wrap a source, so that its rounds can be held back."""
+        self.chat_screen.stepping.stepper = stepper = Stepper(source)
+        return stepper
 
     def _engine_ready(self, device: str) -> None:
-        """Draw as often as suits the engine's device, and let it draft from other chats."""
+        """Adapt the frame rate to the engine's device, and let the engine draft from other chats."""
         if self._player is None:  # nothing is computed in a replay
             self.pump.suit(device)
             self.actions.draft_from_chats()
 
-    # What the user does
+    # Messages and actions
 
     def on_chat_list_chosen(self, event: ChatList.Chosen) -> None:
         """Open a chat."""
         self.actions.chats.open(event.chat)
 
     def on_chat_list_rename_requested(self, event: ChatList.RenameRequested) -> None:
-        """Ask for another title."""
+        """Rename a chat."""
         self.actions.chats.rename(event.chat)
 
     def on_chat_list_delete_requested(self, event: ChatList.DeleteRequested) -> None:
@@ -273,26 +240,22 @@ class SpecChat(App[None]):
         """Restore the chat that was deleted last."""
         self.actions.chats.undo_delete()
 
-    def on_chat_screen_chat_begun(self) -> None:
-        """The empty chat is not in the list yet: nothing is marked as open."""
-        self.actions.chats.list()
-
-    def on_chat_screen_command_entered(self, event: ChatScreen.CommandEntered) -> None:
-        """Run a command; a line that is wrong comes back to be corrected."""
-        if not self.actions.commands.run(event.line):
-            self.chat_screen.put(event.line)
+    def on_composer_sent(self, event: Composer.Sent) -> None:
+        """A prompt or a slash command."""
+        self.actions.enter(event.text, event.attachments)
 
     def on_composer_help_requested(self) -> None:
         """A question mark in an empty composer."""
-        self.actions.views.open("keys")
+        self.action_run("keys")
 
     def on_transcript_fork_requested(self, event: ForkRequested) -> None:
-        """Take another way at a token."""
-        self.actions.tree.fork_token(event.spot)
+        """Fork a reply at a token."""
+        self.actions.messages.fork_token(event.spot)
 
     def on_transcript_version_requested(self, event: VersionRequested) -> None:
-        """A click on the marks of the versions."""
-        (self.actions.tree.show_reply if event.of_reply else self.actions.tree.show_version)(event.turn, event.step)
+        """A click on the version marks of a prompt or reply."""
+        messages = self.actions.messages
+        (messages.show_reply if event.of_reply else messages.show_version)(event.turn, event.step)
 
     def on_transcript_copy_requested(self, event: CopyRequested) -> None:
         """A click below a reply."""
@@ -300,51 +263,41 @@ class SpecChat(App[None]):
 
     def on_transcript_code_requested(self, event: CodeRequested) -> None:
         """A click above a code block."""
-        self.actions.reading.copy_code(event.number, event.reply)
+        with self.actions.scope.reporting():
+            self.actions.replies.copy_code(event.number, event.reply)
 
     def on_transcript_link_requested(self, event: LinkRequested) -> None:
         """A click on a link."""
-        self.actions.reading.open_address(event.address)
+        with self.actions.scope.reporting():
+            self.actions.replies.open_address(event.address)
 
     def on_transcript_attachment_requested(self, event: AttachmentRequested) -> None:
-        """A click on what was sent along with a prompt."""
-        self.actions.attachments.open(event.attachment)
+        """A click on an attachment of a prompt."""
+        self.actions.prompt.open_attachment(event.attachment)
 
     def on_text_selected(self, event: TextSelected) -> None:  # noqa: ARG002 the handler's signature
         """Text was selected with the mouse."""
-        self.actions.clipboard.tell_of_selection()
+        self.actions.replies.explain_selection()
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Hand a text to the terminal, and keep it in a file."""
+        """Copy a text with the terminal's clipboard sequence, and write it to a file."""
         super().copy_to_clipboard(text)
-        self.actions.clipboard.keep(text)
+        self.actions.replies.keep_copy(text)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the palette offers."""
-        if isinstance(screen, ChatScreen):
-            replaying, side_by_side = self._player is not None, self.actions.side.offered
-            yield from self.actions.palette.of_chat(screen, replaying=replaying, side_by_side=side_by_side)
-        elif isinstance(screen, SideScreen):
-            yield from self.actions.palette.of_side_by_side(screen)
+        """Entries of the command palette."""
+        return self.actions.palette(screen)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide what is of no use here."""
-        if action == "open":
-            (view,) = parameters
-            return self.actions.side.offered if view == "side_by_side" else self.actions.views.offered(str(view))
+        """Hide the keys of actions that are not available."""
+        if action == "run":
+            return self.actions.available(str(parameters[0]))
         return super().check_action(action, parameters)
 
+    def action_run(self, name: str) -> None:
+        """Run an action of the table."""
+        self.actions.press(name)
+
     def action_help_quit(self) -> None:
-        """What ^c does in most programs, and does not do here while no text is selected."""
-        screen = self.screen
-        busy = isinstance(screen, ChatScreen | SideScreen) and screen.check_action("stop", ())
-        stops = "esc stops the reply · " if busy else "^x stops all · " if isinstance(screen, CandidatesScreen) else ""
-        say(self, f"{stops}^q quits")
-
-    def action_copy_code(self, number: int) -> None:
-        """A code block of the replies in sight."""
-        self.actions.reading.copy_code(number)
-
-    def action_open(self, view: str) -> None:
-        """Open one of the app's views, by name."""
-        self.actions.views.open(view)
+        """Explain ^c, which quits most other programs."""
+        self.actions.views.explain_quit()

@@ -45,9 +45,9 @@ def chat_svg(conversation: Conversation, width: int, theme: str) -> str:
         await app.prepared.wait()
         await pilot.pause()
         app.chat_screen.show(conversation)
-        app.chat_screen.action_pane("panel")
+        app.chat_screen.panes.toggle("panel")
         await pilot.pause()
-        return conversation_svg(escape_controls(conversation.title), *app.chat_screen.drawn())
+        return conversation_svg(escape_controls(conversation.title), *app.chat_screen.transcript.all_lines())
 
     return _drawn(app, (width, 40), draw)
 

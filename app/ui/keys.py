@@ -15,7 +15,7 @@ from textual.keys import REPLACED_KEYS, Keys, _character_to_key
 from specchat.app.ui.textual_internals import keymap_of
 
 APP, CHAT = "app", "chat"
-"""Groups of bindings that work at the same time as others do."""
+"""Groups whose bindings work at the same time as those of others."""
 _AT_ONCE = {(CHAT, "transcript"), (CHAT, "composer"), ("alignment", "aligned-tokens")}
 _MODIFIERS = ("ctrl", "shift", "alt", "super", "hyper", "meta")
 _NAMED = {key.value for key in Keys} | {f"f{number}" for number in range(1, 25)} | set(REPLACED_KEYS)
@@ -24,49 +24,41 @@ _BINDINGS: dict[str, list[Binding]] = {}
 
 
 def named(group: str, *bindings: Binding) -> list[BindingType]:
-    """Give each binding an id: the name of its group and what it does, as `chat.new`.
+    """Register bindings; those without an id get one: the group and the description, as `chat.new`.
 
-    Those that do the same have one id.
+    Bindings with the same description share an id.
     """
     made: list[BindingType] = []
     for binding in bindings:
         name = re.sub(r"\W+", "-", (binding.description or binding.action).lower()).strip("-")
-        made.append(replace(binding, id=f"{group}.{name}"))
-    for each in made:
-        assert isinstance(each, Binding)
-        assert each.id is not None
-        known = _BINDINGS.setdefault(each.id, [])
+        each = binding if binding.id else replace(binding, id=f"{group}.{name}")
+        known = _BINDINGS.setdefault(str(each.id), [])
         if each not in known:
             known.append(each)
+        made.append(each)
     return made
 
 
 def default_keys(binding_id: str) -> list[str]:
-    """The keys of a binding as they are without settings."""
+    """The keys of a binding without settings."""
     return [key.strip() for binding in _BINDINGS[binding_id] for key in binding.key.split(",")]
 
 
 def keys_of(app: App[Any], binding_id: str) -> list[str]:
-    """The keys of a binding as they are now."""
+    """The present keys of a binding."""
     changed = keymap_of(app).get(binding_id)
     return changed.split(",") if changed else default_keys(binding_id)
 
 
 def key_names(app: App[Any], binding_id: str, most: int = 2) -> str:
-    """The keys of a binding as they are shown."""
+    """The keys of a binding for display."""
     first = _BINDINGS[binding_id][0]
     shown = [app.get_key_display(replace(first, key=key, key_display=None)) for key in keys_of(app, binding_id)]
     return "  ".join(dict.fromkeys(shown[:most]))
 
 
-def key_of_action(app: App[Any], action: str) -> str:
-    """The first key of an action as it is shown; empty if it has none."""
-    found = next((name for name, bindings in _BINDINGS.items() if any(b.action == action for b in bindings)), None)
-    return key_names(app, found, 1) if found else ""
-
-
 def keymap(changed: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The keymap for Textual, and a sentence for each entry that is not used.
+    """The keymap for Textual, and a sentence for each invalid entry.
 
     Args:
         changed: Keys by the ids of bindings, several separated by commas.
@@ -87,19 +79,19 @@ def keymap(changed: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             key, other = clash
             sentences.append(f"{binding_id} cannot have the key {key}, which {other} has: give {other} another key too")
             del wanted[binding_id]
-    for binding_id in list(wanted):  # Textual takes a key from all that share it
+    for binding_id in list(wanted):  # Textual removes a changed key from all bindings that share it
         for other in _sharing(binding_id):
             wanted.setdefault(other, default_keys(other))
     return {binding_id: ",".join(keys) for binding_id, keys in wanted.items()}, sentences
 
 
 def _clash(binding_id: str, wanted: Mapping[str, list[str]]) -> tuple[str, str] | None:
-    """A key that another binding which works at the same time has, and that binding."""
+    """A key that another binding uses at the same time, and the id of that binding."""
     group, sharing = binding_id.partition(".")[0], _sharing(binding_id)
     own = set(default_keys(binding_id))
     for other in _BINDINGS:
-        beside = other.partition(".")[0]
-        at_once = APP in (group, beside) or group == beside or _AT_ONCE & {(group, beside), (beside, group)}
+        theirs = other.partition(".")[0]
+        at_once = APP in (group, theirs) or group == theirs or _AT_ONCE & {(group, theirs), (theirs, group)}
         if other != binding_id and other not in sharing and at_once:
             for key in wanted.get(other) or map(_normal, default_keys(other)):
                 if key in wanted[binding_id] and not (key in own and key in default_keys(other)):
@@ -118,7 +110,7 @@ def _sharing(binding_id: str) -> list[str]:
 
 
 def _normal(key: str) -> str:
-    """A character as Textual names its key."""
+    """The name that Textual gives the key of a character."""
     *modifiers, last = key.rpartition("+") if len(key) > 1 else ("", "", key)
     return "".join(modifiers) + (_character_to_key(last) if len(last) == 1 else last)
 
@@ -133,5 +125,5 @@ _KEY_NAMES = {_character_to_key(chr(code)) for code in range(33, 127)}
 
 
 def all_ids() -> Iterable[str]:
-    """Every id there is."""
+    """All ids."""
     return _BINDINGS

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 
 from textual.app import App
+from textual.worker import WorkType
 
 from specchat.app.sources.probe import Probe
-from specchat.app.ui.background import run_in_background
 
 PROBE_S = 1.0
 
@@ -29,7 +29,11 @@ class LoadMeter:
 
     def start(self) -> None:
         """Measure from here on."""
-        self._app.set_interval(PROBE_S, lambda: run_in_background(self._app, self._measure, "probe"))
+        self._app.set_interval(PROBE_S, self._begin)
+
+    def _begin(self) -> None:
+        work: WorkType[None] = self._measure
+        self._app.run_worker(work, group="probe", exclusive=True, exit_on_error=False)
 
     async def _measure(self) -> None:
         interface = self._probe.interface()

@@ -1,19 +1,32 @@
-"""What the user's own files change in the app: keys and themes, beside the settings."""
+"""The user's files: keys in the settings file; themes, TOML files with colours of Textual's themes and the fates."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from textual.app import App
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
 
+from specchat.app.errors import SettingsError
 from specchat.app.settings.keys import changed_keys
+from specchat.app.storage.toml_file import read_toml
 from specchat.app.ui.keys import keymap
-from specchat.app.ui.theme_files import read_themes
+from specchat.app.ui.themes import FATES_ON_DARK, theme_colours
+
+FATES = "fates"
+"""The table with the colours of tokens: `accepted = "#4cc9a4"`."""
+VARIABLES = "variables"
+"""The table with other variables of Textual's style sheets: `footer-key-foreground = "#d99bc1"`."""
+_KINDS = {field.name: field.type for field in fields(Theme)}
+_FATES = {name.removeprefix("fate-") for name in FATES_ON_DARK}
 
 
 def own_files(app: App[Any], settings_file: Path | None) -> list[str]:
-    """Use the keys of the settings file and the themes beside it; a sentence for each thing that is not used."""
+    """Use the keys of the settings file and the themes in its folder; returns a sentence for each invalid one."""
     if settings_file is None:
         return []
     keys, wrong = changed_keys(settings_file)
@@ -23,3 +36,90 @@ def own_files(app: App[Any], settings_file: Path | None) -> list[str]:
     for theme in found:
         app.register_theme(theme)
     return [*(f"{settings_file.name}: {sentence}" for sentence in (*wrong, *unusable)), *bad]
+
+
+def read_themes(folder: Path) -> tuple[list[Theme], list[str]]:
+    """The themes in a folder, and a sentence for each invalid file."""
+    found, sentences = [], []
+    for path in sorted(folder.glob("*.toml")):
+        try:
+            found.append(read_theme(path))
+        except SettingsError as error:
+            sentences.append(str(error))
+    return found, sentences
+
+
+def read_theme(path: Path) -> Theme:
+    """Read a theme; its name is by default that of the file.
+
+    Raises:
+        SettingsError: the file cannot be read, or a field is unknown or invalid.
+    """
+    try:
+        values = read_toml(path)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"theme {path} is not used: {error}") from error
+    variables = _table(path, values.pop(VARIABLES, {}), VARIABLES)
+    for fate, colour in _table(path, values.pop(FATES, {}), FATES).items():
+        if fate not in _FATES:
+            raise _wrong(path, f"{FATES}.{fate}", f"is no fate: choose of {', '.join(sorted(_FATES))}")
+        _check(path, f"{FATES}.{fate}", colour, _COLOUR)
+        variables[f"fate-{fate}"] = colour
+    for name, value in values.items():
+        if name not in _CHECKS:
+            raise _wrong(path, name, f"is no field of a theme: choose of {', '.join((*_KINDS, FATES))}")
+        _check(path, name, value, _CHECKS[name])
+    if "primary" not in values:
+        raise _wrong(path, "primary", 'is missing: give it a colour, as in primary = "#d99bc1"')
+    try:
+        theme = Theme(**{"name": path.stem, **values}, variables=variables)
+        theme_colours(theme, theme.to_color_system().generate())
+    except (ColorParseError, ValueError) as error:
+        raise SettingsError(f"theme {path} is not used: {error}") from error
+    return theme
+
+
+def _table(path: Path, value: object, name: str) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise _wrong(path, name, f"must be a table, as in [{name}]")
+    return {str(key): _text(path, f"{name}.{key}", text) for key, text in value.items()}
+
+
+def _text(path: Path, name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _wrong(path, name, f"is {value!r}: it must be a text")
+    return value
+
+
+def _is_colour(value: Any) -> bool:
+    try:
+        Color.parse(value)
+    except (ColorParseError, AttributeError, TypeError):
+        return False
+    return True
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+_COLOUR = (_is_colour, ', which is no colour: write it as "#d99bc1" or "red"')
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **{name: _COLOUR for name, kind in _KINDS.items() if kind in ("str", "str | None")},
+    "name": (lambda v: isinstance(v, str) and bool(v.strip()) and v.isprintable(), ": it must be a text of one line"),
+    "luminosity_spread": (_is_share, ": it must be a number from 0 to 1"),
+    "text_alpha": (_is_share, ": it must be a number from 0 to 1"),
+    "dark": (lambda v: isinstance(v, bool), ": it must be true or false"),
+    "ansi": (lambda v: isinstance(v, bool), ": it must be true or false"),
+}
+"""For each field of a theme a test of its value, and the end of the sentence about an invalid one."""
+
+
+def _check(path: Path, name: str, value: object, check: tuple[Callable[[Any], bool], str]) -> None:
+    valid, wrong = check
+    if not valid(value):
+        raise _wrong(path, name, f"is {value!r}{wrong}")
+
+
+def _wrong(path: Path, field: str, why: str) -> SettingsError:
+    return SettingsError(f"theme {path} is not used: {field} {why}")

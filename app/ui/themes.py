@@ -1,111 +1,97 @@
-"""The two themes of specchat, and colours of the fates for every theme.
+"""The two themes of specchat, colours of the fates for every theme, and the choice of a theme.
 
-The fates' colours are from the palette of Okabe and Ito, which people with any kind of colour blindness can tell
-apart, made lighter on dark ground and darker on light ground. No fate relies on its colour: each has an attribute too.
+The fates' colours are from the palette of Okabe and Ito, which people with any kind of colour blindness can
+distinguish, made lighter on dark ground and darker on light ground. No fate relies on its colour: each also has an
+attribute.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from textual.app import App
 from textual.color import Color
 from textual.theme import Theme
 
-FATES_ON_DARK = {
-    "fate-accepted": "#4cc9a4",
-    "fate-rejected": "#ff8a50",
-    "fate-discarded": "#a0a8b4",
-    "fate-correction": "#f2b441",
-    "fate-bonus": "#6cbdf2",
-    "fate-plain": "#d5dae2",
-    "fate-unknown": "#d5dae2",
+from specchat.app.settings.preferences import Preferences
+from specchat.app.settings.settings import Settings
+
+_FATES = {  # on dark ground, on light ground, in 16 colours
+    "accepted": ("#4cc9a4", "#00735a", "ansi_green"),
+    "rejected": ("#ff8a50", "#a33a00", "ansi_red"),
+    "discarded": ("#a0a8b4", "#4f5560", "ansi_bright_black"),
+    "correction": ("#f2b441", "#8a5a00", "ansi_yellow"),
+    "bonus": ("#6cbdf2", "#00619c", "ansi_cyan"),
+    "plain": ("#d5dae2", "#2b303b", "ansi_default"),
+    "unknown": ("#d5dae2", "#2b303b", "ansi_default"),
 }
-FATES_ON_LIGHT = {
-    "fate-accepted": "#00735a",
-    "fate-rejected": "#a33a00",
-    "fate-discarded": "#4f5560",
-    "fate-correction": "#8a5a00",
-    "fate-bonus": "#00619c",
-    "fate-plain": "#2b303b",
-    "fate-unknown": "#2b303b",
-}
-FATES_IN_16_COLOURS = {
-    "fate-accepted": "ansi_green",
-    "fate-rejected": "ansi_red",
-    "fate-discarded": "ansi_bright_black",
-    "fate-correction": "ansi_yellow",
-    "fate-bonus": "ansi_cyan",
-    "fate-plain": "ansi_default",
-    "fate-unknown": "ansi_default",
-}
+FATES_ON_DARK, FATES_ON_LIGHT, FATES_IN_16_COLOURS = (
+    {f"fate-{fate}": tones[ground] for fate, tones in _FATES.items()} for ground in range(3)
+)
 
 READABLE = 4.5
 """Contrast with the background that text needs (WCAG 2.1, level AA)."""
 
-DARK = Theme(
-    name="specchat-dark",
+
+def _theme(name: str, *, dark: bool, border: str, hover: str, quiet: str, selection: int, **colours: Any) -> Theme:
+    """One of specchat's themes; its footer, cursor and scroll bars have the colours of text, primary and background."""
+    primary, background = colours["primary"], colours["background"]
+    variables = {
+        "border": border,
+        "border-blurred": border,
+        "footer-background": background,
+        "footer-key-foreground": primary,
+        "footer-description-foreground": quiet,
+        "input-selection-background": f"{primary} {selection}%",
+        "block-cursor-background": primary,
+        "block-cursor-foreground": background,
+        "scrollbar": border,
+        "scrollbar-hover": hover,
+        "scrollbar-active": primary,
+        "scrollbar-background": background,
+        "scrollbar-background-hover": background,
+        "scrollbar-background-active": background,
+        "scrollbar-corner-color": background,
+    }
+    return Theme(name=name, accent=primary, success=colours["secondary"], dark=dark, variables=variables, **colours)
+
+
+DARK = _theme(
+    "specchat-dark",
+    dark=True,
     primary="#d99bc1",
     secondary="#4cc9a4",
-    accent="#d99bc1",
     warning="#f2c14e",
     error="#f0824a",
-    success="#4cc9a4",
     foreground="#d5dae2",
     background="#0f1218",
     surface="#151a22",
     panel="#1d242f",
-    dark=True,
-    variables={
-        "border": "#2c3543",
-        "border-blurred": "#2c3543",
-        "footer-background": "#0f1218",
-        "footer-key-foreground": "#d99bc1",
-        "footer-description-foreground": "#8b94a3",
-        "input-selection-background": "#d99bc1 30%",
-        "block-cursor-background": "#d99bc1",
-        "block-cursor-foreground": "#0f1218",
-        "scrollbar": "#2c3543",
-        "scrollbar-hover": "#3b475a",
-        "scrollbar-active": "#d99bc1",
-        "scrollbar-background": "#0f1218",
-        "scrollbar-background-hover": "#0f1218",
-        "scrollbar-background-active": "#0f1218",
-        "scrollbar-corner-color": "#0f1218",
-    },
+    border="#2c3543",
+    hover="#3b475a",
+    quiet="#8b94a3",
+    selection=30,
 )
-LIGHT = Theme(
-    name="specchat-light",
+LIGHT = _theme(
+    "specchat-light",
+    dark=False,
     primary="#96487a",
     secondary="#00735a",
-    accent="#96487a",
     warning="#8a5a00",
     error="#b84300",
-    success="#00735a",
     foreground="#2b303b",
     background="#fbfaf7",
     surface="#f3f1ec",
     panel="#e9e6df",
-    dark=False,
-    variables={
-        "border": "#d5d1c7",
-        "border-blurred": "#d5d1c7",
-        "footer-background": "#fbfaf7",
-        "footer-key-foreground": "#96487a",
-        "footer-description-foreground": "#6b7079",
-        "input-selection-background": "#96487a 25%",
-        "block-cursor-background": "#96487a",
-        "block-cursor-foreground": "#fbfaf7",
-        "scrollbar": "#d5d1c7",
-        "scrollbar-hover": "#bdb8ab",
-        "scrollbar-active": "#96487a",
-        "scrollbar-background": "#fbfaf7",
-        "scrollbar-background-hover": "#fbfaf7",
-        "scrollbar-background-active": "#fbfaf7",
-        "scrollbar-corner-color": "#fbfaf7",
-    },
+    border="#d5d1c7",
+    hover="#bdb8ab",
+    quiet="#6b7079",
+    selection=25,
 )
 
 
-def colours(theme: Theme, variables: dict[str, str]) -> dict[str, str]:
-    """Variables of our own, for a theme whose other variables these are; what a theme brings itself, wins.
+def theme_colours(theme: Theme, variables: dict[str, str]) -> dict[str, str]:
+    """The fates' colours for a theme with these variables; colours that the theme itself defines have priority.
 
     `quiet` and `faint` are solid, unlike Textual's `text-muted`, so that they can colour parts of a line.
     """
@@ -125,7 +111,7 @@ def contrast(one: Color, other: Color) -> float:
 
 
 def _readable(tone: Color, background: Color) -> Color:
-    """The tone, moved away from the background until it can be read on it."""
+    """The tone with enough contrast to the background."""
     end = Color(255, 255, 255) if _luminance(background) < 0.18 else Color(0, 0, 0)
     shades = (tone.blend(end, step / 20) for step in range(21))
     return next((shade for shade in shades if contrast(shade, background) >= READABLE), end)
@@ -134,3 +120,43 @@ def _readable(tone: Color, background: Color) -> Color:
 def _luminance(colour: Color) -> float:
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour.normalized]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+class ThemeChoice:
+    """Registers specchat's own themes, and sets and stores the chosen one.
+
+    Args:
+        app: Shows the theme.
+        theme: Name of the first theme; empty for specchat's own.
+    """
+
+    def __init__(self, app: App[None], theme: str) -> None:
+        self._app = app
+        self._kept = ""
+        app.register_theme(DARK)
+        app.register_theme(LIGHT)
+        own = theme or DARK.name
+        if own not in (DARK.name, LIGHT.name):
+            app.theme = theme if theme in app.available_themes else DARK.name
+            return
+        # Set without watchers, so that the first frame is styled only once.
+        app.set_reactive(App.theme, own)
+        app.set_class(app.current_theme.dark, "-dark-mode", update=False)
+        app.set_class(not app.current_theme.dark, "-light-mode", update=False)
+        app.stylesheet.set_variables(app.get_css_variables())
+
+    def change(self, theme: str) -> None:
+        """Set another theme if it exists."""
+        if theme in self._app.available_themes and theme != self._app.theme:
+            self._app.theme = theme
+
+    def keep(self, preferences: Preferences | None) -> None:
+        """Store each theme that is chosen from now on; without preferences, none."""
+        self._kept = self._app.theme
+
+        def store(theme: Theme) -> None:
+            if theme.name != self._kept and preferences is not None:
+                self._kept = theme.name
+                preferences.remember(Settings(theme=theme.name), ["theme"])
+
+        self._app.theme_changed_signal.subscribe(self._app, store)

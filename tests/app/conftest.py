@@ -13,7 +13,7 @@ from specchat.app.chat import delivery
 from specchat.app.ui import notices, pump
 from specchat.app.ui.pump import FrameBudget
 from specchat.app.ui.rendering import live_markdown
-from specchat.app.ui.screens import gauge
+from specchat.app.ui.screens import writing
 from tests.app import quiet
 from tests.app.stage import Stage
 
@@ -56,7 +56,7 @@ def still_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(App, "NOTIFICATION_TIMEOUT", LONG_S)
     monkeypatch.setattr(TextArea, "_toggle_cursor_blink_visible", lambda _: None)
     monkeypatch.setattr(Input, "_toggle_cursor", lambda _: None)
-    monkeypatch.setattr(gauge, "COUNT_S", LONG_S)
+    monkeypatch.setattr(writing, "COUNT_S", LONG_S)
 
 
 @pytest.fixture

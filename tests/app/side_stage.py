@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,6 +92,13 @@ class SideStage:
             begin_side_by_side=True,
         )
         self.app.animation_level = "none"
+
+    @asynccontextmanager
+    async def started(self, size: tuple[int, int]) -> AsyncIterator[Pilot[None]]:
+        """Run the app until the models are loaded."""
+        async with self.app.run_test(size=size) as pilot:
+            await self.ready(pilot)
+            yield pilot
 
     def store_again(self) -> Store:
         """What is stored, once the app has closed its own store."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import EllipsisType
 
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
@@ -12,9 +14,11 @@ from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
+from specchat.app.ui.widgets.composer import Composer
 from tests.app.quiet import all_done, show_all
 from tests.app.recorded import RecordedEngine, trace
 
+WIDE = (140, 40)
 NOW = 2_000_000.0
 QUESTION = "What should I see in Lisbon in two days? Answer with a short list."
 FOLLOW_UP = "The list again, with one more place at the end."
@@ -26,7 +30,14 @@ class Stage:
     """One app and everything around it."""
 
     def __init__(
-        self, folder: Path, *, name: str = "chat", theme: str = "", pictures: Path | None = None, **settings: object
+        self,
+        folder: Path,
+        *,
+        name: str = "chat",
+        theme: str = "",
+        pictures: Path | None = None,
+        file: Path | None = None,
+        **settings: object,
     ) -> None:
         self.engine = RecordedEngine(trace(name))
         self.clock = NOW
@@ -34,12 +45,41 @@ class Stage:
         self.store = Store(self.database, now=lambda: self.clock)
         self.settings = Settings(theme=theme, **settings)  # type: ignore[arg-type]
         self.app = SpecChat(
-            lambda: Session(self.engine, self.settings, self.store),
+            lambda: Session(self.engine, self.settings, self.store, settings_file=file),
             theme=theme,
             pictures=pictures or folder,
             now=lambda: self.clock,
         )
         self.app.animation_level = "none"
+
+    @asynccontextmanager
+    async def started(
+        self, size: tuple[int, int] = WIDE, *, events: int | EllipsisType | None = ...
+    ) -> AsyncIterator[Pilot[None]]:
+        """Run the app until the models are loaded; with `events`, also until so many events (or all) of a reply."""
+        async with self.app.run_test(size=size) as pilot:
+            await self.ready(pilot)
+            if not isinstance(events, EllipsisType):
+                await self.answer(pilot, events)
+            yield pilot
+
+    @asynccontextmanager
+    async def after(self, step: Step, size: tuple[int, int] = WIDE) -> AsyncIterator[Pilot[None]]:
+        """Run the app and do a step."""
+        async with self.app.run_test(size=size) as pilot:
+            await step(self, pilot)
+            yield pilot
+
+    @property
+    def said(self) -> list[str]:
+        """All notices, the newest last."""
+        return [notice.message for notice in self.app._notifications]
+
+    @property
+    def composer(self) -> Composer:
+        """The composer of the screen, or of the chat below it."""
+        found = self.app.screen.query(Composer)
+        return found.first() if found else self.app.chat_screen.query_one(Composer)
 
     def chats(self, *titles: str) -> None:
         """Chats of the days before, the last one newest."""
@@ -73,6 +113,11 @@ class Stage:
     async def answer(self, pilot: Pilot[None], count: int | None = None, text: str = QUESTION) -> None:
         """Send a prompt, and let the engine give this many events (or all) of the reply."""
         await self.send(pilot, text)
+        self.engine.give(count)
+        await self.settle(pilot)
+
+    async def give(self, pilot: Pilot[None], count: int | None = None) -> None:
+        """Let the engine give this many events (or all) of the replies, and wait until they are on screen."""
         self.engine.give(count)
         await self.settle(pilot)
 

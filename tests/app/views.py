@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Self
 
 from textual.pilot import Pilot
 
@@ -37,6 +39,13 @@ class Replay:
         found = self.app.screen_stack[0]
         assert isinstance(found, ChatScreen)
         return found
+
+    @asynccontextmanager
+    async def started(self, share: float) -> AsyncIterator[tuple[Self, Pilot[None]]]:
+        """Run the app and play up to this share of the trace."""
+        async with self.app.run_test(size=WIDE) as pilot:
+            await self.at(pilot, share)
+            yield self, pilot
 
     async def at(self, pilot: Pilot[None], share: float) -> None:
         """Play up to this share of the trace."""

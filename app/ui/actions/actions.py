@@ -1,54 +1,55 @@
-"""Everything the app can do, put together."""
+"""All actions of the app: looks them up in the table, runs them, and lists them in the command palette."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
-from textual.app import App
+from textual.app import App, SystemCommand
+from textual.screen import Screen
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.export import FORMATS
 from specchat.app.chat.past_replies import PastReplies
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.chat.session import Session
+from specchat.app.errors import AppError
+from specchat.app.settings.controls import CONTROLS
 from specchat.app.settings.preferences import Preferences
-from specchat.app.ui.actions.alignment import AlignmentActions
-from specchat.app.ui.actions.attachments import AttachmentActions
-from specchat.app.ui.actions.candidates import CandidateActions
+from specchat.app.settings.settings import AUTO, REJECTED, THINKING
+from specchat.app.storage.attachment import Attachment
+from specchat.app.ui import slash
+from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, COPIES, REPLAY, Action
 from specchat.app.ui.actions.chats import ChatActions
-from specchat.app.ui.actions.clipboard import Clipboard
-from specchat.app.ui.actions.editor import EditorActions
-from specchat.app.ui.actions.engine_offer import EngineOffer
-from specchat.app.ui.actions.file_export import FileExport
+from specchat.app.ui.actions.comparison import ComparisonActions, MakeDuet
+from specchat.app.ui.actions.messages import CandidateActions, MessageActions
 from specchat.app.ui.actions.models import MakeSource, ModelActions
-from specchat.app.ui.actions.palette_commands import PaletteCommands
-from specchat.app.ui.actions.reading import ReadingActions
+from specchat.app.ui.actions.prompt import PromptActions
+from specchat.app.ui.actions.replies import ReplyActions
 from specchat.app.ui.actions.scope import ActionScope
-from specchat.app.ui.actions.search import SearchActions
 from specchat.app.ui.actions.settings import SettingsActions
-from specchat.app.ui.actions.side_by_side import MakeDuet, SideBySide
-from specchat.app.ui.actions.slash_commands import SlashCommands
-from specchat.app.ui.actions.texts import OFF, TextActions
-from specchat.app.ui.actions.tree import TreeActions
-from specchat.app.ui.actions.views import Views, understood
+from specchat.app.ui.actions.views import Views
+from specchat.app.ui.keys import key_names
 from specchat.app.ui.notices import say
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.screens.messages import MessageAction
+from specchat.app.ui.screens.side_by_side import SideScreen
+from specchat.engine import WHEN_FULL, EngineError
 
 
 class Actions:
-    """The objects that act for the app, each on its part of the program.
+    """The objects that the paths in the table of actions begin with.
 
     Args:
         app: Shows screens and notices, and runs the workers.
         screen: Shows the conversation.
         requests: Sends prompts and stops replies.
         now: The time of day, for the ages of chats.
-        pictures: The folder that pictures and exported chats go to; specchat's own by default.
-        make_duet: Makes the lanes of the side-by-side mode; without it there is none.
-        make_source: Makes an engine for settings; without it the models stay.
+        pictures: The folder for pictures and exported chats; specchat's own by default.
+        make_duet: Makes the lanes of the side-by-side mode; None if it is not available.
+        make_source: Makes an engine for settings; None if the models cannot be chosen.
         replaying: Whether the app shows a replay.
     """
 
@@ -64,125 +65,122 @@ class Actions:
         *,
         replaying: bool,
     ) -> None:
-        self._past: PastReplies | None = None
-        self.scope = scope = ActionScope(app, screen, requests, EngineOffer())
-        self.chats = ChatActions(scope, now, lambda chat: self.models.tell_of(chat))
-        self.clipboard = Clipboard(scope)
-        self.export = FileExport(scope, pictures)
+        self.app = app
+        self.screen = screen
+        self.scope = scope = ActionScope(app, screen, requests)
+        self.chats = ChatActions(scope, now, lambda chat: self.models.compare_with(chat))
         self.settings = SettingsActions(scope)
-        self.candidates = CandidateActions(scope, self.settings)
-        self.tree = TreeActions(scope, self.chats.open)
-        self.search = SearchActions(scope, self.chats)
-        self.texts = TextActions(scope, self.settings)
-        self.reading = ReadingActions(scope)
+        self.messages = MessageActions(scope, self.chats.open)
+        self.candidates = CandidateActions(scope, self.settings, self.messages.ask)
+        self.replies = ReplyActions(scope, pictures)
         self.models = ModelActions(scope, self.settings, make_source)
-        self.attachments = AttachmentActions(scope, self.settings)
-        self.editor = EditorActions(scope)
-        self.alignment = AlignmentActions(scope)
-        self.side = SideBySide(scope, make_duet, self._return)
-        self.views = Views(
-            scope,
-            self.settings,
-            {
-                "candidates": self.candidates.show,
-                "messages": self.tree.messages,
-                "search": self.search.ask,
-                "attachments": self.attachments.show,
-                "context": self.attachments.context,
-                "editor": self.editor.edit,
-                "copy": self.clipboard.ask,
-                "side_by_side": self.side.open,
-                "save_picture": self.export.screen,
-                "links": partial(self.reading.open_link, ""),
-                "models": self.models.show,
-                "drafts": self.alignment.show,
-            },
-            replaying=replaying,
-        )
-        self.commands = SlashCommands(
-            scope,
-            self.settings,
-            {
-                **{
-                    name: self.views.command(name)
-                    for name in (
-                        "controls",
-                        "messages",
-                        "search",
-                        "theory",
-                        "help",
-                        "tour",
-                        "attachments",
-                        "context",
-                        "editor",
-                    )
-                },
-                **{
-                    action: partial(self.tree.command, action)
-                    for action in MessageAction
-                    if action is not MessageAction.GO
-                },
-                "drafts": self.alignment.command,
-                "model": self.models.command,
-                "draft": self.models.command_draft,
-                "unload": understood(self.models.unload),
-                "preset": self.settings.use_preset,
-                "save": self.settings.save_preset,
-                "candidates": self.candidates.command,
-                "copy": self.clipboard.copy,
-                "export": self.export.chat,
-                "system": self.texts.system,
-                "system-save": self.texts.save_system,
-                "system-default": understood(self.texts.make_default),
-                "template": self.texts.template,
-                "template-save": self.texts.save_template,
-                "attach": self.attachments.attach,
-                "pin": understood(self.chats.pin_shown),
-                "new": understood(screen.action_new_chat),
-                "markdown": understood(screen.action_markdown),
-                "open": self.reading.open_link,
-                "thinking": self.reading.think,
-                "thoughts": understood(screen.action_thoughts),
-            },
-            screen.send,
-        )
-        self.palette = PaletteCommands(
-            app, self.views.open, self.chats, self.settings, self.export, self.tree.of_last, self.texts, self.reading
-        )
-        screen.writing.complete_with(
-            {
-                **self.commands.words,
-                "drafts": lambda: self.alignment.pairs,
-                "system": lambda: [OFF, *(self.texts.systems.names() if self.texts.systems else ())],
-                "template": lambda: self.texts.templates.names() if self.texts.templates else [],
-            }
-        )
+        self.prompt = PromptActions(scope, self.settings)
+        self.comparison = ComparisonActions(scope, make_duet, self._return)
+        self.views = Views(scope, self.settings, replaying=replaying)
+        self._place = REPLAY if replaying else CHAT
+        self._past: PastReplies | None = None
+        screen.widgets.composer.words = self._words()
 
     def connect(self, session: Session) -> None:
-        """Give each what it needs of the session."""
+        """Use the session's store, settings and engine."""
         if session.store is not None:
             self._past = PastReplies(session.store)
             self._past.refresh()
             self.scope.archive = Archive(session.store, self._store_failed, self._past)
         if session.settings_file is not None:
-            self.texts.keep_in(session.settings_file.parent)
+            self.prompt.store_in(session.settings_file.parent)
             self.settings.preferences = Preferences(session.settings_file, self._store_failed)
         self.models.source = session.source
         if session.settings is not None:
-            self.scope.offer.target = Path(session.settings.target).name
+            self.scope.models.target = Path(session.settings.target).name
             self.settings.show(session.settings)
 
     def draft_from_chats(self) -> None:
-        """The engine is ready: let it draft from what it said in other chats, too."""
+        """Let the engine, which is ready, also draft from replies of other chats."""
         if self._past is not None and self.models.source is not None:
             self._past.use(self.models.source, self.scope.requests.model)
 
+    def available(self, name: str) -> bool:
+        """Whether an action can be used now; its keys are hidden otherwise."""
+        action = ACTIONS[name]
+        return action.place in (ANYWHERE, self._place) and (not action.when or bool(attrgetter(action.when)(self)))
+
+    def press(self, name: str) -> None:
+        """Run an action whose key was pressed. Actions of the chat do nothing while another screen covers it."""
+        action = ACTIONS[name]
+        if action.place == ANYWHERE or self.app.screen is self.screen:
+            self.run(action)
+
+    def run(self, action: Action, argument: str = "") -> bool:
+        """Run an action; returns whether it succeeded, otherwise a notice says why not."""
+        method = attrgetter(action.run)(self)
+        try:
+            return method(*action.args, *([argument] if action.takes else [])) is not False
+        except (AppError, EngineError) as error:
+            self.scope.report(error)
+            return False
+
+    def enter(self, text: str, attachments: tuple[Attachment, ...]) -> None:
+        """Send a prompt, or run a slash command; the command returns to the composer if it fails."""
+        word = slash.first_word(text)
+        if not slash.is_command(text):
+            self.messages.send(text, attachments)
+        elif not (self.messages.send(text) if self._for_model(word) else self._run_line(text)):
+            self.screen.put(text)
+
+    def _for_model(self, word: str) -> bool:
+        """Whether the chat template of the model looks for a word, and no command has it."""
+        return word in self.scope.models.template_words and word[1:] not in slash.BY_NAME
+
+    def _run_line(self, line: str) -> bool:
+        with self.scope.reporting():
+            return self.run(*slash.parse(line))
+        return False
+
+    def palette(self, screen: Screen[object]) -> Iterator[SystemCommand]:
+        """Entries of the command palette on this screen."""
+        listed: list[Action] = []
+        if isinstance(screen, SideScreen):
+            yield from screen.commands()
+            listed = [ACTIONS[name] for name in ("save-the-screen", "choose-theme", "quit")]
+        elif isinstance(screen, ChatScreen):
+            listed = [action for action in ACTIONS.values() if action.title and self.available(action.name)]
+        for action in listed:
+            about = action.about[0].upper() + action.about[1:]
+            if action.keys or action.priority:
+                about = f"{about} · {key_names(self.app, f'chat.{action.name}', 1)}"
+            if action.each:
+                for word in self._words()[action.slash]():
+                    yield SystemCommand(f"{action.title} {word}", about, partial(self.run, action, word))
+            elif action.needs:
+                yield SystemCommand(action.title, about, partial(self.screen.put, f"/{action.slash} "))
+            else:
+                yield SystemCommand(action.title, about, partial(self.run, action))
+
+    def _words(self) -> slash.Words:
+        """Possible arguments of the slash commands that take a word."""
+        return {
+            **{c.command: partial(list, [word for _, word in c.words]) for c in CONTROLS if c.words},
+            "gamma": lambda: (AUTO, *map(str, range(17))),
+            "drafter": lambda: (AUTO, *self.scope.models.drafters),
+            "rejected": lambda: REJECTED,
+            "context": lambda: WHEN_FULL,
+            "preset": lambda: self.settings.presets,
+            "theme": lambda: sorted(self.app.available_themes),
+            "copy": lambda: COPIES,
+            "export": lambda: FORMATS,
+            "thinking": lambda: list(THINKING),
+            "drafts": self.comparison.pairs,
+            "system": self.prompt.systems,
+            "template": self.prompt.templates,
+        }
+
     def _store_failed(self, sentence: str) -> None:
-        """The chat goes on; the user knows that it is not kept. Called in the writing thread."""
-        say(self.scope.app, sentence, "error")
+        """Say that the chat is not stored; it continues. Called in the writing thread."""
+        say(self.app, sentence, "error")
 
     def _return(self, conversation: Conversation | None) -> None:
-        """From the side-by-side mode, with the lane to continue if there is one."""
+        """Return from the side-by-side mode, and continue a lane's conversation, if any."""
         if conversation is not None:
-            self.scope.screen.show(conversation)
-        self.chats.list()
+            self.screen.show(conversation)
+        self.chats.show_list()

@@ -1,28 +1,28 @@
-"""The list of chats: opens, renames, deletes and restores them, and stores what is typed and not yet sent."""
+"""Actions on stored chats: list, open, rename, pin, delete, restore and search them, and store unsent text."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Stage
 from specchat.app.sanitize import escape_controls
+from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat
-from specchat.app.ui.actions.scope import ActionScope
-from specchat.app.ui.background import run_in_background
-from specchat.app.ui.notices import say
-from specchat.app.ui.screens.rename import RenameScreen
+from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
+from specchat.app.ui.rendering.found_line import found_word
+from specchat.app.ui.screens.dialogs import RenameScreen
+from specchat.app.ui.screens.lists import SearchScreen
 from specchat.engine import Record
 
 
 class ChatActions:
-    """What the app does with stored chats.
+    """Actions on stored chats; without an archive they do nothing.
 
     Args:
-        scope: What it acts on.
+        scope: Shared by all actions.
         now: The time of day in seconds since 1970, for the ages of chats.
         opened: Called with each stored chat that is shown.
     """
@@ -31,31 +31,65 @@ class ChatActions:
         self._scope = scope
         self._now = now
         self._opened = opened
-        self._deleted: list[Chat] = []
+        self.deleted: list[Chat] = []
+        """Chats that can be restored, the last one first."""
         self._listed = 0
         """`RequestManager.changes` when the list of chats was last shown."""
 
-    @property
-    def can_undo(self) -> bool:
-        """Whether a deleted chat can be restored."""
-        return bool(self._deleted)
+    # The pump's source of records
+
+    def drain(self) -> Iterable[Record]:
+        """Pass new records to their replies; returns those about the engine as a whole."""
+        return self._scope.requests.drain()
 
     @property
-    def list_is_old(self) -> bool:
-        """Whether a reply has begun or ended since the list was shown."""
-        return self._scope.requests.changes != self._listed
+    def stage(self) -> Stage | None:
+        """The most advanced stage of the running replies; None if none runs."""
+        return self._scope.requests.stage
 
-    def list(self) -> None:
-        """Show the list as it now is."""
-        run_in_background(self._scope.app, self._list, "list")
+    # The list
 
-    def open(self, chat: Chat) -> None:
-        """Show a chat; one that is being answered is shown as it is."""
-        run_in_background(self._scope.app, partial(self._open_chosen, chat), "open")
+    def refresh(self) -> None:
+        """Update the list if a reply has started or ended since it was shown."""
+        if self._scope.requests.changes != self._listed:
+            self.show_list()
 
-    def rename(self, chat: Chat) -> None:
-        """Ask for another title, and store it."""
-        run_in_background(self._scope.app, partial(self._rename, chat), "rename")
+    @in_background("list")
+    async def show_list(self) -> None:
+        """Show the current list."""
+        self._listed = self._scope.requests.changes
+        chats = await self._chats()
+        if chats is not None:
+            if self._scope.conversation.chat is not None:
+                self._scope.requests.active.seen(self._scope.conversation.chat)
+            self._scope.screen.widgets.show_chats(chats, self._scope.requests.active.marks, self._now())
+
+    def new(self) -> None:
+        """Show an empty conversation; replies of the old one continue."""
+        self._scope.screen.show(Conversation())
+        self.show_list()
+
+    @in_background("open")
+    async def open(self, chat: Chat) -> None:
+        """Show a chat, also while it is being answered."""
+        await self._open(chat)
+
+    @in_background("rename")
+    async def rename(self, chat: Chat) -> None:
+        """Ask for another title and store it."""
+        title = await self._scope.ask(RenameScreen(chat.title))
+        if title and self._scope.archive is not None:
+            await asyncio.wrap_future(self._scope.archive.rename(chat, title))
+            self._change_shown(chat, title=title)
+            self.show_list()
+
+    def pin(self, chat: Chat) -> None:
+        """Pin a chat to the top of the list, or unpin it."""
+        if self._scope.archive is not None:
+            self._scope.archive.pin(chat, not chat.pinned)
+            self._change_shown(chat, pinned=not chat.pinned)
+            self._scope.say(f"{'unpinned' if chat.pinned else 'pinned'} “{escape_controls(chat.title)}”")
+            self.show_list()
 
     def delete(self, chat: Chat) -> None:
         """Delete a chat, and say how to undo it."""
@@ -65,74 +99,104 @@ class ChatActions:
         if conversation is not None:
             self._scope.requests.abandon(conversation)
         self._scope.archive.delete(chat)
-        self._deleted.append(chat)
+        self.deleted.append(chat)
         self._scope.screen.leave(chat)
-        say(self._scope.app, f"deleted “{escape_controls(chat.title)}” · u in the list brings it back")
-        self.list()
-
-    def pin(self, chat: Chat) -> None:
-        """Let a chat stand above the others; one that does, among them again."""
-        if self._scope.archive is not None:
-            self._scope.archive.pin(chat, not chat.pinned)
-            shown = self._scope.screen.conversation
-            if shown.chat is not None and shown.chat.id == chat.id:
-                shown.chat = replace(shown.chat, pinned=not chat.pinned)
-            say(self._scope.app, f"{'unpinned' if chat.pinned else 'pinned'} “{escape_controls(chat.title)}”")
-            self.list()
-
-    def pin_shown(self) -> None:
-        """Pin or unpin the chat that is open."""
-        if (chat := self._scope.screen.conversation.chat) is not None:
-            self.pin(chat)
-        else:
-            say(self._scope.app, "this chat has no messages yet", "warning")
+        self._scope.say(f"deleted “{escape_controls(chat.title)}” · u in the list restores it")
+        self.show_list()
 
     def undo_delete(self) -> None:
         """Restore the chat that was deleted last."""
-        if self._scope.archive is not None and self._deleted:
-            self._scope.archive.restore(self._deleted.pop())
-            self.list()
+        if self._scope.archive is not None and self.deleted:
+            self._scope.archive.restore(self.deleted.pop())
+            self.show_list()
 
-    def drain(self) -> Iterable[Record]:
-        """Hand new records to their replies; gives those that concern the engine as a whole."""
-        return self._scope.requests.drain()
+    def pin_shown(self) -> None:
+        """Pin or unpin the open chat."""
+        self.pin(self._shown)
 
-    @property
-    def stage(self) -> Stage | None:
-        """How far the running reply has got that is furthest; None where none runs."""
-        return self._scope.requests.running.stage
+    def rename_shown(self) -> None:
+        """Rename the open chat."""
+        self.rename(self._shown)
+
+    def delete_shown(self) -> None:
+        """Delete the open chat."""
+        self.delete(self._shown)
+
+    # Unsent text
 
     def write(self) -> None:
-        """Store what is typed and not sent, where it has changed since the last call."""
+        """Store unsent text that has changed since the last call."""
         if self._scope.archive is not None:
             for chat_id, text, attachments in self._scope.screen.writing.unsent.changes():
                 self._scope.archive.keep_unsent(chat_id, text, attachments)
 
-    def restore_unsent(self) -> None:
-        """Put what was typed and not sent when specchat ended into the composers of its chats."""
-        run_in_background(self._scope.app, self._restore_unsent, "unsent")
+    @in_background("unsent")
+    async def restore_unsent(self) -> None:
+        """Put the unsent text of the last run into the composers of its chats."""
+        if self._scope.archive is not None:
+            stored = await asyncio.wrap_future(self._scope.archive.unsent())
+            if stored is not None and stored[0]:
+                self._scope.screen.writing.restore(*stored)
 
-    async def _list(self) -> None:
-        self._listed = self._scope.requests.changes
+    # Search
+
+    def search(self) -> None:
+        """Ask what to search for, and open the hit that was chosen."""
         if self._scope.archive is None:
+            raise UnavailableError("nothing is stored here: there is nothing to search")
+        self._scope.app.push_screen(SearchScreen(self._scope.archive.find), self._found)
+
+    @in_background("history")
+    async def index(self) -> None:
+        """Update the search index, and give the composer the prompts of all chats."""
+        if self._scope.archive is not None:
+            self._scope.archive.index()
+            prompts = await asyncio.wrap_future(self._scope.archive.prompts())
+            self._scope.screen.writing.remember_asked(prompts or [])
+
+    def _found(self, hit: Hit | None) -> None:
+        if hit is not None:
+            self._open_hit(hit)
+
+    @in_background("open")
+    async def _open_hit(self, hit: Hit) -> None:
+        shown = self._scope.conversation
+        if shown.chat is None or shown.chat.id != hit.chat_id:
+            chat = next((chat for chat in await self._chats() or () if chat.id == hit.chat_id), None)
+            opened = None if chat is None else await self._open(chat)
+        else:
+            opened = shown
+        if opened is None or self._scope.archive is None or hit.message_id is None:
             return
-        chats = await asyncio.wrap_future(self._scope.archive.chats())
-        if chats is not None:
-            if self._scope.screen.conversation.chat is not None:
-                self._scope.requests.active.seen(self._scope.screen.conversation.chat)
-            self._scope.screen.show_chats(chats, self._scope.requests.active.marks, self._now())
+        turn, changed = opened.reveal(hit.message_id)
+        for one in changed:
+            self._scope.archive.choose(one)
+        if turn is not None:
+            self._scope.screen.path_changed()
+            part = turn.reply if hit.role == "assistant" and turn.reply is not None else turn
+            found = found_word(hit.excerpt, part.prompt if isinstance(part, Turn) else part.text)
+            # After the next refresh, because the chat may have no layout yet.
+            self._scope.screen.call_after_refresh(self._scope.screen.go_to, turn, part, found)
 
-    async def show(self, chat_id: int) -> Conversation | None:
-        """Show a chat by its row, and give it; None where it is gone."""
-        opened = self._scope.screen.conversation
-        if opened.chat is not None and opened.chat.id == chat_id:
-            return opened
-        chats = await asyncio.wrap_future(self._scope.archive.chats()) if self._scope.archive is not None else None
-        chat = next((chat for chat in chats or () if chat.id == chat_id), None)
-        return None if chat is None else await self._open(chat)
+    # Shared parts
 
-    async def _open_chosen(self, chat: Chat) -> None:
-        await self._open(chat)
+    @property
+    def _shown(self) -> Chat:
+        """The open chat."""
+        if self._scope.conversation.chat is None:
+            raise UnavailableError("this chat has no messages yet")
+        return self._scope.conversation.chat
+
+    def _change_shown(self, chat: Chat, **fields: object) -> None:
+        """Change the open chat's record in memory, if it is this chat."""
+        shown = self._scope.conversation
+        if shown.chat is not None and shown.chat.id == chat.id:
+            shown.chat = replace(shown.chat, **fields)  # type: ignore[arg-type]
+
+    async def _chats(self) -> list[Chat] | None:
+        if self._scope.archive is None:
+            return None
+        return await asyncio.wrap_future(self._scope.archive.chats())
 
     async def _open(self, chat: Chat) -> Conversation | None:
         conversation = self._scope.requests.active.of_chat(chat.id)
@@ -141,19 +205,5 @@ class ChatActions:
         if conversation is not None:
             self._scope.screen.show(conversation)
             self._opened(conversation)
-            self.list()
+            self.show_list()
         return conversation
-
-    async def _rename(self, chat: Chat) -> None:
-        title = await self._scope.app.push_screen_wait(RenameScreen(chat.title))
-        if title and self._scope.archive is not None:
-            await asyncio.wrap_future(self._scope.archive.rename(chat, title))
-            shown = self._scope.screen.conversation
-            if shown.chat is not None and shown.chat.id == chat.id:
-                shown.chat = replace(shown.chat, title=title)
-            self.list()
-
-    async def _restore_unsent(self) -> None:
-        stored = await asyncio.wrap_future(self._scope.archive.unsent()) if self._scope.archive is not None else None
-        if stored is not None and stored[0]:
-            self._scope.screen.writing.restore(*stored)

@@ -1,49 +1,59 @@
-"""Choosing target and draft while the app runs: what there is, fetching, loading, unloading."""
+"""Actions on models: list, download, load, unload; and the records of the engine that belong to no reply."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from specchat.app.chat.conversation import Conversation
-from specchat.app.errors import AppError
-from specchat.app.settings.settings import AUTO, Settings
+from specchat.app.settings.settings import AUTO, NO_CHAT, Settings
+from specchat.app.sources.no_source import NOTHING, NoSource
+from specchat.app.sources.probe import Probe
 from specchat.app.sources.pull import Pull
-from specchat.app.sources.source import NOTHING, NoSource, Source
-from specchat.app.ui.actions.scope import ActionScope
+from specchat.app.sources.source import Source
+from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
-from specchat.app.ui.background import run_in_background
-from specchat.app.ui.notices import STILL_STARTING, say
+from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.screens.models import ModelsScreen
-from specchat.engine import EngineError, Loading, models_folder
+from specchat.engine import (
+    Counted,
+    Died,
+    EngineError,
+    Loading,
+    Notice,
+    Ready,
+    Record,
+    Request,
+    models_folder,
+)
 from specchat.engine.models import KnownModel, ModelStore, known_models, vocabulary_misfit
 
 MakeSource = Callable[[Settings], Source]
+FIXED = "the models are chosen where the engine runs: not here"
 NO_DRAFT = "none"
 OF_ANY_MODEL = (AUTO, "none", "ngram", "suffix")
 """Drafters that every target has."""
 
 
 class ModelActions:
-    """What the app does with models.
+    """Actions on models.
 
     Args:
-        scope: What it acts on.
-        settings: Stores what was chosen.
-        make: Makes an engine for settings; None where models cannot be chosen.
+        scope: Shared by all actions.
+        settings: Stores the choice.
+        make: Makes an engine for settings; None if the models cannot be chosen here.
     """
 
     def __init__(self, scope: ActionScope, settings: SettingsActions, make: MakeSource | None) -> None:
         self._scope = scope
         self.use: Callable[[Source], Source] = lambda source: source
-        """Puts a source behind the one that can be stepped through, once the session is there."""
+        """Wraps a source in a `Stepper`, once the session is connected."""
         self.pulls: dict[str, Pull] = {}
         """Downloads of this run, by model."""
         self.source: Source | None = None
-        """What is asked now."""
+        """The present engine."""
         self._settings = settings
         self._make = make
         self._unloaded = False
@@ -57,40 +67,34 @@ class ModelActions:
 
     @property
     def drafts(self) -> tuple[str, ...]:
-        """The drafts that the settings name, one by one."""
+        """The draft models that the settings name."""
         settings = self._scope.requests.settings
         return settings.engine_config(models_folder()).drafts if settings is not None else ()
 
     @property
     def loaded_bytes(self) -> int:
         """Memory that loading another model frees."""
-        return 0 if self._unloaded else self._scope.offer.weight_bytes
+        return 0 if self._unloaded else self._scope.models.weight_bytes
 
-    def show(self) -> None:
-        """Show the models there are."""
+    def command(self, argument: str = "") -> bool:
+        """`/model` lists the models, `/model TARGET` and `/model TARGET DRAFT` load them."""
+        if argument:
+            is_path = Path(argument).expanduser().exists()  # a path may contain spaces
+            target, _, draft = (argument, "", "") if is_path else argument.partition(" ")
+            return self.load(target, draft.strip() or None)
         if self._make is None:
-            say(self._scope.app, "the models are chosen where the engine runs: not here", "warning")
-        elif self._scope.requests.settings is None:
-            say(self._scope.app, STILL_STARTING, "warning")
-        else:
-            self._scope.app.push_screen(ModelsScreen(self))
+            raise UnavailableError(FIXED)
+        if self._scope.requests.settings is None:
+            raise UnavailableError(STILL_STARTING)
+        self._scope.app.push_screen(ModelsScreen(self))
+        return True
 
-    def command(self, argument: str) -> bool:
-        """`/model` shows them, `/model TARGET` and `/model TARGET DRAFT` load; whether it was understood."""
-        if not argument:
-            self.show()
-            return True
-        if Path(argument).expanduser().exists():  # a path may have spaces in it
-            return self.load(argument)
-        target, _, draft = argument.partition(" ")
-        return self.load(target, draft.strip() or None)
-
-    def command_draft(self, argument: str) -> bool:
-        """`/draft NAME`, or none; whether it was understood."""
-        return self.load(self.chosen[0], argument)
+    def load_draft(self, name: str) -> bool:
+        """`/draft NAME`, or none."""
+        return self.load(self.chosen[0], name)
 
     async def known(self) -> list[KnownModel]:
-        """The models there are."""
+        """All models: on this machine, used before, or in the catalog."""
         used = [self.chosen[0], *self.drafts]
         if self._scope.archive is not None:
             answered = await asyncio.wrap_future(self._scope.archive.models())
@@ -104,30 +108,31 @@ class ModelActions:
         return await asyncio.to_thread(vocabulary_misfit, target.folder, draft.folder)
 
     def load(self, target: str, draft: str | None = None) -> bool:
-        """Load a target; a draft that is None stays if it can, and `none` is none. Whether that can be begun."""
-        settings = self._free_settings()
-        if settings is None:
-            return False
-        if draft is None:
-            draft = settings.draft if target == settings.target else ""
-        draft = "" if draft == NO_DRAFT else draft
-        drafter = settings.drafter if settings.drafter in OF_ANY_MODEL else AUTO
-        try:
+        """Load a target; returns whether loading began, otherwise a notice says why not.
+
+        A draft of None keeps the present draft if the target is the same; `none` is no draft.
+        """
+        with self._scope.reporting():
+            settings = self._changeable_settings()
+            if draft is None:
+                draft = settings.draft if target == settings.target else ""
+            draft = "" if draft == NO_DRAFT else draft
+            drafter = settings.drafter if settings.drafter in OF_ANY_MODEL else AUTO
             wanted = replace(settings, target=target, draft=draft, drafter=drafter)
-        except AppError as error:
-            say(self._scope.app, str(error), "error")
-            return False
-        run_in_background(self._scope.app, partial(self._switch, self._leave(wanted), wanted), "models")
-        return True
+            if not self._switching:
+                self._switch(self._leave(wanted), wanted)
+                return True
+        return False
 
     def unload(self) -> None:
-        """Free the memory; the next prompt loads the same models again."""
-        settings = self._free_settings()
-        if settings is not None and not self._unloaded:
-            run_in_background(self._scope.app, partial(self._unload, self._leave(settings), settings), "models")
+        """Free the memory of the models; the next prompt loads them again."""
+        with self._scope.reporting():
+            settings = self._changeable_settings()
+            if not self._unloaded and not self._switching:
+                self._unload(self._leave(settings), settings)
 
     def pull(self, name: str) -> None:
-        """Fetch a model, go on with it, or pause."""
+        """Start, resume or pause the download of a model."""
         pull = self.pulls.setdefault(name, Pull(name))
         if pull.running:
             pull.pause()
@@ -140,47 +145,47 @@ class ModelActions:
             pull.pause()
 
     def update(self) -> None:
-        """A prompt that waits while nothing is loaded has the models loaded again."""
+        """Load the models again if they are unloaded and a prompt waits."""
         if self._unloaded and not self._switching and self._scope.requests.waiting:
             self.load(*self.chosen)
 
-    def tell_of(self, conversation: Conversation) -> None:
-        """Say it where a chat that is opened was answered by another model than that which is loaded."""
+    def compare_with(self, conversation: Conversation) -> None:
+        """Show a notice if the last reply of a chat came from another model than the loaded one."""
         models = [turn.reply.model for turn in conversation.turns if turn.reply is not None and turn.reply.model]
         target = self.chosen[0]
         if self._make is None or not models or models[-1] == target:
             return
         before, now = (Path(name).name for name in (models[-1], target))
         gone = Path(models[-1]).is_absolute() and not Path(models[-1]).exists()
-        remedy = "which is not there any more" if gone else f"/model {models[-1]} loads it"
-        sentence = f"the last reply came from {before}, {remedy}; {now} answers now"
-        say(self._scope.app, sentence, "warning" if gone else "information")
+        remedy = "which no longer exists" if gone else f"/model {models[-1]} loads it"
+        self._scope.say(
+            f"the last reply came from {before}, {remedy}; {now} answers now", "warning" if gone else "information"
+        )
 
-    def _free_settings(self) -> Settings | None:
-        """The settings, if the models can be changed now; else it is said why they cannot."""
-        settings = self._scope.requests.settings
-        if self._make is None or settings is None or self.source is None:
-            say(
-                self._scope.app,
-                STILL_STARTING if self._make else "the models are chosen where the engine runs",
-                "warning",
-            )
-            return None
+    def _changeable_settings(self) -> Settings:
+        """The settings.
+
+        Raises:
+            UnavailableError: the models cannot be changed now.
+        """
+        if self._make is None:
+            raise UnavailableError(FIXED)
+        if self.source is None:
+            raise UnavailableError(STILL_STARTING)
+        settings = self._scope.settings
         if self._scope.requests.replies:
-            say(
-                self._scope.app, "a reply is being written: let it end or stop it (esc), then choose a model", "warning"
-            )
-            return None
-        return None if self._switching else settings
+            raise UnavailableError("a reply is being written: wait for it or stop it (esc), then choose a model")
+        return settings
 
+    @in_background("models")
     async def _switch(self, before: Source | None, settings: Settings) -> None:
         assert self._make is not None
-        await _closed(before)
+        await _close(before)
         try:
             source = self._make(settings)
         except EngineError as error:
             self._switching = False
-            self._scope.screen.status.show_loading(str(error), failed=True)
+            self._scope.screen.widgets.show_loading(str(error), failed=True)
             self._scope.requests.fail(str(error))
             return
         self.source, self._unloaded, self._switching = source, False, False
@@ -189,25 +194,81 @@ class ModelActions:
         if self._settings.preferences is not None:
             self._settings.preferences.remember(settings, ["target", "draft", "drafter"])
 
+    @in_background("models")
     async def _unload(self, before: Source | None, settings: Settings) -> None:
-        await _closed(before)
+        await _close(before)
         self._unloaded, self._switching = True, False
         self.source = NoSource()
         self._scope.requests.switch(self.use(self.source), settings)
-        self._scope.screen.status.show_loading(NOTHING)
-        say(self._scope.app, f"unloaded · the next prompt loads {Path(settings.target).name} again")
+        self._scope.screen.widgets.show_loading(NOTHING)
+        self._scope.say(f"unloaded · the next prompt loads {Path(settings.target).name} again")
 
     def _leave(self, settings: Settings) -> Source | None:
-        """Ask the engine there is no more; it is still to be closed."""
+        """Stop using the engine; returns it, still to be closed."""
         before, self._switching = self.source, True
         self._scope.requests.switch(None, settings)
-        self._scope.offer.clear(Path(settings.target).name)
+        self._scope.models.clear(Path(settings.target).name)
         self._settings.show(settings)
-        self._scope.screen.status.show_loading(Loading("close", "closing the engine", None, 0.0))
+        self._scope.screen.widgets.show_loading(Loading("close", "closing the engine", None, 0.0))
         return before
 
 
-async def _closed(source: Source | None) -> None:
+async def _close(source: Source | None) -> None:
     """Close an engine, which frees its memory."""
     if source is not None:
         await asyncio.to_thread(source.close)
+
+
+class EngineRecords:
+    """Updates the app from the engine's own records.
+
+    Args:
+        scope: Shared by all actions.
+        settings: Shows drafter and γ.
+        on_ready: Called with the engine's device once the models are loaded.
+        probe: Measures the load of the GPU that the engine runs on; None if nothing is measured.
+    """
+
+    def __init__(
+        self, scope: ActionScope, settings: SettingsActions, on_ready: Callable[[str], None], probe: Probe | None
+    ) -> None:
+        self._scope = scope
+        self._settings = settings
+        self._on_ready = on_ready
+        self._probe = probe
+
+    def handle(self, record: Record) -> None:
+        """Process one record."""
+        match record:
+            case Loading():
+                self._scope.screen.widgets.show_loading(record)
+            case Ready(conversations=False):
+                self.fail(NO_CHAT.format(record.target))
+            case Ready():
+                self._become_ready(record)
+            case Counted():
+                self._scope.screen.writing.gauge.take(record)
+            case Notice():
+                self._scope.say(record.text)
+            case Died():
+                self.fail(record.message)
+            case Request():
+                self._settings.show_drafting(record.drafter, record.gamma, lossless=record.sampling.lossless)
+                self._scope.requests.follow(self._scope.conversation, record)
+
+    def fail(self, sentence: str) -> None:
+        """There is no engine, for this reason: show it, and answer every prompt with it."""
+        self._scope.screen.widgets.show_loading(sentence, failed=True)
+        if self._scope.conversation.turns:  # otherwise the welcome screen shows it
+            self._scope.say(sentence, "error")
+        self._scope.requests.fail(sentence)
+
+    def _become_ready(self, ready: Ready) -> None:
+        self._scope.models.update(ready)
+        self._on_ready(ready.device)
+        self._settings.show_drafting()
+        self._scope.screen.widgets.show_ready(ready)
+        if self._probe is not None and ready.device == "cuda":
+            self._probe.find_gpu(ready.device_name)
+        self._scope.requests.ready(ready.target)
+        self._scope.screen.writing.gauge.begin(ready.context)

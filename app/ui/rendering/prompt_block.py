@@ -85,7 +85,7 @@ class PromptBlock(Block):
             back, forth = (
                 Style(meta={"@click": f"request('version', {id(turn)}, ({of_reply}, {step}))"}) for step in (-1, 1)
             )
-            count = Style(meta={"@click": "app.open('candidates')"}) if of_reply else Style()
+            count = Style(meta={"@click": "app.run('candidates')"}) if of_reply else Style()
             parts += [
                 Segment(f"  {name} ", styles.figures),
                 Segment("‹ ", styles.link + back),

@@ -1,4 +1,4 @@
-"""A has it, B has not: which of two drafters had each token of a reply that has ended."""
+"""Compares two drafters on a finished reply: which tokens each of them proposes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specchat.app.chat.second_reading import AlignedReply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
 from specchat.app.ui.rendering.styles import LETTERS
-from specchat.app.ui.screens.choice import ChoiceScreen
+from specchat.app.ui.screens.dialogs import ChoiceScreen, framed
 from specchat.app.ui.widgets.aligned_tokens import AlignedTokens
 from specchat.app.ui.widgets.alignment import AlignmentCard, AlignmentLegend
 from specchat.app.ui.widgets.bars import NoticeLine
@@ -27,18 +27,18 @@ from specchat.app.ui.widgets.key_bar import KeyBar
 if TYPE_CHECKING:
     from specchat.engine.tools.evaluate import Alignment
 
-_READING = "the target reads the reply again, and both draft along …"
+_READING = "the target reads the reply again while both drafters draft …"
 
 
 class AlignmentScreen(Screen[None]):
-    """Reads the reply again whenever another drafter is chosen. Escape leaves.
+    """Lets the engine read the reply again with the two chosen drafters, and shows who proposed each token.
 
     Args:
-        texts: of the reply's tokens.
-        drafters: those that the engine can run.
-        chosen: the two that are compared first.
-        gamma: draft length that both have.
-        begin: begins to read the reply with two drafters.
+        texts: texts of the reply's tokens.
+        drafters: drafters of the engine.
+        chosen: the two drafters that are compared first.
+        gamma: draft length of both.
+        begin: starts the reading with two drafters.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (110, "-columns")]  # noqa: RUF012
@@ -48,14 +48,14 @@ class AlignmentScreen(Screen[None]):
         Binding("1", "choose(0)", "drafter A"),
         Binding("2", "choose(1)", "drafter B"),
         Binding("x", "swap", "swap"),
-        Binding("f12", "app.open('definitions')", "Figures", show=False),
-        Binding("question_mark", "app.open('keys')", "keys"),
-        Binding("ctrl+s", "app.open('save_picture')", "Save the screen", show=False),
+        Binding("f12", "app.run('figures')", "Figures", show=False),
+        Binding("question_mark", "app.run('keys')", "keys"),
+        Binding("ctrl+s", "app.run('save-the-screen')", "Save the screen", show=False),
     )
 
     @dataclass
     class Read(Message):
-        """The reply has been read, or cannot be."""
+        """The reading has ended or failed."""
 
         result: Future[Alignment]
 
@@ -79,67 +79,57 @@ class AlignmentScreen(Screen[None]):
         self._card = AlignmentCard(id="alignment-card")
 
     def compose(self) -> ComposeResult:
-        """The tokens, and beside them (in a narrow terminal above and below) what there is to say of them."""
+        """The tokens; next to them (on a narrow screen above and below) drafters and details."""
         with Container(id="alignment"):
-            with Vertical(id="alignment-text") as frame:
-                frame.border_title = "A has it, B has not"
+            with framed(Vertical(id="alignment-text"), "tokens that A or B proposes", ""):
                 yield self._tokens
-            yield self._legend
-            yield self._card
-        self._legend.border_title, self._card.border_title = "drafters", "token"
+            yield framed(self._legend, "drafters", "")
+            yield framed(self._card, "token", "")
         yield NoticeLine()
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Begin with the drafters that were asked for."""
+        """Begin with the requested drafters."""
         self._tokens.focus()
         self._read()
 
     def on_unmount(self) -> None:
-        """Nobody waits any more."""
+        """Cancel the reading."""
         if self._reading is not None:
             self._reading.cancel()
 
     def on_aligned_tokens_moved(self, event: AlignedTokens.Moved) -> None:
-        """Another token is looked at."""
+        """Another token is selected."""
         self._card.show(self.aligned, event.place)
 
     def on_alignment_screen_read(self, event: Read) -> None:
-        """Show what came of the latest reading."""
+        """Show the result of the latest reading."""
         if event.result is not self._reading or event.result.cancelled():
             return
         error = event.result.exception()
-        if error is not None:
-            self._show(None, str(error))
-        else:
-            self._show(AlignedReply(self._texts, event.result.result()))
+        self._show(None if error else AlignedReply(self._texts, event.result.result()), str(error))
 
     def action_leave(self) -> None:
         """Back to the chat."""
         self.dismiss(None)
 
     def action_choose(self, which: int) -> None:
-        """Ask for another drafter in the place of A or of B."""
-        self.app.push_screen(
-            ChoiceScreen(f"drafter {LETTERS[which]}", [(name, self._role(name)) for name in self._drafters]),
-            partial(self._choose, which),
-        )
+        """Ask for another drafter A or B."""
+        now = {name: f"now {letter}" for name, letter in zip(self.chosen, LETTERS, strict=False)}
+        options = [(name, now.get(name, "")) for name in self._drafters]
+        self.app.push_screen(ChoiceScreen(f"drafter {LETTERS[which]}", options), partial(self._choose, which))
 
     def action_swap(self) -> None:
-        """A for B."""
+        """Swap A and B."""
         self.chosen = self.chosen[1], self.chosen[0]
         self._read()
-
-    def _role(self, name: str) -> str:
-        return f"now {LETTERS[self.chosen.index(name)]}" if name in self.chosen else ""
 
     def _choose(self, which: int, place: int | None) -> None:
         if place is None or self._drafters[place] == self.chosen[which]:
             return
         name, other = self._drafters[place], self.chosen[1 - which]
-        if name == other:  # who wants B for A means to swap them
-            self.action_swap()
-            return
+        if name == other:
+            name, other = other, self.chosen[which]
         self.chosen = (name, other) if which == 0 else (other, name)
         self._read()
 

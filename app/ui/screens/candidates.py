@@ -1,20 +1,20 @@
-"""Several replies to one prompt, side by side while they are written; the user picks one to continue with."""
+"""Several replies to one prompt next to each other, also while they are written; the user picks one."""
 
 from __future__ import annotations
 
 from math import ceil
 from typing import ClassVar
 
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid
+from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import Static
 
+from specchat.app.chat.conversation import Turn
 from specchat.app.chat.request_manager import RequestManager
-from specchat.app.chat.turn import Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
@@ -24,12 +24,19 @@ from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.reply_frames import CandidateFrame
 
-LEAST_HEIGHT = 9
-"""Lines of a frame; with less room the grid scrolls."""
+MIN_HEIGHT = 9
+"""Minimum lines of a frame; with less room the grid scrolls."""
 
 
 class CandidatesScreen(Screen[int | None]):
-    """Dismissed with the index of the reply that was picked, or None: then the first one goes on until one is."""
+    """Returns the index of the picked reply, or None: then the conversation continues with the first one.
+
+    Args:
+        turn: The prompt and its replies.
+        requests: Stops the replies.
+        slots: Maximum number of concurrent replies.
+        pace: The rate at which `update` is called.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = named(
         "candidates",
@@ -40,18 +47,10 @@ class CandidatesScreen(Screen[int | None]):
         Binding("right", "app.focus_next", "Next", show=False),
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+x", "stop", "stop all", key_display="^x"),
-        Binding("ctrl+s", "app.open('save_picture')", "Save the screen", show=False),
+        Binding("ctrl+s", "app.run('save-the-screen')", "Save the screen", show=False),
     )
 
     def __init__(self, turn: Turn, requests: RequestManager, slots: int, pace: Pace) -> None:
-        """Make it.
-
-        Args:
-            turn: The prompt and its replies.
-            requests: Stops the replies.
-            slots: How many replies can be written at once.
-            pace: Says how often `update` is called.
-        """
         super().__init__()
         use_narrow_compositor(self)
         self.turn, self._requests, self._slots = turn, requests, slots
@@ -69,7 +68,7 @@ class CandidatesScreen(Screen[int | None]):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Begin with the one that goes on."""
+        """Focus the reply that the conversation continues with."""
         self._frames[self.turn.place - 1].view.focus()
         self._arrange()
         self.update()
@@ -79,10 +78,10 @@ class CandidatesScreen(Screen[int | None]):
         self._arrange()
 
     def update(self) -> None:
-        """Draw what has changed in the replies; called with every frame.
+        """Draw changes in the replies; called with every frame.
 
-        Where frames are many, each reply is drawn with every other one, which reads as well and costs a fifth less.
-        Replies beside each other have the same turn: Textual draws all that lies between two of them.
+        With many frames per second each reply is drawn in every other frame, which costs a fifth less. Neighbouring
+        replies are drawn together, because Textual redraws everything between two changes.
         """
         self._updates += 1
         each = ceil(len(self._frames) / self._pace.turns)
@@ -91,22 +90,22 @@ class CandidatesScreen(Screen[int | None]):
             frame.update()
 
     def action_pick(self, place: int) -> None:
-        """Go on with this one."""
+        """Return this reply."""
         if len(self.turn.replies) > 1 and place < len(self.turn.replies):
             self.dismiss(place)
 
     def action_leave(self) -> None:
-        """Back to the chat; the replies go on."""
+        """Return to the chat; the replies continue."""
         self.dismiss(None)
 
     def action_rejected(self) -> None:
-        """Fold, show or hide what is no part of the replies."""
+        """Fold, show or hide rejected and discarded tokens."""
         shown = [frame.view.next_rejected() for frame in self._frames]
         self.notify(REJECTED_SHOWN[shown[0]])
 
     def action_stop(self) -> None:
-        """End all of them where they are."""
-        self._requests.running.cancel(self.turn.replies)
+        """Stop all replies."""
+        self._requests.stop_replies(self.turn)
 
     def _arrange(self) -> None:
         grid = self.query_one("#candidates", Grid)
@@ -117,16 +116,16 @@ class CandidatesScreen(Screen[int | None]):
         columns = min(_columns(count, width), count)
         rows = ceil(count / columns)
         grid.styles.grid_size_columns = columns
-        grid.styles.grid_rows = str(max(height // rows, LEAST_HEIGHT))
+        grid.styles.grid_rows = str(max(height // rows, MIN_HEIGHT))
         waits = count - self._slots
-        aside = f"  {count} replies · {self._slots} at once, {waits} wait for a free slot" if waits > 0 else ""
-        prompt = Text(" ".join(escape_controls(self.turn.prompt).split()), no_wrap=True, overflow="ellipsis")
-        prompt.truncate(max(width - len(aside) - 4, 8), overflow="ellipsis")
-        self.query_one("#candidates-prompt", Static).update(Text.assemble(prompt, (aside, "dim")))
+        note = f"  {count} replies · {self._slots} at once, {waits} wait for a free slot" if waits > 0 else ""
+        prompt = Content(" ".join(escape_controls(self.turn.prompt).split()))
+        prompt = prompt.truncate(max(width - len(note) - 4, 8), ellipsis=True)
+        self.query_one("#candidates-prompt", Static).update(Content.assemble(prompt, (note, "dim")))
 
 
 def _columns(count: int, width: int) -> int:
-    """Frames beside each other: three of them from 120 cells on, four in two rows, more of them in two rows."""
+    """Number of columns: four and more replies have two rows, three fit into one row from 120 cells."""
     if width < 60:
         return 1
     if count == 3:

@@ -1,13 +1,16 @@
-"""The widgets of the chat screen, and where they stand."""
+"""The widgets of the chat screen: their layout, the state of the engine that they show, and the panes."""
 
 from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
 
 from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.marks import Marks
+from specchat.app.chat.reply import Reply
 from specchat.app.sources.player import Player
-from specchat.app.ui.screens.panes import PANES
+from specchat.app.storage.store import Chat
 from specchat.app.ui.widgets.bars import NoticeLine, PaneTabs, ReplayBar, TooSmall
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
@@ -20,18 +23,21 @@ from specchat.app.ui.widgets.step_bar import StepBar
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.app.ui.widgets.welcome import Welcome
+from specchat.engine import Loading, Ready, gamma_text
+
+PANES = ("chat", "chats", "panel", "rounds")
 
 
 class ChatLayout:
     """All widgets of a chat, or of a replay where there is a player."""
 
     def __init__(self, player: Player | None) -> None:
-        self._replaying = player is not None
+        self.replaying = player is not None
         self.masthead = Masthead(id="masthead")
         self.tabs = PaneTabs(PANES, "chat", id="tabs")
         self.chats = ChatList(id="chats")
         self.welcome = Welcome(id="welcome")
-        self.welcome.offering = not self._replaying
+        self.welcome.offering = not self.replaying
         self.transcript = Transcript(Conversation(), id="transcript")
         self.timeline = Timeline(id="timeline")
         self.step_bar = StepBar(id="steps")
@@ -41,19 +47,20 @@ class ChatLayout:
         self.composer = Composer(id="composer")
         self.replay_bar = ReplayBar(id="replay")
         self.panel = Panel(id="panel")
-        self.inspector = Inspector(replaying=self._replaying, id="inspector")
-
+        self.inspector = Inspector(replaying=self.replaying, id="inspector")
+        self.no_reply = Reply()
+        """Shown while the conversation has no reply: it names drafter and γ."""
         self.show_empty(empty=True)
 
     def show_empty(self, *, empty: bool) -> None:
-        """Show the welcome where the conversation is empty, else what was said and its rounds.
+        """Show the welcome if the conversation is empty, otherwise transcript and timeline.
 
-        A class of the screen would do, but every widget of it would be styled anew for that.
+        Changes the widgets' own styles: a class of the screen would restyle every widget.
         """
         self.empty = empty
         """Whether the welcome is shown."""
         for widget, shown in ((self.welcome, empty), (self.transcript, not empty), (self.timeline, not empty)):
-            widget.styles.display = None if shown else "none"  # else as the style sheets say
+            widget.styles.display = None if shown else "none"  # None: from the style sheets
 
     def compose(self) -> ComposeResult:
         """Top to bottom, left to right."""
@@ -69,9 +76,113 @@ class ChatLayout:
                 with self.frame:
                     yield self.hint
                     yield self.chips
-                    yield self.replay_bar if self._replaying else self.composer
+                    yield self.replay_bar if self.replaying else self.composer
             yield self.panel
             yield self.inspector
         yield NoticeLine()
         yield KeyBar()
         yield TooSmall(id="too-small")
+
+    def show_frame(self) -> None:
+        """Update the frame of the composer for the conversation on screen."""
+        self.frame.show(self.transcript.conversation)
+
+    def show_chats(self, chats: list[Chat], marks: Marks, now: float) -> None:
+        """Show the list of chats; on a narrow screen its tab has a mark if a chat has an unread answer."""
+        opened = self.transcript.conversation.chat
+        self.chats.show(chats, opened, marks, now)
+        self.tabs.mark(marks.without(opened.id) if opened else marks)
+        self.show_frame()
+
+    def show_loading(self, state: Loading | str, *, failed: bool = False) -> None:
+        """Show the progress of loading, or how it ended."""
+        self.frame.show_loading(state, failed=failed)
+        self.welcome.show(state, failed=failed)
+        self.show_frame()
+
+    def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
+        """Show target, drafter and γ in the header."""
+        self.no_reply.drafter, self.no_reply.gamma = drafter, gamma_text(gamma)
+        self.masthead.show_models(target, drafter, gamma, lossless=lossless)
+
+    def show_ready(self, ready: Ready) -> None:
+        """The models are loaded."""
+        self.masthead.show_machine(ready)
+        self.panel.show_machine(ready)
+        self.show_loading("" if self.replaying else "ready: ask anything")
+
+    def show_load(self, gpu: str, interface: float | None) -> None:
+        """Show the load of the machine."""
+        self.panel.show_load(gpu, interface)
+
+
+class Panes:
+    """Chats, panel and timeline: next to the conversation if the screen is wide enough, otherwise tabs.
+
+    Args:
+        screen: Has a class for each state; its style sheet shows and hides the panes.
+        widgets: Those of the screen.
+    """
+
+    def __init__(self, screen: Screen[None], widgets: ChatLayout) -> None:
+        self._screen = screen
+        self._tabs, self._chats, self._timeline = widgets.tabs, widgets.chats, widgets.timeline
+        self._home = widgets.transcript if widgets.replaying else widgets.composer
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the conversation is hidden, or the list of chats has the focus."""
+        return not self._screen.has_class("-pane-chat") or self._chats.has_focus
+
+    def select(self, pane: str) -> None:
+        """On a narrow screen: show this pane; the focus stays."""
+        for name in PANES:
+            self._screen.set_class(name == pane, f"-pane-{name}")
+        self._tabs.show(pane)
+
+    def show(self, pane: str) -> None:
+        """Show and focus this pane."""
+        self.select(pane)
+        if pane == "chats":
+            self._chats.focus()
+        elif pane == "rounds":
+            self._timeline.focus()
+        else:
+            self.go_home()
+
+    def toggle(self, pane: str) -> None:
+        """Fold or show the chats or the panel. Chats that are shown get the focus before they are folded."""
+        screen = self._screen
+        if screen.has_class("-narrow"):
+            self.show("chat" if screen.has_class(f"-pane-{pane}") else pane)
+            return
+        unfold = pane == "chats" and screen.has_class("-medium")
+        shown = screen.has_class("-with-chats") if unfold else not screen.has_class(f"-no-{pane}")
+        if pane == "chats" and shown and not self._chats.has_focus:
+            self._chats.focus()
+            return
+        screen.toggle_class("-with-chats" if unfold else f"-no-{pane}")
+        if pane == "chats" and not shown:
+            self._chats.focus()
+        else:
+            self.go_home()
+
+    def toggle_timeline(self) -> None:
+        """Focus the timeline; if it has the focus, fold it."""
+        screen = self._screen
+        if screen.has_class("-narrow"):
+            self.show("chat" if screen.has_class("-pane-rounds") else "rounds")
+        elif screen.has_class("-no-timeline") or not self._timeline.display:
+            screen.remove_class("-no-timeline")
+            screen.add_class("-with-timeline")
+            self._timeline.focus()
+        elif not self._timeline.has_focus:
+            self._timeline.focus()
+        else:
+            screen.add_class("-no-timeline")
+            screen.remove_class("-with-timeline")
+            self.go_home()
+
+    def go_home(self) -> None:
+        """Focus the composer; in a replay, the transcript."""
+        self._home.focus()

@@ -14,40 +14,41 @@ from textual.widgets import Input
 from specchat.app.settings.controls import Control
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.keys import named
+from specchat.app.ui.screens.dialogs import framed
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.control_list import ControlList
 
 
 class Controlled(Protocol):
-    """Settings that can be changed. The methods tell the user why a change is refused."""
+    """What the screen needs of `actions.settings.SettingsActions`; the methods say why a change is invalid."""
 
     @property
     def settings(self) -> Settings | None:
-        """The settings as they are; None while there are none to change."""
+        """The settings; None until the app is ready."""
 
     @property
     def controls(self) -> Sequence[Control]:
-        """Those that are offered."""
+        """Available controls."""
 
     @property
     def presets(self) -> list[str]:
         """The names of the saved presets."""
 
     def change(self, control: Control, text: str) -> bool:
-        """Set a control to a typed value; whether it is valid."""
+        """Set a control to a typed value; returns whether it is valid."""
 
     def change_by(self, control: Control, by: int) -> None:
-        """Set a control to its next value, or the one before."""
+        """Set a control to a neighbouring value."""
 
     def use_preset(self, name: str) -> bool:
-        """Set all controls as a preset has them; whether there is one."""
+        """Set all controls as saved; returns whether the preset exists."""
 
     def save_preset(self, name: str) -> bool:
-        """Save all controls under a name; whether they could be."""
+        """Save all controls as a preset; returns whether that succeeded."""
 
 
 class ControlsScreen(ModalScreen[None]):
-    """A list of controls and presets; a line of input where a value or a name is typed."""
+    """A list of controls and presets, and a field for a value or a name."""
 
     BINDINGS: ClassVar[list[BindingType]] = named(
         "controls",
@@ -61,25 +62,23 @@ class ControlsScreen(ModalScreen[None]):
         self._list = ControlList(id="control-list")
         self._field = Input(compact=True, id="control-field", select_on_focus=True)
         self._typed: Control | None = None
-        """What is being typed; None for the name of a preset."""
+        """The control whose value is typed; None for the name of a preset."""
 
     def compose(self) -> ComposeResult:
         """One frame, as high as the terminal allows."""
-        with Vertical(id="controls") as frame:
-            frame.border_title = "controls"
-            frame.border_subtitle = "esc closes"
+        with framed(Vertical(id="controls"), "controls", "esc closes"):
             yield self._list
             yield self._field
             yield NoticeLine()
 
     def on_mount(self) -> None:
-        """Nothing is typed yet."""
+        """Hide the field."""
         self._field.display = False
         self._show()
         self._list.focus()
 
     def on_control_list_stepped(self, event: ControlList.Stepped) -> None:
-        """Another value, from the arrow keys or the mouse."""
+        """The next or previous value, by key or mouse."""
         self._controlled.change_by(event.entry, event.by)
         self._show()
 
@@ -97,12 +96,12 @@ class ControlsScreen(ModalScreen[None]):
         self._field.focus()
 
     def on_control_list_preset_requested(self, event: ControlList.PresetRequested) -> None:
-        """All controls as they were saved."""
+        """Use a preset."""
         self._controlled.use_preset(event.name)
         self._show()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep what was typed; what is wrong with it is said, and can be mended."""
+        """Use the typed text; an invalid one stays in the field."""
         text = event.value.strip()
         if not text:
             done = True
@@ -114,7 +113,7 @@ class ControlsScreen(ModalScreen[None]):
             self.action_back()
 
     def action_back(self) -> None:
-        """From typing to the list, from the list to the chat."""
+        """Close the field, or the screen."""
         if not self._field.display:
             self.dismiss()
             return

@@ -1,9 +1,8 @@
-"""Keys and fates on one screen. What each figure means: `app.ui.screens.definitions`."""
+"""Help screens: keys, commands and fates; the meaning of each figure; the keys of the focused widget."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.console import Group, RenderableType
@@ -16,148 +15,224 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, KEYS, LOOKING, REPLAY, SLASH_COMMANDS
 from specchat.app.ui.keys import key_names, named
+from specchat.app.ui.rendering.definitions import FIGURES, Figure
 from specchat.app.ui.rendering.figures import FATES
+from specchat.app.ui.rendering.side_figures import SIDE_DEFINITIONS
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_lines import FOLD_MARK
-from specchat.app.ui.slash import COMMANDS
+from specchat.app.ui.screens.dialogs import framed
+
+THEORY_KEYS = named("theory", Binding("escape,t,q", "dismiss", "close", key_display="esc"))
+"""Defined here because the theory screen and its plotting library are imported late."""
 
 
 class KeyOf(str):
-    """The id of a binding, in the place of its keys: they may be changed."""
+    """The id of a binding whose keys are shown; the user may have changed them."""
 
     __slots__ = ()
 
 
 Row = tuple[str | Text, str]
+"""Keys or a command, and what it does."""
 Section = tuple[str, Iterable[Row]]
 """A title and its rows."""
 
-CHAT_KEYS: tuple[Row, ...] = (
+CHAT_ROWS: tuple[Row, ...] = (
     (KeyOf("composer.send"), "send the prompt"),
     (KeyOf("composer.new-line"), "begin another line"),
     ("↑ ↓", "earlier and later prompts, of all chats"),
-    (KeyOf("chat.stop"), "stop the reply; its text is kept"),
-    (KeyOf("chat.new"), "new chat"),
-    (KeyOf("chat.messages"), "messages: edit, another reply, continue, fork the chat, ‹ other versions ›"),
-    (KeyOf("chat.search"), "search all chats"),
-    (KeyOf("chat.models"), "models: target and draft, downloads, what fits; /model NAME"),
-    ("@", "a path: the text file is sent along; tab completes; long pastes are kept aside too"),
-    (KeyOf("chat.attachments"), "what is attached: open, expand, remove"),
-    (KeyOf("chat.context"), "how full the context is, and what happens then"),
-    (KeyOf("chat.editor"), "the prompt in your own editor (VISUAL, EDITOR)"),
-    (KeyOf("chat.controls"), "controls: γ, drafter, sampling, presets"),
+    ("@", "a path: the text file is attached; tab completes; long pastes are attached too"),
     ("/", "commands; tab completes; // sends a slash"),
     ("tab", "in an empty chat: prompts that show speculation; /tour explains it"),
-    (KeyOf("chat.side-by-side"), "side by side: one prompt with and without drafts"),
-    (KeyOf("chat.chats"), "chats; there: enter opens, r renames, p pins, d deletes, u undoes"),
 )
-REPLAY_KEYS: tuple[Row, ...] = (
-    (KeyOf("chat.pause"), "pause, and go on"),
+REPLAY_ROWS: tuple[Row, ...] = (
     ("← →", "back and forward in time; a click on the line too"),
     (",  .", "a round back; the next part of a round"),
-    (KeyOf("chat.next-rejection"), "the next rejection"),
     ("+ −", "faster, slower"),
-    (KeyOf("chat.again"), "play again from the start"),
 )
-FORK: Row = (KeyOf("transcript.fork-here"), "there: put another token in its place, and go on from it")
-LOOKING_KEYS: tuple[Row, ...] = (
-    (KeyOf("chat.inspect"), "look at tokens, as a click on one does; again: stop"),
-    ("← → ↑ ↓", "there: token by token, line by line; ^← ^→ round by round"),
-    FORK,
-    (KeyOf("chat.rounds"), "rounds on a line of time; there: ← → ↑ ↓, z zooms"),
-    (KeyOf("chat.pause"), "pause between rounds, and go on"),
-    (KeyOf("chat.step"), "the next part of a round: drafted, judged, complete"),
-    (KeyOf("chat.figure-1"), "one round per line, as in Figure 1 of the paper"),
-    (KeyOf("chat.compare-drafts"), "which tokens of a finished reply drafter A has and B has not; /drafts A B"),
-    (KeyOf("chat.figures"), "what each figure means, as a click on the panel does"),
-)
-KEYS: tuple[Row, ...] = (
-    (KeyOf("chat.panel"), "speculation panel"),
-    (KeyOf("chat.rejected"), "rejected drafts of a finished reply: ┊, in place, or hidden; a click on ┊ unfolds one"),
-    (KeyOf("chat.markdown"), "replies as Markdown, also while they are written, or token by token"),
-    (KeyOf("chat.thinking"), "show the thinking of replies, or fold it; a click on its line does the same"),
-    ("alt+1 … 9", "copy that code block of the replies in sight; a click above it too"),
-    (KeyOf("chat.open-a-link"), "open a link of the replies in sight; a click on it too"),
-    (KeyOf("chat.jump"), "letters beside the messages in sight: type one to go there"),
-    ("j k  g G", "down, up, first, last line, of a chat (tab goes there) or a list; ^d ^u half a page"),
-    ("page up, down", "scroll; at its end the view follows the reply again"),
-    (KeyOf("chat.copy"), "copy the reply, a code block, or the chat"),
-    ("^c", "copy what is selected, by mouse or (tab) shift and arrows"),
-    (KeyOf("chat.save-the-screen"), "save the screen as an SVG picture"),
-    ("^p", "all commands, themes among them"),
-    (KeyOf("chat.help"), "this help"),
-    (KeyOf("chat.keys"), "the keys that work where you are, and the ids to change them by"),
+COMMON_ROWS: tuple[Row, ...] = (
+    ("alt+1 … 9", "copy that code block of the visible replies; a click above it does too"),
+    ("j k  g G", "down, up, first, last line, of a chat (after tab) or a list; ^d ^u half a page"),
+    ("page up, down", "scroll; at the end the view follows the reply again"),
+    ("^c", "copy what is selected, by mouse or (after tab) shift and arrows"),
+    ("^p", "all commands, also themes"),
     (KeyOf("app.quit"), "quit"),
 )
+MOVE_ROW: Row = ("← → ↑ ↓", "there: token by token, line by line; ^← ^→ round by round")
+FORK_ROW: Row = (KeyOf("transcript.fork-here"), "there: replace a token and continue from it")
+SIDE_ROWS: tuple[Row, ...] = (
+    ("enter", "send the same prompt to both lanes"),
+    ("esc", "stop both replies, their texts are kept; then leave"),
+    ("f3", "run the same prompt again: the summary has the spread of the measured speedup"),
+    ("f8", "continue in the chat with the left lane"),
+    ("f9", "continue in the chat with the right lane"),
+    ("^b  f2", "on a narrow screen: left, right, summary"),
+    ("^r  f4", "rejected drafts of a finished reply: ┊, in place, or hidden; a click on ┊ unfolds one"),
+    ("^t  f5", "finished replies as Markdown, or token by token"),
+    ("^s", "save the screen as an SVG picture"),
+    ("f1  ?", "this help"),
+    ("^q", "quit; everything is stored"),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class HelpPage:
-    """What a help screen says, beside the fates of tokens."""
-
-    keys: tuple[Row, ...]
-    beside: Section
-    """Stands above the fates."""
-    commands: tuple[Row, ...] = ()
-
-
-def chat_help() -> HelpPage:
-    """The help of the chat."""
-    commands = tuple((command.usage, command.means) for command in COMMANDS)
-    return HelpPage(CHAT_KEYS + KEYS, ("looking closely", LOOKING_KEYS), commands)
+def _action_rows(section: str, *, replaying: bool) -> list[Row]:
+    """Actions of the table that have keys and belong to a section."""
+    return [
+        (KeyOf(f"chat.{action.name}"), action.about)
+        for action in ACTIONS.values()
+        if action.about
+        and (action.keys or action.priority)
+        and action.help == section
+        and action.place in (ANYWHERE, REPLAY if replaying else CHAT)
+    ]
 
 
-def replay_help() -> HelpPage:
-    """The help of a replay."""
-    looking = tuple(line for line in LOOKING_KEYS if line is not FORK)
-    return HelpPage(REPLAY_KEYS + KEYS, ("looking closely", looking))
+class TableScreen(ModalScreen[None]):
+    """Tables in a scrolling frame, in two columns where there is room."""
 
-
-class HelpScreen(ModalScreen[None]):
-    """Closes with the key that opened it, or escape."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {"help--key", "help--title"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        f"help--{part}" for part in ("key", "title", "id", "picture", "definition")
+    }
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (120, "-columns")]  # noqa: RUF012
+
+    def __init__(self, title: str, subtitle: str = "esc closes", second: str = "help-figures") -> None:
+        super().__init__(classes="dialog")
+        self._frame = framed(VerticalScroll(id="help"), title, subtitle)
+        self._ids = ("help-keys", second) if second else ("help-keys",)
+
+    def compose(self) -> ComposeResult:
+        """The frame."""
+        with self._frame:
+            for name in self._ids:
+                yield Static(id=name, classes="help-part")
+
+    def on_mount(self) -> None:
+        """Fill the tables, which need the theme's styles."""
+        for name, content in zip(self._ids, self.parts(), strict=True):
+            self.query_one(f"#{name}", Static).update(content)
+        self._frame.focus()
+
+    def parts(self) -> tuple[RenderableType, ...]:
+        """The content of each column."""
+        raise NotImplementedError
+
+    def style_of(self, name: str) -> Style:
+        """A style from the style sheet."""
+        return self.get_component_rich_style(name, partial=True)
+
+    def table(self, columns: int = 2, padding: tuple[int, ...] = (0, 2)) -> Table:
+        """An empty table whose first column has keys."""
+        table = Table.grid(padding=padding)  # type: ignore[arg-type]
+        table.add_column(style=self.style_of("help--key"), no_wrap=True)
+        table.add_column()
+        if columns == 3:
+            table.add_column(style=self.style_of("help--id"), no_wrap=True)
+        return table
+
+
+class HelpScreen(TableScreen):
+    """Keys, fates and commands. Closes with the key that opened it, or escape."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES
     BINDINGS: ClassVar[list[BindingType]] = named(
         "help", Binding("escape,f1,question_mark,q", "dismiss", "close", key_display="esc")
     )
 
-    def __init__(self, page: HelpPage) -> None:
-        super().__init__()
-        self._page = page
+    def __init__(self, keys: Iterable[Row], second: Section, commands: Iterable[Row] = ()) -> None:
+        super().__init__("help")
+        self._keys, self._second, self._commands = keys, second, list(commands)
 
-    def compose(self) -> ComposeResult:
-        """Keys beside those that look closely and fates; on a narrow screen above them."""
-        with VerticalScroll(id="help") as frame:
-            frame.border_title = "help"
-            frame.border_subtitle = "esc closes"
-            yield Static(id="help-keys", classes="help-part")
-            yield Static(id="help-figures", classes="help-part")
+    def parts(self) -> tuple[RenderableType, ...]:
+        """Keys; and next to them (on a narrow screen below) the other sections."""
+        fates: list[Row] = [
+            (Text(fate.value, self.style_of(f"token--{fate.value}")), meaning) for fate, meaning in FATES.items()
+        ]
+        fates.append((Text(FOLD_MARK), "rejected and discarded tokens of a finished reply, folded"))
+        commands = [self._sections(("commands", self._commands))] if self._commands else []
+        second = Group(self._sections(self._second, ("tokens", fates)), *commands)
+        return self._sections(("keys", self._keys)), second
 
-    def on_mount(self) -> None:
-        """The text needs the theme's styles."""
-        fates = [(Text(fate.value, self._style(f"token--{fate.value}")), meaning) for fate, meaning in FATES.items()]
-        fates.append((Text(FOLD_MARK), "stands for rejected and discarded tokens of a finished reply"))
-        self.query_one("#help-keys", Static).update(self._table(("keys", self._page.keys)))
-        self.query_one("#help-figures", Static).update(self._beside(fates))
-        self.query_one("#help").focus()
-
-    def _beside(self, fates: Iterable[Row]) -> RenderableType:
-        """The tables beside the keys."""
-        commands = [self._table(("commands", self._page.commands))] if self._page.commands else []
-        return Group(self._table(self._page.beside, ("tokens", fates)), *commands)
-
-    def _table(self, *sections: Section) -> Table:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style=self._style("help--key"), no_wrap=True)
-        table.add_column()
+    def _sections(self, *sections: Section) -> Table:
+        table = self.table()
         for title, rows in sections:
-            table.add_row(Text(title, self._style("help--title")), "")
+            table.add_row(Text(title, self.style_of("help--title")), "")
             for name, meaning in rows:
                 table.add_row(key_names(self.app, name) if isinstance(name, KeyOf) else name, meaning)
             table.add_row("", "")
         return table
 
-    def _style(self, name: str) -> Style:
-        return self.get_component_rich_style(name, partial=True)
+
+def chat_help(*, replaying: bool) -> HelpScreen:
+    """The help of the chat, or of a replay."""
+    first, *looking = _action_rows(LOOKING, replaying=replaying)
+    keys = _action_rows(KEYS, replaying=replaying)
+    if replaying:
+        return HelpScreen([*REPLAY_ROWS, *keys, *COMMON_ROWS], (LOOKING, [first, MOVE_ROW, *looking]))
+    commands = [(action.usage, action.about) for action in SLASH_COMMANDS]
+    looking = [first, MOVE_ROW, FORK_ROW, *looking]
+    return HelpScreen([*CHAT_ROWS, *keys, *COMMON_ROWS], (LOOKING, looking), commands)
+
+
+def side_help() -> HelpScreen:
+    """The help of the side-by-side screen."""
+    return HelpScreen(SIDE_ROWS, ("figures", SIDE_DEFINITIONS))
+
+
+class DefinitionsScreen(TableScreen):
+    """The meaning of each figure: a sentence, a picture, the definition."""
+
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "figures",
+        Binding("escape,f12,d,q", "dismiss", "close", key_display="esc"),
+        Binding("t", "app.run('theory')", "theory"),
+    )
+
+    def __init__(self) -> None:
+        super().__init__("figures", "t theory · esc closes")
+
+    def parts(self) -> tuple[RenderableType, ...]:
+        """Two columns."""
+        half = len(FIGURES) // 2
+        return self._column(FIGURES[:half]), self._column(FIGURES[half:])
+
+    def _column(self, figures: tuple[Figure, ...]) -> Table:
+        table = self.table(padding=(0, 2, 1, 0))
+        for figure in figures:
+            sentence, picture = figure.sentence, figure.picture
+            about = Group(
+                Text(sentence, self.style_of("help--title")),
+                Text(picture, self.style_of("help--picture"), no_wrap=True, overflow="crop"),
+                Text(figure.definition, self.style_of("help--definition")),
+            )
+            table.add_row(figure.label, about)
+        return table
+
+
+class KeysScreen(TableScreen):
+    """The keys that work in the focused widget, its screen and the app, with the ids to change them by."""
+
+    HORIZONTAL_BREAKPOINTS = []  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "keys", Binding("escape,question_mark,q", "dismiss", "close", key_display="esc")
+    )
+
+    def __init__(self) -> None:
+        super().__init__("keys that work here", "change one: settings.toml, table keys · esc closes", second="")
+        self._frame.add_class("keys")
+        self._groups: dict[str, dict[str, Binding]] = {}
+        for active in self.app.screen.active_bindings.values():  # of the screen that this one covers
+            binding = active.binding
+            if active.enabled and binding.id is not None:  # those without an id are Textual's own
+                self._groups.setdefault(binding.id.partition(".")[0], {}).setdefault(binding.id, binding)
+
+    def parts(self) -> tuple[RenderableType, ...]:
+        """One table, the innermost widget first."""
+        table = self.table(columns=3)
+        for group, bindings in self._groups.items():
+            table.add_row(Text(group, self.style_of("help--title")), "", "")
+            for name, binding in bindings.items():
+                table.add_row(key_names(self.app, name), binding.description.lower(), name)
+            table.add_row("", "", "")
+        return (table,)

@@ -1,18 +1,17 @@
-"""Looking closely at a conversation: the selected token, what is recorded of it, and its round on the timeline."""
+"""Inspecting a reply: the selected token, its round on the timeline, and the figures of the reply."""
 
 from __future__ import annotations
 
 from textual.screen import Screen
 
-from specchat.app.chat import branches
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply, ran_together
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.rendering.verdict import detail_of
-from specchat.app.ui.screens.panes import Panes
-from specchat.app.ui.widgets.inspector import Inspector
-from specchat.app.ui.widgets.timeline import Timeline
-from specchat.app.ui.widgets.transcript import Transcript
+from specchat.app.ui.screens.chat_layout import ChatLayout, Panes
+from specchat.app.ui.screens.writing import Gauge
 from specchat.engine import Fate
 
 DETAIL = 8
@@ -20,39 +19,26 @@ DETAIL = 8
 
 
 class Inspection:
-    """Keeps transcript, inspector and timeline at the same token.
+    """Shows the same token in transcript, inspector and timeline.
 
     Args:
         screen: Has the class `-inspect` while the inspector is open.
-        requests: Asked for more detail while it is.
-        transcript: Shows the conversation.
-        timeline: Shows the rounds.
-        inspector: Shows one token.
-        panes: What else is on the screen.
+        requests: Records more detail while the inspector is open.
+        widgets: Those of the screen.
+        panes: Changed when the inspector opens and closes.
     """
 
-    def __init__(
-        self,
-        screen: Screen[None],
-        requests: RequestManager,
-        transcript: Transcript,
-        timeline: Timeline,
-        inspector: Inspector,
-        panes: Panes,
-    ) -> None:
+    def __init__(self, screen: Screen[None], requests: RequestManager, widgets: ChatLayout, panes: Panes) -> None:
         self.spot: Spot | None = None
         """The selected token."""
-        self.no_reply = Reply()
-        """Stands in where the conversation has none yet: it names drafter and γ."""
         self._screen = screen
         self._requests = requests
-        self._transcript = transcript
-        self._timeline = timeline
-        self._inspector = inspector
+        self._transcript, self._timeline, self._inspector = widgets.transcript, widgets.timeline, widgets.inspector
+        self._no_reply = widgets.no_reply
         self._panes = panes
         self._lanes: list[Reply] = []
         self._own = 0
-        """How many of the lanes, from the first on, are of the conversation that is shown."""
+        """Number of lanes, from the first, that belong to the conversation on screen."""
         self._names: dict[Reply, str] = {}
 
     @property
@@ -62,32 +48,32 @@ class Inspection:
 
     @property
     def active(self) -> bool:
-        """Whether the user looks at a token, or through the timeline."""
+        """Whether a token is selected or the timeline has the focus."""
         return self.open or self.spot is not None or self._timeline.has_focus
 
     @property
     def reply(self) -> Reply:
-        """The reply that panel and timeline are about: that of the selected token, else the last one."""
+        """The reply that panel and timeline show: that of the selected token, else the last one."""
         if self.spot is not None:
             return self.spot.reply
         replies = [turn.reply for turn in self._transcript.conversation.turns if turn.reply is not None]
-        return replies[-1] if replies else self.no_reply
+        return replies[-1] if replies else self._no_reply
 
     def look_at(self, spot: Spot | None) -> None:
-        """Select a token wherever it is shown, and show what is known of it; None selects none."""
+        """Select a token and show its details; None selects none."""
         self.spot = spot
         self._transcript.look_at(spot)
         if spot is None:
             self._timeline.pick(None)
         else:
             self._follow_lanes()
-            self._timeline.pick(spot.reply, spot.reply.numbered.round_of(spot.token))
+            self._timeline.pick(spot.reply, spot.reply.round_of(spot.token))
         if self.open:
             self._examine()
             self._inspector.show(spot)
 
     def select(self, spot: Spot) -> None:
-        """Open the inspector on a token that was clicked on, or moved to."""
+        """Open the inspector on a token."""
         if not self.open:
             self._open()
         self.look_at(spot)
@@ -99,7 +85,7 @@ class Inspection:
             self.look_at(Spot(reply, reply.starts[index]))
 
     def toggle(self) -> None:
-        """Open the inspector on the last tested token; or close it."""
+        """Open the inspector on the selected or the last tested token; or close it."""
         if self.open:
             self.close()
             self._panes.go_home()
@@ -111,16 +97,16 @@ class Inspection:
         """Close the inspector and select nothing."""
         if self.open:
             self._screen.remove_class("-inspect")
-            self._requests.running.set_detail(0)
+            self._requests.set_detail(0)
         self.look_at(None)
 
     def forget(self) -> None:
-        """Another conversation is shown: select nothing, and leave the lanes of the one before."""
+        """Another conversation is shown: select nothing, and clear the lanes."""
         self._lanes = []
         self.look_at(None)
 
     def update(self) -> None:
-        """Follow the rounds: the timeline grows, and an inspector that waits for its first token gets it."""
+        """Show new rounds on the timeline, and select the first token if the inspector is open without one."""
         self._follow_lanes()
         if self.open and self.spot is None:
             spot = self._transcript.last_spot()
@@ -132,12 +118,12 @@ class Inspection:
             self._inspector.show(self.spot)
 
     def _examine(self) -> None:
-        """Have the engine compute what was not recorded of the selected token, once its reply has ended."""
+        """Let the engine compute unrecorded details of the selected token, once its reply has ended."""
         if self.spot is None or self.spot.reply.running:
             return
         record, token = self.spot.reply.token(self.spot.token)
         if token.fate is not Fate.DISCARDED and detail_of(record, token) is None:
-            branches.examine(self._requests, self._transcript.conversation, self.spot.reply, self.spot.token, DETAIL)
+            self._requests.examine(self._transcript.conversation, self.spot.reply, self.spot.token, DETAIL)
 
     def _open(self) -> None:
         self._screen.add_class("-inspect")
@@ -145,24 +131,24 @@ class Inspection:
         if self._screen.has_class("-narrow") and not self._screen.has_class("-pane-rounds"):
             self._panes.show("chat")
         self._transcript.focus()
-        self._requests.running.set_detail(DETAIL)
+        self._requests.set_detail(DETAIL)
 
     def _follow_lanes(self) -> None:
-        """Show the lane of the shown reply, and of all replies that have run beside it."""
+        """Show the lane of the shown reply, and of all replies that ran at the same time."""
         shown = self.reply
         if shown not in self._lanes:
             own = [turn.reply for turn in self._transcript.conversation.turns if turn.reply is not None]
-            # What has not been read was not shown: it stands far above.
+            # Replies that are not loaded yet are far above the visible ones.
             near = [reply for reply in own if reply is shown or (reply.loaded and ran_together(reply, shown))]
             self._lanes = near or [shown]
             self._own, self._names = len(self._lanes), {}
         running = [turn.reply for _, turn in self._requests.replies.values() if turn.reply is not None]
-        beside = [reply for reply in running if reply not in self._lanes] if shown in running else []
-        self._lanes += beside
+        concurrent = [reply for reply in running if reply not in self._lanes] if shown in running else []
+        self._lanes += concurrent
         self._timeline.show(self._lanes, [self._name(reply) for reply in self._lanes], self._own)
 
     def _name(self, reply: Reply) -> str:
-        """What a lane is called: this chat, its prompt where the chat has several, or the title of another chat."""
+        """Name of a lane: this chat, its prompt if the chat has several lanes, or the title of another chat."""
         if reply not in self._names:
             turns = self._transcript.conversation.turns
             prompt = next((turn.prompt for turn in turns if reply in turn.replies), None)
@@ -170,3 +156,57 @@ class Inspection:
             several = " ".join(prompt.split()) if prompt and self._own > 1 else "this chat"
             self._names[reply] = title if prompt is None else several
         return self._names[reply]
+
+
+class FigureUpdates:
+    """Updates panel, timeline and inspector when figures are taken or another reply is shown.
+
+    Args:
+        screen: Has the class `-paused` between rounds.
+        widgets: Those of the screen.
+        inspection: Knows the reply.
+        gauge: Counts tokens again when a reply has ended.
+    """
+
+    def __init__(self, screen: Screen[None], widgets: ChatLayout, inspection: Inspection, gauge: Gauge) -> None:
+        self._screen = screen
+        self._widgets = widgets
+        self._inspection = inspection
+        self._gauge = gauge
+        self._updates = 0
+        """Number of updates since figures were taken."""
+        self._state: tuple[object, ...] | None = None
+        """As last drawn."""
+
+    def forget(self) -> None:
+        """Draw everything with the next update."""
+        self._state = None
+
+    def take(self, conversation: Conversation, pace: Pace) -> bool:
+        """Take the figures of the running replies if due; returns whether it was. Called once with each update."""
+        self._updates += 1
+        if self._updates < pace.figures_every:
+            return False
+        self._updates = 0
+        for reply in conversation.all_running:
+            reply.take_figures()
+        return True
+
+    def draw(self, *, taken: bool) -> None:
+        """Draw changes; `taken` says whether figures have just been taken."""
+        reply = self._inspection.reply
+        held = self._screen.has_class("-paused")
+        state = (reply, reply.running, reply.stage, reply.figures, held)
+        if state == self._state:
+            if taken:
+                self._inspection.update()  # other lanes may have new rounds
+            return
+        if self._state is None or state[:2] != self._state[:2]:
+            self._screen.refresh_bindings()
+            if not reply.running:
+                self._gauge.ask()
+            self._gauge.show()
+            self._widgets.composer.cursor_blink = not reply.running  # a blinking cursor is drawn all the time
+        self._state = state
+        self._widgets.panel.show(reply, held=held)
+        self._inspection.update()

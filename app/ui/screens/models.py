@@ -1,24 +1,23 @@
-"""The models there are: target and draft, what they need, whether they fit, downloads."""
+"""The list of models: target and draft, memory, vocabularies, downloads."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Protocol
 
-from rich.style import Style
-from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
-from textual.widgets.option_list import Option
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.pull import Pull, PullState
 from specchat.app.ui.keys import named
+from specchat.app.ui.screens.dialogs import framed
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.engine import size_text
@@ -27,14 +26,14 @@ from specchat.engine.models import KnownModel, free_memory
 ROOM = 1.05
 """Peak memory of loading over the size of the weights."""
 REFRESH_S = 0.5
-KEYS = "enter loads or fetches · d drafts · p pauses, goes on · u unloads · o other: a path or a hub id"
+KEYS = "enter loads or downloads · d drafts · p pauses, resumes · u unloads · o other: a path or a hub id"
 NUMBERS = 9
-"""Cells of a size."""
-LOOKING = "looking which models there are …"
+"""Width of a size in cells."""
+LOOKING = "looking for models …"
 
 
 class Models(Protocol):
-    """What can be done with models."""
+    """What the screen needs of `actions.models.ModelActions`."""
 
     @property
     def pulls(self) -> Mapping[str, Pull]:
@@ -42,7 +41,7 @@ class Models(Protocol):
 
     @property
     def drafts(self) -> tuple[str, ...]:
-        """Those that draft, one by one."""
+        """The draft models."""
 
     @property
     def chosen(self) -> tuple[str, str]:
@@ -53,25 +52,24 @@ class Models(Protocol):
         """Memory that loading another model frees."""
 
     async def known(self) -> list[KnownModel]:
-        """Those there are."""
+        """All models."""
 
     async def misfit(self, target: KnownModel, draft: KnownModel) -> str:
         """Why one cannot draft for the other."""
 
     def load(self, target: str, draft: str | None = None) -> bool:
-        """Load them; whether that can be begun."""
+        """Load models; returns whether loading began."""
 
     def unload(self) -> None:
         """Free their memory."""
 
     def pull(self, name: str) -> None:
-        """Fetch, go on, or pause."""
+        """Start, resume or pause a download."""
 
 
 class ModelsScreen(ModalScreen[None]):
-    """A list, and below it what is to be said of the highlighted model."""
+    """A list of models, and below it details of the highlighted one."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"models--quiet", "models--chosen", "models--wrong"}
     BINDINGS: ClassVar[list[BindingType]] = named(
         "models",
         Binding("escape", "back", "close", key_display="esc"),
@@ -82,19 +80,17 @@ class ModelsScreen(ModalScreen[None]):
     )
 
     def __init__(self, models: Models) -> None:
-        super().__init__()
+        super().__init__(classes="dialog")
         self._models = models
         self._known: list[KnownModel] = []
-        """Those there are; none until that is known."""
+        """All models; empty until they are known."""
         self._misfit: dict[str, str] = {}
         """Why a model cannot draft for the target, by model; empty if it can."""
         self._states: dict[str, PullState] = {}
 
     def compose(self) -> ComposeResult:
-        """The list, what is said of one, and the keys."""
-        with Vertical(id="models-frame") as frame:
-            frame.border_title = "models"
-            frame.border_subtitle = "esc closes"
+        """The list, the details, and the keys."""
+        with framed(Vertical(id="models-frame"), "models", "esc closes"):
             yield Static(id="models-head", markup=False)
             yield KeyList(id="models-list", compact=True)
             yield Static(id="models-about", markup=False)
@@ -103,7 +99,7 @@ class ModelsScreen(ModalScreen[None]):
             yield NoticeLine()
 
     def on_mount(self) -> None:
-        """Look what there is, now and while something is fetched."""
+        """Look for models now, and follow the downloads."""
         self.query_one(Input).display = False
         self.query_one(KeyList).focus()
         self._look()
@@ -114,7 +110,7 @@ class ModelsScreen(ModalScreen[None]):
         self._fill()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Enter, or a click: load it."""
+        """Enter, or a click: load or download the model."""
         event.stop()
         model = self._known[event.option_index]
         if model.disk_bytes is None and not model.gone:
@@ -123,8 +119,8 @@ class ModelsScreen(ModalScreen[None]):
             self.dismiss()
 
     def on_option_list_option_highlighted(self) -> None:
-        """Say what there is to say of it."""
-        self._about()
+        """Show its details."""
+        self._show_details()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Load what was typed."""
@@ -135,7 +131,7 @@ class ModelsScreen(ModalScreen[None]):
             self.action_back()
 
     def action_back(self) -> None:
-        """From typing to the list, from the list to the chat."""
+        """Close the field, or the screen."""
         field = self.query_one(Input)
         if field.display:
             field.display = False
@@ -144,7 +140,7 @@ class ModelsScreen(ModalScreen[None]):
             self.dismiss()
 
     def action_draft(self) -> None:
-        """Let the highlighted model draft, or no longer."""
+        """Use the highlighted model as the draft model, or stop using it."""
         if (model := self._highlighted) is not None:
             target = self._models.chosen[0]
             if self._misfit.get(model.spec):
@@ -153,13 +149,14 @@ class ModelsScreen(ModalScreen[None]):
                 self.dismiss()
 
     def action_pull(self) -> None:
-        """Fetch the highlighted model, or pause."""
+        """Download the highlighted model, or pause."""
         if (model := self._highlighted) is not None:
             if model.disk_bytes is None and not model.gone:
                 self._models.pull(model.spec)
                 self._follow()
             else:
-                self.notify("it is gone" if model.gone else f"{model.spec} is on this machine", markup=False)
+                state = "no longer exists" if model.gone else "is on this machine"
+                self.notify(f"{model.spec} {state}", markup=False)
 
     def action_unload(self) -> None:
         """Free the memory."""
@@ -189,7 +186,7 @@ class ModelsScreen(ModalScreen[None]):
             self._fill()
 
     def _follow(self) -> None:
-        """Downloads go on; what has come is a model like the others."""
+        """Show the progress of downloads, and look for models again when one has ended."""
         states = {name: pull.state for name, pull in self._models.pulls.items()}
         ended = any(state is PullState.DONE is not self._states.get(name) for name, state in states.items())
         self._states = states
@@ -200,86 +197,84 @@ class ModelsScreen(ModalScreen[None]):
 
     def _fill(self) -> None:
         listed = self.query_one(KeyList)
-        target = self._models.chosen[0]
         place = listed.highlighted
         if place is None:
-            place = next((n for n, model in enumerate(self._known) if model.spec == target), 0)
+            specs = [model.spec for model in self._known]
+            place = specs.index(self._models.chosen[0]) if self._models.chosen[0] in specs else 0
         listed.clear_options()
-        listed.add_options([Option(self._line(model)) for model in self._known])
+        listed.add_options([self._line(model) for model in self._known])
         listed.highlighted = place if self._known else None
-        name = self._name_width
-        head = f"  {'model':{name}} {'disk':>{NUMBERS}} {'memory':>{NUMBERS}}  "
-        self.query_one("#models-head", Static).update(Text(head, self._style("quiet"), no_wrap=True))
-        self._about()
+        head = f"  {'model':{self._name_width}} {'disk':>{NUMBERS}} {'memory':>{NUMBERS}}  "
+        self.query_one("#models-head", Static).update(Content.styled(head, "$quiet"))
+        self._show_details()
 
     @property
     def _name_width(self) -> int:
         width = self.query_one(KeyList).scrollable_content_region.width or 70
         return max(min(width - 2 * NUMBERS - 26, 48), 14)
 
-    def _line(self, model: KnownModel) -> Text:
-        """Sign, name, sizes, and one word about it."""
-        drafts = model.spec in self._models.drafts
-        sign = "▸ " if model.spec == self._models.chosen[0] else "◂ " if drafts else "  "
-        name = Text(escape_controls(model.spec), self._style("chosen") if sign.strip() else "", no_wrap=True)
-        if len(name) > self._name_width:  # the end of a path says more
-            name = Text("…", name.style) + name[-self._name_width + 1 :]
-        name.pad_right(max(self._name_width - name.cell_len, 0))
+    def _line(self, model: KnownModel) -> Content:
+        """Marker, name, sizes, and a word about the model."""
+        sign = "▸" if model.spec == self._models.chosen[0] else "◂" if model.spec in self._models.drafts else " "
+        width, name = self._name_width, Content(escape_controls(model.spec))
+        if name.cell_length > width:  # the end of a path says more
+            name = Content("…") + name[-width + 1 :]
+        if sign != " ":
+            name = name.stylize("bold $primary")
         disk, memory = ("–" if size is None else size_text(size) for size in (model.disk_bytes, model.memory_bytes))
-        word, wrong = self._word(model)
-        style = self._style("wrong" if wrong else "quiet")
-        sizes = f" {disk:>{NUMBERS}} {memory:>{NUMBERS}}  "
-        return Text.assemble((sign, self._style("chosen")), name, (sizes, self._style("quiet")), (word, style))
+        word, blocks = self._word(model)
+        return Content.assemble(
+            (f"{sign} ", "bold $primary"),
+            name.pad_right(max(width - name.cell_length, 0)),
+            (f" {disk:>{NUMBERS}} {memory:>{NUMBERS}}  ", "$quiet"),
+            (word, "$error" if blocks else "$quiet"),
+        )
 
     def _word(self, model: KnownModel) -> tuple[str, bool]:
-        """The most telling thing about a model in a few words, and whether it is in the way of loading it."""
+        """The most important fact about a model, and whether it prevents loading."""
         pull = self._models.pulls.get(model.spec)
         if pull is not None and pull.state in (PullState.RUNNING, PullState.PAUSED):
             share = "" if pull.fraction is None else f" {pull.fraction * 100:.0f} %"
-            return ("fetching" if pull.running else "paused") + share, False
+            return ("downloading" if pull.running else "paused") + share, False
         if model.spec == self._models.chosen[0]:
             return "answers", False
         if model.gone:
-            return "not there any more", True
+            return "no longer exists", True
         if not self._fits(model):
             return "too large", True
         if pull is not None and pull.state is PullState.FAILED:
-            return "not fetched", True
+            return "download failed", True
         if model.spec in self._models.drafts:
             return "drafts", False
         if model.disk_bytes is None:
-            return "to be fetched", False
+            return "not downloaded", False
         why = self._misfit.get(model.spec)
         return ("" if why is None else "cannot draft" if why else "can draft"), False
 
-    def _about(self) -> None:
-        """Sentences about the highlighted model."""
+    def _show_details(self) -> None:
+        """Show sentences about the highlighted model."""
         model = self._highlighted
-        if model is None:
-            self.query_one("#models-about", Static).update(Text("" if self._known else LOOKING, self._style("quiet")))
-            return
-        parts = [model.note] if model.note else []
+        text = escape_controls(" · ".join(self._details(model))) if model else "" if self._known else LOOKING
+        self.query_one("#models-about", Static).update(text)
+
+    def _details(self, model: KnownModel) -> Iterator[str]:
+        if model.note:
+            yield model.note
         if model.draft:
-            parts.append(f"{model.draft} drafts well for it")
+            yield f"{model.draft} drafts well for it"
         free = free_memory()
         if model.memory_bytes is not None and free is not None:
-            room = free + self._models.loaded_bytes
             fits = "fits" if self._fits(model) else "does not fit"
-            parts.append(f"needs {size_text(model.memory_bytes)} of memory, {fits}: {size_text(room)} can be had")
+            room = size_text(free + self._models.loaded_bytes)
+            yield f"needs {size_text(model.memory_bytes)} of memory, {fits}: {room} free"
         if model.spec in self._misfit:
-            parts.append(self._misfit[model.spec] or "its vocabulary is that of the model that answers: it can draft")
-        if (pull := self._models.pulls.get(model.spec)) is not None and pull.text:
-            parts.append(pull.text)
-        text = Text(escape_controls(" · ".join(parts)), self._style("quiet"))
-        self.query_one("#models-about", Static).update(text)
+            yield self._misfit[model.spec] or "has the vocabulary of the target: it can draft"
+        pull = self._models.pulls.get(model.spec)
+        if pull is not None and pull.text:
+            yield pull.text
 
     def _fits(self, model: KnownModel) -> bool:
         free = free_memory()
-        return (
-            model.memory_bytes is None
-            or free is None
-            or model.memory_bytes * ROOM <= (free + self._models.loaded_bytes)
-        )
-
-    def _style(self, part: str) -> Style:
-        return self.get_component_rich_style(f"models--{part}", partial=True)
+        if model.memory_bytes is None or free is None:
+            return True
+        return model.memory_bytes * ROOM <= free + self._models.loaded_bytes

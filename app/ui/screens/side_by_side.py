@@ -1,10 +1,12 @@
-"""The side-by-side screen: the same prompt in two set-ups, each with a clock of its own."""
+"""The side-by-side screen: the same prompt in two set-ups, each with its own clock."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar
 
-from textual.app import ComposeResult
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.markup import escape
@@ -15,13 +17,12 @@ from specchat.app.chat.attachments import content_of
 from specchat.app.chat.conversation import Conversation
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import NO_CHAT
-from specchat.app.side_by_side.duet import Duet
+from specchat.app.side_by_side.duet import SIDES, Duet
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.rendering.side_figures import order_text, verdict
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
-from specchat.app.ui.screens.help import HelpScreen
-from specchat.app.ui.screens.side_help import SIDE_HELP
+from specchat.app.ui.screens.help import side_help
 from specchat.app.ui.textual_internals import use_narrow_compositor
 from specchat.app.ui.widgets.bars import NoticeLine, PaneTabs, TooSmall
 from specchat.app.ui.widgets.composer import Composer
@@ -36,7 +37,7 @@ PANES = ("left", "right", "summary")
 
 
 class SideScreen(Screen[Conversation | None]):
-    """Both lanes of a duet. Dismissed with the conversation to continue, or None."""
+    """Both lanes of a duet. Returns the conversation to continue, or None."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
@@ -45,13 +46,13 @@ class SideScreen(Screen[Conversation | None]):
         Binding("escape", "stop", "stop", key_display="esc"),
         Binding("escape", "leave", "leave", key_display="esc"),
         Binding("f3", "again", "again"),
-        Binding("f8", "go_on(0)", "go on left"),
-        Binding("f9", "go_on(1)", "go on right"),
+        Binding("f8", "go_on(0)", "continue left", id="side-by-side.go-on-left"),
+        Binding("f9", "go_on(1)", "continue right", id="side-by-side.go-on-right"),
         Binding("ctrl+b,f2", "next_pane", "lane", key_display="^b"),
         Binding("f1,question_mark", "how", "clocks", key_display="f1"),
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
-        Binding("ctrl+s", "app.open('save_picture')", "Save the screen", show=False),
+        Binding("ctrl+s", "app.run('save-the-screen')", "Save the screen", show=False),
     )
 
     def __init__(self, duet: Duet, archive: Archive | None) -> None:
@@ -89,7 +90,7 @@ class SideScreen(Screen[Conversation | None]):
         yield TooSmall(id="too-small")
 
     def on_mount(self) -> None:
-        """Start the engine, and begin to drain."""
+        """Start the engine, and process its records."""
         self._frame.border_title = "one prompt, both lanes"
         self._composer.focus()
         self.duet.connect(self._archive)
@@ -97,11 +98,12 @@ class SideScreen(Screen[Conversation | None]):
         self._show_state()
 
     def on_resize(self) -> None:
-        """The summary's form follows the width."""
+        """Draw the summary again, for the new width."""
         self._summarised = None
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
-        """Ask both lanes."""
+        """Send the prompt to both lanes."""
+        event.stop()
         self.duet.send(content_of(event.text, event.attachments))
         self._composer.tray.hold(())
         self._composer.offering = False
@@ -115,7 +117,7 @@ class SideScreen(Screen[Conversation | None]):
         self.action_how()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Stop what runs, else leave; go on from a lane that has answered."""
+        """Escape stops replies, otherwise leaves; a lane can be continued once it has answered."""
         busy = bool(self.duet.running or self.duet.waiting)
         if action == "stop":
             return busy
@@ -127,8 +129,22 @@ class SideScreen(Screen[Conversation | None]):
             return self.has_class("-narrow")
         return True
 
+    def commands(self) -> Iterator[SystemCommand]:
+        """This screen's entries of the command palette."""
+        if self.check_action("go_on", ()):
+            for side, name in enumerate(SIDES):
+                about = "Back to the chat with this lane's conversation"
+                yield SystemCommand(f"Continue from the {name}", about, partial(self.action_go_on, side))
+        if self.check_action("stop", ()):
+            yield SystemCommand("Stop", "Stop both replies and keep their texts", self.action_stop)
+        else:
+            yield SystemCommand("Leave", "Back to the chat; both conversations are stored", self.action_leave)
+        yield SystemCommand("Rejected tokens", "Folded, in place, or hidden", self.action_rejected)
+        yield SystemCommand("Markdown", "Replies as Markdown, also while written, or tokens", self.action_markdown)
+        yield SystemCommand("Help", "Keys, and how the clocks count", self.action_how)
+
     def action_stop(self) -> None:
-        """End both replies, and take waiting prompts back."""
+        """Stop both replies, and put waiting prompts back into the composer."""
         taken = self.duet.stop()
         if taken:
             self._composer.take_back(taken)
@@ -138,17 +154,17 @@ class SideScreen(Screen[Conversation | None]):
         self.dismiss(None)
 
     def action_again(self) -> None:
-        """The same prompt once more, in both lanes."""
+        """Send the same prompt again to both lanes."""
         self.duet.again()
         self.pump.run()
 
     def action_go_on(self, side: int) -> None:
-        """Back to the chat, with this lane's conversation."""
+        """Return to the chat with this lane's conversation."""
         self.dismiss(self.duet.conversations[side])
 
     def action_how(self) -> None:
         """Keys, and how the clocks count."""
-        self.app.push_screen(HelpScreen(SIDE_HELP))
+        self.app.push_screen(side_help())
 
     def action_next_pane(self) -> None:
         """On a narrow screen: the next of left, right, summary."""
@@ -162,7 +178,7 @@ class SideScreen(Screen[Conversation | None]):
         self._tabs.show(pane)
 
     def action_rejected(self) -> None:
-        """Fold, show or hide what is no part of the replies."""
+        """Fold, show or hide rejected and discarded tokens."""
         shown = [column.transcript.next_rejected() for column in self.columns]
         self.notify(REJECTED_SHOWN[shown[0]])
 
@@ -177,7 +193,7 @@ class SideScreen(Screen[Conversation | None]):
             column.transcript.scroll_relative(y=pages * max(column.transcript.size.height - 2, 1), animate=False)
 
     def _handle(self, record: Record) -> None:
-        """Take in what the engine says as a whole."""
+        """Process a record that belongs to no reply."""
         match record:
             case Loading():
                 self._state = record
@@ -198,20 +214,20 @@ class SideScreen(Screen[Conversation | None]):
                 self._fail(message)
 
     def _fail(self, sentence: str) -> None:
-        """There is no engine to ask, for this reason."""
+        """There is no engine, for this reason."""
         self._state, self._failed = sentence, True
         self.duet.fail(sentence)
         self.notify(escape_controls(sentence), severity="error", markup=False)
 
     def _draw(self) -> None:
-        """Draw what has changed in the lanes."""
+        """Draw changes in the lanes."""
         for column in self.columns:
             column.update()
         self._show_state()
         self._show_summary()
 
     def _show_state(self) -> None:
-        """The frame of the composer says how the clocks count, or what everything waits for."""
+        """Show in the composer's frame how the clocks count, or what the lanes wait for."""
         if self._failed:
             state = ENGINE_STOPPED
         elif self.duet.stopping:

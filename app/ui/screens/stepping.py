@@ -1,4 +1,4 @@
-"""Pausing between rounds, and going through them part by part."""
+"""Pausing between rounds, stepping through them, and moving through a recorded trace."""
 
 from __future__ import annotations
 
@@ -6,28 +6,53 @@ from collections.abc import Callable
 
 from textual.screen import Screen
 
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.request_manager import RequestManager
+from specchat.app.sources.player import Player
 from specchat.app.sources.stepper import Stepper
+from specchat.app.ui.rendering.token_cursor import Spot
+from specchat.app.ui.screens.chat_layout import ChatLayout
 from specchat.app.ui.screens.inspection import Inspection
-from specchat.app.ui.widgets.step_bar import StepBar
+
+SCRUB_S = 1.0
+"""Seconds of a trace that one key press moves."""
 
 
 class Stepping:
-    """The keys that pause and step, and the bar that says what a round has come to.
+    """Pauses and steps, shows the state of the round in a bar, and moves the player of a replay.
 
     Args:
-        screen: Has the class `-paused` while rounds are held back.
-        bar: Says what the round does.
-        inspection: Knows the reply that is shown.
-        redraw: Takes in what has come, and draws the screen.
+        screen: Has the class `-paused` while rounds are held back; shows notices.
+        widgets: Those of the screen.
+        inspection: Knows the reply on screen.
+        requests: Forgets the replies when a trace is played again from an earlier position.
+        player: Plays the trace; None in a chat.
+        redraw: Processes new records and draws the screen.
     """
 
-    def __init__(self, screen: Screen[None], bar: StepBar, inspection: Inspection, redraw: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        screen: Screen[None],
+        widgets: ChatLayout,
+        inspection: Inspection,
+        requests: RequestManager,
+        player: Player | None,
+        redraw: Callable[[], None],
+    ) -> None:
         self.stepper: Stepper | None = None
-        """Holds rounds back; there once the session is."""
+        """Holds rounds back; None until the session is connected."""
+        self.player = player
         self._screen = screen
-        self._bar = bar
+        self._widgets = widgets
         self._inspection = inspection
+        self._requests = requests
         self._redraw = redraw
+
+    @property
+    def paused(self) -> bool:
+        """Whether rounds are held back."""
+        return self.stepper is not None and self.stepper.paused
 
     def toggle(self) -> None:
         """Pause between rounds, or resume."""
@@ -49,28 +74,66 @@ class Stepping:
                 self.stepper.pause()
             self._redraw()
 
-    def pause(self) -> None:
-        """Hold back every round from here on."""
-        if self.stepper is not None and not self.stepper.paused:
-            self.stepper.pause()
-
-    def resume(self) -> None:
-        """Hold nothing back."""
-        if self.stepper is not None:
-            self.stepper.resume()
-
-    def jump(self, *, back: bool) -> None:
-        """The replay stands elsewhere; after a step back, everything up to there is given again."""
-        if self.stepper is not None:
-            self.stepper.jump(back=back)
-
     def update(self) -> None:
-        """Show what the round that is stepped through has come to."""
-        paused = self.stepper is not None and self.stepper.paused
+        """Show the state of the round that is stepped through."""
+        paused = self.paused
         if paused is not self._screen.has_class("-paused"):
             self._screen.set_class(paused, "-paused")
             self._screen.refresh_bindings()
         if self.stepper is not None and paused:
             reply = self._inspection.reply
             last = reply.rounds[-1] if reply.rounds and reply.running else None
-            self._bar.show(self.stepper.shown, last)
+            self._widgets.step_bar.show(self.stepper.shown, last)
+
+    def move(self, what: str, steps: int = 1) -> None:
+        """Move through the trace: one of the moves in the table of actions."""
+        if self.player is None or self.stepper is None:
+            return
+        match what:
+            case "scrub":
+                self.seek(self.player.position + steps * SCRUB_S)
+            case "faster":
+                self.player.faster(steps)
+            case "again":
+                self.stepper.resume()
+                self.player.restart()
+                self._moved(back=True)
+            case "step_back":
+                self._hold()
+                self._moved(back=self.player.back())
+            case "to_rejection":
+                self._hold()
+                if self.player.to_rejection():
+                    self._moved(back=False)
+                    self._inspection.look_at(_last_rejection(self._widgets.transcript.conversation))
+                else:
+                    self._screen.notify("no rejection follows in this trace")
+
+    def seek(self, position: float) -> None:
+        """Go to a time of the trace, in seconds."""
+        if self.player is not None:
+            self._moved(back=self.player.seek(position))
+
+    def _hold(self) -> None:
+        if self.stepper is not None and not self.stepper.paused:
+            self.stepper.pause()
+
+    def _moved(self, *, back: bool) -> None:
+        """Show the new position; after a move back, all records up to it are repeated."""
+        if self.stepper is not None:
+            self.stepper.jump(back=back)
+        if back:
+            self._requests.rewind()
+            self._widgets.transcript.show(Conversation())
+            self._inspection.forget()
+        self._redraw()
+
+
+def _last_rejection(conversation: Conversation) -> Spot | None:
+    """The last rejected token, if it is in the last round of its reply."""
+    replies = [turn.reply for turn in conversation.turns if turn.reply and turn.reply.rounds]
+    ended = [reply for reply in replies if reply.rounds[-1].accepted < reply.rounds[-1].tested]
+    reply: Reply | None = max(ended, key=lambda reply: reply.rounds[-1].at, default=None)
+    if reply is None:
+        return None
+    return Spot(reply, reply.starts[-1] + reply.rounds[-1].accepted)

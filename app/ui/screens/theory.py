@@ -1,4 +1,4 @@
-"""What the paper predicts, drawn: for the reply on screen with its measured points, and as in the paper's figures.
+"""What the paper predicts, as plots: for the reply on screen with measured points, and as in the paper's figures.
 
 Leviathan et al. 2023: equation 1 and Figure 2 (tokens), Theorem 3.8 (speedup), section 3.5 and Figure 3 (the best γ),
 Theorem 3.11, Figure 4 and Table 1 (operations).
@@ -22,15 +22,16 @@ from textual_plotext import PlotextPlot
 
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.rendering.figures import rate, times
-from specchat.app.ui.screens.definitions import THEORY_KEYS
+from specchat.app.ui.screens.dialogs import framed
+from specchat.app.ui.screens.help import THEORY_KEYS
 from specchat.engine import MAX_GAMMA, expected_tokens, operations, optimal_gamma, speedup
 
 EXAMPLE = 0.8, 0.05
-"""α and c of the curves while nothing has been measured."""
+"""α and c of the curves before anything is measured."""
 _ALPHAS = [step / 50 for step in range(50)]
 _GAMMAS = list(range(MAX_GAMMA + 1))
 _FAR = 64
-"""Largest γ that Figure 3 looks at."""
+"""Maximum γ in Figure 3."""
 _TABLE_1 = (0.6, 2), (0.7, 3), (0.8, 2), (0.8, 5), (0.9, 2), (0.9, 10)
 """α and γ of the rows of Table 1."""
 _LIVE_S = 1.0
@@ -39,10 +40,10 @@ _CURVES = ("fate-accepted", "fate-bonus", "fate-correction", "fate-rejected", "p
 
 
 class TheoryScreen(ModalScreen[None]):
-    """The theory, for what is measured now; closes with escape.
+    """The theory, with the measured α and c of a reply.
 
     Args:
-        reply: whose α, c and rounds are drawn.
+        reply: the reply; None for an example.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (110, "-columns")]  # noqa: RUF012
@@ -54,20 +55,17 @@ class TheoryScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """One page for the reply, one for each figure of the paper."""
-        with Container(id="theory") as frame:
-            frame.border_title = "theory"
-            frame.border_subtitle = "← → pages · esc closes"
-            with TabbedContent():
-                with TabPane("this reply", id="theory-now"):
-                    with Horizontal():
-                        yield PlotextPlot(id="theory-tokens")
-                        yield PlotextPlot(id="theory-speedup")
-                    yield Static(id="theory-caption")
-                for number in (2, 3, 4):
-                    with TabPane(f"figure {number}", id=f"theory-{number}"):
-                        yield PlotextPlot(id=f"theory-figure-{number}")
-                with TabPane("table 1", id="theory-table"):
-                    yield Static(_table_1(), id="theory-rows")
+        with framed(Container(id="theory"), "theory", "← → pages · esc closes"), TabbedContent():
+            with TabPane("this reply", id="theory-now"):
+                with Horizontal():
+                    yield PlotextPlot(id="theory-tokens")
+                    yield PlotextPlot(id="theory-speedup")
+                yield Static(id="theory-caption")
+            for number in (2, 3, 4):
+                with TabPane(f"figure {number}", id=f"theory-{number}"):
+                    yield PlotextPlot(id=f"theory-figure-{number}")
+            with TabPane("table 1", id="theory-table"):
+                yield Static(_table_1(), id="theory-rows")
 
     def on_mount(self) -> None:
         """Draw everything; the reply again while it runs."""
@@ -82,7 +80,7 @@ class TheoryScreen(ModalScreen[None]):
             self._draw_reply()
 
     def _draw_reply(self) -> None:
-        """Tokens and speedup against γ, with the points that were measured, and the best γ."""
+        """Tokens and speedup against γ, with measured points and the best γ."""
         alpha = None if self._reply is None else self._reply.figures.metrics.alpha
         gain = None if self._reply is None else self._reply.figures.gain
         a, c = EXAMPLE if alpha is None else (min(alpha, 1.0), EXAMPLE[1] if gain is None else gain.c)
@@ -134,7 +132,7 @@ class TheoryScreen(ModalScreen[None]):
         points: tuple[Sequence[float], Sequence[float]] = ((), ()),
         mark: int | None = None,
     ) -> None:
-        """Draw curves, what was measured, and a line where the best γ is."""
+        """Draw curves, measured points, and a line at the best γ."""
         widget = self.query_one(f"#{name}", PlotextPlot)
         plot, colours = widget.plt, self._colours()
         plot.clear_data()
@@ -148,18 +146,8 @@ class TheoryScreen(ModalScreen[None]):
         widget.refresh()
 
     def _colours(self) -> dict[str, tuple[int, int, int]]:
-        names = (
-            "fate-accepted",
-            "fate-bonus",
-            "fate-correction",
-            "fate-rejected",
-            "primary",
-            "fate-plain",
-            "quiet",
-            "warning",
-        )
         variables = self.app.get_css_variables()
-        return {name: Color.parse(variables[name]).rgb for name in names}
+        return {name: Color.parse(variables[name]).rgb for name in (*_CURVES, "quiet", "warning")}
 
     def _mean_length(self) -> float:
         rounds = [] if self._reply is None else self._reply.own_rounds
@@ -167,7 +155,7 @@ class TheoryScreen(ModalScreen[None]):
 
 
 def _emitted_by_length(reply: Reply | None) -> tuple[list[float], list[float]]:
-    """Draft lengths that were run, and the mean of tokens that their rounds emitted."""
+    """Draft lengths of the rounds, and the mean number of tokens that rounds of each length emitted."""
     counts: dict[int, list[int]] = {}
     for record in () if reply is None else reply.own_rounds:
         counts.setdefault(record.steps, []).append(len(record.emitted))

@@ -1,4 +1,4 @@
-"""A first look at speculative decoding: a recorded round, one part a screen, in the widgets of the chat."""
+"""Speculative decoding explained on a recorded round, one lesson at a time, in the widgets of the chat."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import SHOW
 from specchat.app.ui.keys import named
 from specchat.app.ui.rendering.token_cursor import Spot
+from specchat.app.ui.screens.dialogs import framed
 from specchat.app.ui.widgets.bars import TooSmall
 from specchat.app.ui.widgets.inspector import Inspector
 from specchat.app.ui.widgets.key_bar import KeyBar
@@ -25,7 +26,7 @@ from specchat.app.ui.widgets.transcript import Transcript
 
 
 class TourScreen(Screen[None]):
-    """Shows one lesson after the other; dismissed at its end, or at any time."""
+    """Shows the lessons one after another; the last one leads back to the chat."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (24, "-tall")]  # noqa: RUF012
@@ -34,7 +35,7 @@ class TourScreen(Screen[None]):
         Binding("right,enter,space,n", "turn(1)", "next", key_display="→"),
         Binding("left,backspace,b", "turn(-1)", "back", key_display="←"),
         Binding("escape,q", "dismiss", "to the chat", key_display="esc"),
-        Binding("f12,d", "app.open('definitions')", "figures", key_display="f12"),
+        Binding("f12,d", "app.run('figures')", "figures", key_display="f12"),
     )
 
     def __init__(self, lessons: Sequence[Lesson]) -> None:
@@ -47,13 +48,12 @@ class TourScreen(Screen[None]):
         self._inspector = Inspector(replaying=True, id="tour-token")
 
     def compose(self) -> ComposeResult:
-        """The reply above what is said of it, beside what is known of a token."""
+        """The reply above the explanation, and next to them the details of a token."""
         yield Static(id="tour-head")
         with Horizontal(id="tour-body"):
             with Vertical(id="tour-told"):
                 yield self._transcript
-                with Vertical(id="tour-text") as frame:
-                    frame.border_title = "tour"
+                with framed(Vertical(id="tour-text"), "tour", ""):
                     yield Static(id="tour-said")
             yield self._inspector
         yield Legend(id="tour-legend")
@@ -65,11 +65,11 @@ class TourScreen(Screen[None]):
         self._show()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """No way back from the first lesson."""
+        """The first lesson has no previous one."""
         return self._at > 0 if (action, parameters) == ("turn", (-1,)) else super().check_action(action, parameters)
 
     def action_turn(self, by: int) -> None:
-        """The next lesson, or the one before; behind the last one is the chat."""
+        """The next or previous lesson; after the last one the chat."""
         self._at = max(self._at + by, 0)
         if self._at == len(self._lessons):
             self.dismiss()

@@ -1,100 +1,82 @@
-"""What stands in the composer: the unsent text of each chat, another version of a prompt, and what is said about it."""
+"""The composer: unsent text of each chat, editing a prompt, attachments, and the size of the context."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 from textual.screen import Screen
+from textual.timer import Timer
 
 from specchat.app.chat.attachments import content_of
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.context_meter import ContextMeter, Usage
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.mentions import mention, mentions
 from specchat.app.chat.request_manager import RequestManager
-from specchat.app.chat.tray import mention
-from specchat.app.chat.turn import Turn
 from specchat.app.chat.unsent import UnsentTexts
 from specchat.app.errors import AppError
-from specchat.app.storage.attachments import Attachment
+from specchat.app.sanitize import clean_prompt
+from specchat.app.settings.settings import STOP
+from specchat.app.storage.attachment import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.notices import say
+from specchat.app.ui.rendering.figures import in_words
 from specchat.app.ui.screens.chat_layout import ChatLayout
-from specchat.app.ui.screens.gauge import Gauge
+from specchat.engine import Counted
+
+COUNT_S = 0.3
+"""Tokens are counted once nothing was typed for so long."""
 
 
 class Writing:
-    """Keeps the composer, its frame and its hint at what is being written.
+    """Keeps the composer, its frame and its hint up to date.
 
     Args:
         screen: Has the timers.
         requests: Counts tokens.
         widgets: Those of the screen.
-        conversation: The one that is shown.
     """
 
-    def __init__(
-        self,
-        screen: Screen[None],
-        requests: RequestManager,
-        widgets: ChatLayout,
-        conversation: Callable[[], Conversation],
-    ) -> None:
+    def __init__(self, screen: Screen[None], requests: RequestManager, widgets: ChatLayout) -> None:
         self._screen = screen
-        self._composer, self._frame, self._hint = widgets.composer, widgets.frame, widgets.hint
-        self._conversation = conversation
+        self._widgets = widgets
+        self._composer = widgets.composer
         self._unsent = UnsentTexts()
-        self.gauge = Gauge(screen, widgets, requests, conversation)
-        """What is attached, and how full the context is."""
+        self.gauge = Gauge(screen, widgets, requests)
         self._asked: list[str] = []
-        """Prompts of all chats as of the start."""
+        """Prompts of all chats when the app started."""
         self._editing: tuple[Turn, str, tuple[Attachment, ...]] | None = None
-        """The turn of which another version is being written, and what stood in the composer before."""
+        """The turn whose prompt is being edited; the text and attachments that the composer had before."""
         self._as_put = ""
-        """That version as it was when nothing had been changed yet."""
+        """The edited prompt before any change."""
 
     @property
-    def text(self) -> str:
-        """What stands in the composer."""
-        return self._composer.text
+    def _conversation(self) -> Conversation:
+        return self._widgets.transcript.conversation
 
     @property
     def unsent(self) -> UnsentTexts:
-        """What is typed and not sent, in this chat and in the others."""
+        """Unsent text of all chats."""
         self.keep()
         return self._unsent
 
     def keep(self) -> None:
-        """Keep what is typed in the conversation that is shown; below it, what another version of a prompt became."""
+        """Keep the unsent text of the conversation on screen, followed by an edited prompt if it was changed."""
         text, attached = self._composer.text, self._composer.attached
         if self._editing is not None:
             _, before, others = self._editing
             changed = text not in (self._as_put, "")
             text = "\n\n".join(part for part in (before, text if changed else "") if part)
             attached = tuple(dict.fromkeys((*others, *attached))) if changed else others
-        self._unsent.keep(self._conversation(), text, attached)
+        self._unsent.keep(self._conversation, text, attached)
 
     @property
     def editing(self) -> bool:
-        """Whether another version of a prompt is being written."""
+        """Whether a prompt is being edited."""
         return self._editing is not None
 
-    def put(self, text: str) -> None:
-        """Show a text in the composer, to be changed and sent."""
-        self._composer.put(text)
-
-    @property
-    def attached(self) -> tuple[Attachment, ...]:
-        """What is attached to it."""
-        return self._composer.attached
-
-    def expand_paste(self, paste: Attachment) -> None:
-        """Put a paste in the place of its sign."""
-        self._composer.expand_paste(paste)
-
-    def detach(self, attachment: Attachment) -> None:
-        """Take an attachment out of the prompt."""
-        self._composer.detach(attachment)
-
     def resolved(self, prompt: str) -> tuple[Attachment, ...] | None:
-        """What is sent along with a prompt; None where that cannot be, which is said then."""
+        """Attachments of a prompt; None, with a notice, if one cannot be read."""
         try:
             return self._composer.tray.resolved(prompt)
         except AppError as error:
@@ -102,83 +84,172 @@ class Writing:
             return None
 
     def refused(self, prompt: str, attachments: tuple[Attachment, ...]) -> bool:
-        """Whether a prompt is not sent, as the context is full: it stands in the composer again, and that is said."""
+        """Whether the context is too full for a prompt; then it is put back into the composer, with a notice."""
         sentence = self.gauge.refusal(content_of(prompt, attachments))
         if sentence:
-            self.put(prompt)
+            self._composer.put(prompt)
             say(self._screen.app, sentence, "error")
         return bool(sentence)
 
-    def sent(self) -> None:
-        """The prompt is on its way: its files are read anew for the next one."""
-        self._composer.tray.hold(())
-
     def take_back(self, waiting: list[Turn]) -> None:
-        """The prompts of these turns, which wait, come before what stands in the composer."""
+        """Put the prompts of waiting turns in front of the composer's text."""
         if waiting:
             attachments = [one for turn in waiting for one in turn.attachments]
             self._composer.tray.hold([*self._composer.attached, *attachments])
             self._composer.take_back([turn.prompt for turn in waiting])
 
     def restore(self, texts: Mapping[int, str], attachments: Mapping[int, tuple[Attachment, ...]]) -> None:
-        """Take over what was typed and not sent in an earlier run."""
+        """Restore the unsent text of an earlier run."""
         unsent = self.unsent
         unsent.fill(texts, attachments)
         if not self._composer.text:
-            self._put_unsent(self._conversation())
+            self._put_unsent(self._conversation)
 
     def show(self, conversation: Conversation) -> None:
-        """Show what is typed and not sent in a conversation that is now on screen; that of the one before is kept."""
+        """Show the unsent text of the conversation that is now on screen."""
         self._remember()
         self._put_unsent(conversation)
 
-    def complete_with(self, words: slash.Words) -> None:
-        """What can stand behind the commands that are typed."""
-        self._composer.words = words
-
     def remember_asked(self, prompts: list[str]) -> None:
-        """What was asked in all chats, oldest first: the composer brings it back behind what was asked in this one."""
+        """Add the prompts of all chats, oldest first, to the composer's history, before those of this chat."""
         self._asked = prompts
         self._remember()
 
     def changed(self) -> None:
-        """Say what the command or the path that is being typed may become, or how many tokens the prompt has."""
-        self._hint.show(self._composer.text, self._composer.words, self._composer.path_begun)
+        """The text has changed: show completions, and count its tokens."""
+        self._widgets.hint.show(self._composer.text, self._composer.words, self._composer.path_begun)
         self.gauge.typed()
 
     def edit(self, turn: Turn) -> None:
-        """Let the user write another version of a prompt."""
-        before = (self.text, self.attached) if self._editing is None else self._editing[1:]
+        """Edit a prompt: put it into the composer."""
+        before = (self._composer.text, self._composer.attached) if self._editing is None else self._editing[1:]
         self._editing = turn, *before
         self._composer.tray.hold(turn.attachments)
-        self._frame.editing = f"another version of message {self._conversation().turns.index(turn) + 1}"
-        self._frame.show(self._conversation())
+        self._widgets.frame.editing = f"another version of message {self._conversation.turns.index(turn) + 1}"
+        self._widgets.show_frame()
         prompt = f"/{turn.prompt}" if slash.is_command(turn.prompt) else turn.prompt
         named = self._composer.tray.attached(prompt)
         unnamed = [mention(one.name) for one in turn.attachments if one not in named]  # `specchat ask --file`
-        self.put("\n".join([" ".join(unnamed), prompt]) if unnamed else prompt)
-        self._as_put = self.text
+        self._composer.put("\n".join([" ".join(unnamed), prompt]) if unnamed else prompt)
+        self._as_put = self._composer.text
         self._screen.refresh_bindings()
 
     def end_edit(self) -> Turn | None:
-        """Write no other version; what stood in the composer before comes back. The turn it was one of."""
+        """Stop editing and restore the composer; returns the turn whose prompt was edited."""
         if self._editing is None:
             return None
         turn, before, attachments = self._editing
         self._editing = None
         self._composer.tray.hold(attachments)
-        self._frame.editing = ""
-        self._frame.show(self._conversation())
-        self.put(before)
+        self._widgets.frame.editing = ""
+        self._widgets.show_frame()
+        self._composer.put(before)
         self._screen.refresh_bindings()
         return turn
 
     def _put_unsent(self, conversation: Conversation) -> None:
         self._composer.tray.hold(self._unsent.attachments_of(conversation))
-        self.put(self._unsent.of(conversation))
+        self._composer.put(self._unsent.of(conversation))
 
     def _remember(self) -> None:
-        for turn in self._conversation().turns:
+        for turn in self._conversation.turns:
             self._composer.tray.know(turn.attachments)
-        own = [turn.prompt for turn in self._conversation().turns]
+        own = [turn.prompt for turn in self._conversation.turns]
         self._composer.remember([*(prompt for prompt in self._asked if prompt not in own), *own])
+
+
+class Gauge:
+    """Reads the files that the prompt names, counts tokens, and shows attachments and the size of the context.
+
+    Args:
+        screen: Runs timer and worker.
+        widgets: Those of the screen.
+        requests: Counts tokens, and has the settings.
+    """
+
+    def __init__(self, screen: Screen[None], widgets: ChatLayout, requests: RequestManager) -> None:
+        self._screen = screen
+        self._widgets = widgets
+        self._requests = requests
+        self._meter = ContextMeter(requests.count, self._take_tokens)
+        self._timer: Timer | None = None
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the context would hold; None until it is known."""
+        return self._meter.usage
+
+    @property
+    def when_full(self) -> str:
+        """What happens to a prompt that does not fit."""
+        return self._requests.settings.when_full if self._requests.settings is not None else STOP
+
+    def begin(self, context: int) -> None:
+        """The models are loaded: prompts can be counted."""
+        self._meter.begin(context)
+        self.ask()
+
+    def typed(self) -> None:
+        """The prompt has changed: count its tokens once it stays the same for a while."""
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self._screen.set_timer(COUNT_S, self.look)
+        self.show()
+
+    def look(self) -> None:
+        """Read the files that the prompt names, and count."""
+        text = self._prompt
+        if next(mentions(text), None) is None:
+            self.ask()
+        else:
+            self._screen.run_worker(
+                partial(self._read, text), thread=True, group="attachments", exclusive=True, exit_on_error=False
+            )
+
+    def ask(self) -> None:
+        """Count the tokens of the conversation with the prompt."""
+        text = self._prompt
+        self._meter.ask(self._widgets.transcript.conversation, text, self._widgets.composer.tray.attached(text))
+        self.show()
+
+    def take(self, counted: Counted) -> None:
+        """Process a count."""
+        if self._meter.take(counted):
+            self.show()
+
+    def show(self) -> None:
+        """Show the attachments, and the size of the context while there is a prompt or if half of it is used."""
+        composer, frame, usage = self._widgets.composer, self._widgets.frame, self.usage
+        prompt = self._prompt
+        refused = list(composer.tray.refused.values()) if prompt else []
+        self._widgets.chips.show(composer.tray.attached(prompt), refused)
+        shown = usage is not None and bool(usage.prompt + usage.attached if prompt else 2 * usage.total > usage.context)
+        frame.usage, frame.when_full = usage if shown else None, self.when_full
+        frame.tooltip = in_words(usage, self.when_full) if usage is not None else None
+        self._widgets.show_frame()
+
+    def refusal(self, content: str) -> str:
+        """Why a prompt is not sent; empty if it is. The engine itself refuses prompts that were not counted."""
+        usage = self.usage
+        counted = (
+            usage is not None and self._meter.counted == content and not self._widgets.transcript.conversation.running
+        )
+        if usage is None or not counted or usage.room > 0 or self.when_full != STOP:
+            return ""
+        return (
+            f"not sent: with the conversation it has {usage.total:,} tokens, and the context holds "
+            f"{usage.context:,}: shorten it, begin a new chat, or let turns go with /context drop-oldest"
+        )
+
+    @property
+    def _prompt(self) -> str:
+        text = clean_prompt(self._widgets.composer.text).strip()
+        return "" if slash.is_command(text) else text
+
+    def _read(self, text: str) -> None:
+        self._widgets.composer.tray.look(text)
+        self._screen.app.call_from_thread(self.ask)
+
+    def _take_tokens(self, one: Attachment, tokens: int) -> None:
+        self._widgets.composer.tray.set_tokens(one, tokens)
+        self._requests.set_tokens(self._widgets.transcript.conversation, one, tokens)

@@ -13,11 +13,14 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
-ALWAYS = ("quit", "app.quit", "pane('chats')", "stop", "leave", "back", "dismiss", "next_pane")
+ALWAYS = (
+    "quit", "app.quit", "app.run('chats')", "app.run('stop')", "app.run('back')",
+    "stop", "leave", "back", "dismiss", "next_pane",
+)  # fmt: skip
 """Actions whose keys are never left out: the end of the program, the list of chats, and the ways back."""
 FIRST_TO_GO = (
-    "timeline", "app.open('side_by_side')", "pane('panel')", "step", "app.open('controls')", "rejected",
-    "app.open('definitions')", "inspect", "markdown", "new_chat",
+    "app.run('rounds')", "app.run('side-by-side')", "app.run('panel')", "app.run('step')", "app.run('controls')",
+    "app.run('rejected')", "rejected", "app.run('figures')", "app.run('inspect')", "markdown", "app.run('new')",
 )  # fmt: skip
 """Actions whose keys are left out first where there is no room, in this order; then the others, from the right."""
 

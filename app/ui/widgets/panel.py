@@ -233,4 +233,4 @@ class Panel(Container):
     async def on_click(self, event: Click) -> None:
         """Open the definitions."""
         event.stop()
-        await self.run_action("app.open('definitions')")
+        await self.run_action("app.run('figures')")

@@ -129,7 +129,7 @@ class Chips(Widget):
 
     async def on_click(self) -> None:
         """Open the list."""
-        await self.run_action("app.open('attachments')")
+        await self.run_action("app.run('attachments')")
 
     def _style(self, part: str) -> Style:
         return self.get_component_rich_style(f"chips--{part}", partial=True)

@@ -79,7 +79,7 @@ class Welcome(Widget):
         for place, prompt in enumerate(FIRST_PROMPTS):
             click = Style(meta={"@click": f"screen.offer({place})"})
             lines.append(Text.assemble((prompt.shows.ljust(SHOWS), strong + click), (prompt.text, quiet + click)))
-        tour = Style(meta={"@click": "app.open('tour')"})
+        tour = Style(meta={"@click": "app.run('tour')"})
         return [
             *lines,
             Text.assemble(("tab tries one · ", quiet), ("/tour", strong + tour), (" explains it all", quiet)),

@@ -1,4 +1,4 @@
-"""A has it, B has not: the view of two drafters on a reply, and what is said where it cannot be opened."""
+"""Comparing two drafters on a reply, and the sentences shown if that is not possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from specchat.app.chat.second_reading import Had, said_texts
 from specchat.app.chat.session import Session
 from specchat.app.ui.screens.alignment import AlignmentScreen
-from specchat.app.ui.screens.choice import ChoiceScreen
+from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.widgets.aligned_tokens import AlignedTokens
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.engine import EngineError
@@ -130,8 +130,7 @@ async def command(stage: Stage, pilot: Pilot[None], line: str) -> str:
 
 async def test_where_no_engine_is_it_says_so(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((140, 40)) as pilot:
         assert "no model is loaded" in await command(stage, pilot, "/drafts combined suffix")
         assert stage.app.screen is stage.app.chat_screen
 
@@ -139,15 +138,11 @@ async def test_where_no_engine_is_it_says_so(tmp_path: Path) -> None:
 async def test_at_a_server_it_says_so(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, attached=True)
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started((140, 40), events=None) as pilot:
         assert "not here but at the server" in await command(stage, pilot, "/drafts")
 
 
 async def test_in_a_replay_it_says_so() -> None:
-    replay = Replay()
-    async with replay.app.run_test(size=(140, 40)) as pilot:
-        await replay.at(pilot, 0.6)
+    async with Replay().started(0.6) as (replay, pilot):
         await replay.press(pilot, "v")
         assert "this is a replay" in str(replay.screen.query_one(NoticeLine).render())

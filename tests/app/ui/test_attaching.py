@@ -1,4 +1,4 @@
-"""Files and long pastes in the composer: named, counted, sent, shown, opened, removed, kept."""
+"""Attached files and long pastes: completion, counting, sending, opening, removing, storing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from textual.widgets import OptionList, TextArea
 
 from specchat.app.chat.chat_import import read_chats
 from specchat.app.chat.export import as_json, as_markdown
-from specchat.app.ui.screens.attachments import AttachmentScreen, AttachmentsScreen
-from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.screens.lists import AttachmentScreen, AttachmentsScreen
 from specchat.app.ui.widgets.prompt_frame import Chips, CommandHint
 from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.stage import Stage, lines_of, run
@@ -44,20 +43,12 @@ def with_room(stage: Stage) -> Stage:
     return stage
 
 
-def composer(stage: Stage) -> Composer:
-    return stage.app.chat_screen.query_one(Composer)
-
-
-def said(stage: Stage) -> list[str]:
-    return [notice.message for notice in stage.app._notifications]
-
-
 def asked(stage: Stage) -> str:
     return stage.engine.submitted[-1].messages[-1].content
 
 
 async def paste(stage: Stage, pilot: Pilot[None], text: str) -> None:
-    composer(stage).post_message(Paste(text))
+    stage.composer.post_message(Paste(text))
     await stage.settle(pilot)
 
 
@@ -65,8 +56,7 @@ async def attached(stage: Stage, pilot: Pilot[None]) -> None:
     """A prompt with a file and a long paste, one like it sent before."""
     await stage.ready(pilot)
     await stage.press(pilot, *"What does @src/tea.py do?", "enter")
-    stage.engine.give()
-    await stage.settle(pilot)
+    await stage.give(pilot)
     await stage.press(pilot, *"And @notes.txt with ")
     await paste(stage, pilot, LONG)
     await stage.counted(pilot)
@@ -80,19 +70,17 @@ def test_looks(snap_compare: Callable[..., bool], stage: Stage, size: tuple[int,
 
 
 async def test_a_path_is_completed_named_counted_and_sent(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, *"What is in @s")
         assert "src/" in stage.app.screen.query_one(CommandHint).render().plain
         await stage.press(pilot, "tab", "tab")
-        assert composer(stage).text == "What is in @src/tea.py"
+        assert stage.composer.text == "What is in @src/tea.py"
         assert not stage.app.screen.query_one(CommandHint).display
         await stage.counted(pilot)
         assert "src/tea.py · 7 tokens" in stage.app.screen.query_one(Chips).render().plain
         await stage.press(pilot, "enter")
         assert asked(stage) == f"src/tea.py:\n```\n{CODE}```\n\nWhat is in @src/tea.py"
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert "  ▌ ▤ src/tea.py · 7 tokens" in lines_of(stage)
         transcript = stage.app.screen.query_one(Transcript)
         transcript.action_request("attachment", id(screen_of(stage).conversation.turns[0]), (0,))
@@ -103,25 +91,23 @@ async def test_a_path_is_completed_named_counted_and_sent(stage: Stage) -> None:
 @pytest.mark.slow
 async def test_choices_are_gone_through_and_names_with_spaces_are_quoted(stage: Stage) -> None:
     Path("now and then.txt").write_text("x")
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         seen = []
         await stage.press(pilot, *"@no")
         for _ in range(3):
             await stage.press(pilot, "tab")
-            seen.append(composer(stage).text)
+            seen.append(stage.composer.text)
         assert seen == ["@notes.txt", '@"now and then.txt', "@notes.txt"]
-        composer(stage).put('see @"now')
+        stage.composer.put('see @"now')
         await stage.press(pilot, "tab")
-        assert composer(stage).text == 'see @"now and then.txt"'
+        assert stage.composer.text == 'see @"now and then.txt"'
 
 
 async def test_attach_names_a_file_and_refuses_what_is_none(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, *"/attach no")
         await stage.press(pilot, "tab")
-        assert composer(stage).text == "/attach notes.txt"
+        assert stage.composer.text == "/attach notes.txt"
         await stage.press(pilot, "enter", *"read it", "enter")
         assert asked(stage).startswith("notes.txt:\n```\nBring cake.\n```\n\n@notes.txt read it")
         for path, sentence in (
@@ -130,39 +116,36 @@ async def test_attach_names_a_file_and_refuses_what_is_none(stage: Stage) -> Non
             ("src", "src is no file: name a text file"),
         ):
             await stage.send(pilot, f"/attach {path}")
-            assert (said(stage)[-1], composer(stage).text) == (sentence, f"/attach {path}")
+            assert (stage.said[-1], stage.composer.text) == (sentence, f"/attach {path}")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["", "/candidates 2 "])
 async def test_a_file_that_vanishes_is_said_and_the_prompt_is_kept(stage: Stage, command: str) -> None:
     stage.settings = type(stage.settings)(temperature=0.7)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         prompt = "What is in @notes.txt and @cat.png?"
         await stage.send(pilot, command + prompt)
-        assert "cat.png is no text file" in said(stage)[-1]
-        assert composer(stage).text == command + prompt
-        composer(stage).put("What is in @notes.txt")
+        assert "cat.png is no text file" in stage.said[-1]
+        assert stage.composer.text == command + prompt
+        stage.composer.put("What is in @notes.txt")
         await stage.counted(pilot)
-        composer(stage).put(command + "What is in @notes.txt")
+        stage.composer.put(command + "What is in @notes.txt")
         Path("notes.txt").unlink()
         await stage.press(pilot, "enter")
-        assert said(stage)[-1] == "notes.txt is gone: bring it back, or take @notes.txt out of the prompt"
-        assert composer(stage).text == command + "What is in @notes.txt"
+        assert stage.said[-1] == "notes.txt is gone: bring it back, or take @notes.txt out of the prompt"
+        assert stage.composer.text == command + "What is in @notes.txt"
         assert not stage.engine.submitted
 
 
 async def test_a_long_paste_is_a_sign_that_is_sent_in_full(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(NARROW) as pilot:
         await stage.press(pilot, *"Sum up ")
         await paste(stage, pilot, LONG.replace("\n", "\r"))  # as terminals send it
-        assert composer(stage).text == f"Sum up {SIGN}"
+        assert stage.composer.text == f"Sum up {SIGN}"
         await stage.press(pilot, *" please", "enter")
         assert asked(stage) == f"Sum up {LONG} please"
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         conversation = screen_of(stage).conversation
         assert LONG in as_markdown(conversation, "").replace(f"Sum up {SIGN} please", "")
         imported, problems = read_chats(as_json(conversation, ""))
@@ -175,29 +158,27 @@ async def test_a_long_paste_is_a_sign_that_is_sent_in_full(stage: Stage) -> None
 @pytest.mark.slow
 async def test_a_paste_is_opened_expanded_and_removed_by_key(stage: Stage) -> None:
     text = "\n".join("abc" for _ in range(50))
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "alt+a")
-        assert said(stage)[-1].startswith("nothing is attached")
+        assert stage.said[-1].startswith("nothing is attached")
         for keys, left in ((("enter", "escape"), "[pasted 50 lines · 199 B]!"), (("x",), f"{text}!"), (("d",), "!")):
-            composer(stage).clear()
+            stage.composer.clear()
             await paste(stage, pilot, text)
             await stage.press(pilot, "exclamation_mark", "alt+a")
             assert isinstance(stage.app.screen, AttachmentsScreen)
             await stage.press(pilot, keys[0])
             assert isinstance(stage.app.screen, AttachmentScreen) is (keys[0] == "enter")
             await stage.press(pilot, *keys[1:])
-            assert composer(stage).text == left
-        composer(stage).clear()
+            assert stage.composer.text == left
+        stage.composer.clear()
         await paste(stage, pilot, text)
         await stage.press(pilot, "backspace")
-        assert composer(stage).text == ""
+        assert stage.composer.text == ""
 
 
 @pytest.mark.slow
 async def test_what_was_sent_can_be_opened_and_stays(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await attached(stage, pilot)
+    async with stage.after(attached, WIDE) as pilot:
         await stage.press(pilot, "alt+a")
         rows = [str(option.prompt) for option in stage.app.screen.query_one(OptionList).options]
         assert [row.split("  ")[0] for row in rows] == ["this prompt", "this prompt", "message 1"]
@@ -209,17 +190,15 @@ async def test_what_was_sent_can_be_opened_and_stays(stage: Stage) -> None:
 
 @pytest.mark.slow
 async def test_an_edited_prompt_keeps_its_files_as_they_were(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await attached(stage, pilot)
-        unsent = composer(stage).text
+    async with stage.after(attached, WIDE) as pilot:
+        unsent = stage.composer.text
         Path("src/tea.py").write_text("changed")
         await stage.press(pilot, *"x", "ctrl+e", "e")
         await stage.press(pilot, "end", *" Shortly.", "enter")
         assert CODE in asked(stage)
         assert asked(stage).endswith("What does @src/tea.py do? Shortly.")
-        assert composer(stage).text == unsent + "x"
-        stage.engine.give()
-        await stage.settle(pilot)
+        assert stage.composer.text == unsent + "x"
+        await stage.give(pilot)
         await stage.press(pilot, "enter")
         assert "Bring cake." in asked(stage)
         assert LONG in asked(stage)
@@ -227,17 +206,15 @@ async def test_an_edited_prompt_keeps_its_files_as_they_were(stage: Stage) -> No
 
 @pytest.mark.slow
 async def test_unsent_text_comes_back_with_its_attachments(stage: Stage, tmp_path: Path) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await attached(stage, pilot)
+    async with stage.after(attached, WIDE) as pilot:
         stage.app.actions.chats.write()
     Path("notes.txt").write_text("Bring tea.\n")
     again = with_room(Stage(tmp_path))
-    async with again.app.run_test(size=WIDE) as pilot:
-        await again.ready(pilot)
+    async with again.started(WIDE) as pilot:
         again.app.actions.chats.open(again.store.chats()[0])
         await again.settle(pilot)
-        assert composer(again).text == f"And @notes.txt with {SIGN}"
-        assert len(composer(again).attached) == 2
+        assert again.composer.text == f"And @notes.txt with {SIGN}"
+        assert len(again.composer.attached) == 2
         await again.press(pilot, "enter")
         assert asked(again) == f"notes.txt:\n```\nBring tea.\n```\n\nAnd @notes.txt with {LONG}"
 
@@ -249,18 +226,7 @@ async def test_a_prompt_that_is_taken_back_keeps_what_it_had(stage: Stage) -> No
         await stage.press(pilot, *"What is in @notes.txt", "enter")
         await paste(stage, pilot, LONG)
         await stage.press(pilot, "enter", "escape")
-        assert composer(stage).text == f"What is in @notes.txt\n\n{SIGN}"
+        assert stage.composer.text == f"What is in @notes.txt\n\n{SIGN}"
         stage.engine.become_ready()
         await stage.press(pilot, "enter")
         assert asked(stage) == f"notes.txt:\n```\nBring cake.\n```\n\nWhat is in @notes.txt\n\n{LONG}"
-
-
-@pytest.mark.slow
-async def test_the_palette_and_the_commands_lead_to_the_same(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await attached(stage, pilot)
-        names = {command.title for command in stage.app.get_system_commands(stage.app.screen)}
-        assert {"Editor", "Attach a file", "Attachments", "Context"} <= names
-        composer(stage).clear()
-        await stage.send(pilot, "/attachments")
-        assert isinstance(stage.app.screen, AttachmentsScreen)

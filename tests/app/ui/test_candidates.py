@@ -1,4 +1,4 @@
-"""Several replies to one prompt: asked for together, shown side by side, one goes on, and all are kept."""
+"""Several replies to one prompt: requested together, shown next to each other, picked, stored."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from textual.pilot import Pilot
 
 from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.screens.choice import ChoiceScreen
+from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.widgets.reply_frames import CandidateFrame
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Engine, EngineConfig, Finished, Outbox, Round
 from tests.app.stage import QUESTION, Stage, lines_of
 
 pytestmark = pytest.mark.slow
@@ -28,10 +27,6 @@ def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path, name="sampled", temperature=0.8, seed=5)
 
 
-def said(stage: Stage) -> list[str]:
-    return [notice.message for notice in stage.app._notifications]
-
-
 def turn(stage: Stage, place: int = -1) -> Any:
     return stage.app.chat_screen.conversation.turns[place]
 
@@ -41,8 +36,7 @@ def stored(stage: Stage) -> list[tuple[str, str | None, bool]]:
 
 
 async def test_they_are_asked_for_together_with_seeds_of_their_own(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, 5, text=ASK)
         assert isinstance(stage.app.screen, CandidatesScreen)
         assert [request.sampling.seed for request in stage.engine.submitted] == [5, 6, 7]
@@ -54,16 +48,14 @@ async def test_they_are_asked_for_together_with_seeds_of_their_own(stage: Stage)
 
 async def test_without_a_seed_each_draws_its_own(tmp_path: Path) -> None:
     stage = Stage(tmp_path, temperature=0.8)
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, ASK)
         assert [request.sampling.seed for request in stage.engine.submitted] == [None] * 3
 
 
 @pytest.mark.parametrize("how", ["key", "enter", "click"])
 async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, text=ASK)
         if how == "key":
             await stage.press(pilot, "2")
@@ -83,14 +75,12 @@ async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str
 
 
 async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, 8, text=ASK)
         await stage.press(pilot, "3")
         ids = [request.request_id for request in stage.engine.submitted]
         assert stage.engine.cancelled == ids[:2]
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         reasons = [reason for role, reason, _ in stored(stage) if role == "assistant"]
         assert reasons[:2] == ["cancelled"] * 2
         assert reasons[2] not in (None, "cancelled")
@@ -100,8 +90,7 @@ async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> Non
 
 
 async def test_leaving_the_grid_lets_them_go_on(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, 10, text=ASK)
         await stage.press(pilot, "escape")
         assert isinstance(stage.app.screen, ChatScreen)
@@ -109,8 +98,7 @@ async def test_leaving_the_grid_lets_them_go_on(stage: Stage) -> None:
         assert len(stage.app.chat_screen.conversation.all_running) == 3
         await stage.send(pilot, "next")
         assert len(stage.engine.submitted) == 3
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert len(stage.engine.submitted) == 4
         await stage.send(pilot, "/candidates")
         assert isinstance(stage.app.screen, CandidatesScreen)
@@ -119,27 +107,24 @@ async def test_leaving_the_grid_lets_them_go_on(stage: Stage) -> None:
 
 
 async def test_who_leaves_them_sees_the_way_back(stage: Stage) -> None:
-    async with stage.app.run_test(size=(80, 24)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((80, 24)) as pilot:
         await stage.answer(pilot, 10, text=ASK)
         await stage.press(pilot, "escape")
-        assert said(stage)[-1] == "reply 1 of 3 goes on · /candidates shows them again"
+        assert stage.said[-1] == "continuing with reply 1 of 3 · /candidates shows them again"
         await stage.press(pilot, "home")
         assert any(line.endswith("‹ 1 / 3 › · /candidates") for line in lines_of(stage))
 
 
 @pytest.mark.parametrize(("width", "columns"), [(140, 3), (120, 3), (119, 2), (100, 2), (59, 1)])
 async def test_three_of_them_are_three_columns_where_they_fit(stage: Stage, width: int, columns: int) -> None:
-    async with stage.app.run_test(size=(width, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((width, 40)) as pilot:
         await stage.answer(pilot, 10, text=ASK)
         frames = stage.app.screen.query(".candidate")
         assert len({frame.region.x for frame in frames}) == columns
 
 
 async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, text=ASK)
         await stage.press(pilot, "2")
         transcript = stage.app.screen.query_one(Transcript)
@@ -154,8 +139,7 @@ async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
 
 
 async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, 20, text=ASK)
         await stage.press(pilot, "2")
         await stage.app.workers.wait_for_complete()
@@ -166,8 +150,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
         for file in tmp_path.glob("specchat.db*"):
             (copy / file.name).write_bytes(file.read_bytes())
     again = Stage(copy, name="sampled", temperature=0.8)
-    async with again.app.run_test(size=SIZE) as pilot:
-        await again.ready(pilot)
+    async with again.started(SIZE) as pilot:
         await again.press(pilot, "ctrl+b", "home", "enter")
         assert [reply.text for reply in turn(again).replies] == texts
         assert turn(again).place == 2
@@ -177,8 +160,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
 
 async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "escape")
@@ -195,16 +177,14 @@ async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> No
 
 async def test_a_top_k_of_one_is_greedy_too(tmp_path: Path) -> None:
     stage = Stage(tmp_path, temperature=0.5, top_k=1)
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, ASK)
         await stage.press(pilot, "1")
         assert [(r.sampling.temperature, r.sampling.top_k) for r in stage.engine.submitted] == [(0.8, 0)] * 3
 
 
 async def test_all_are_stopped_by_a_key(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, 10, text=ASK)
         await stage.press(pilot, "ctrl+x")
         assert len(stage.engine.cancelled) == 3
@@ -212,15 +192,12 @@ async def test_all_are_stopped_by_a_key(stage: Stage) -> None:
 
 
 async def test_asked_for_while_another_reply_runs_they_wait(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 5)
+    async with stage.started(SIZE, events=5) as pilot:
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, CandidatesScreen)
         await stage.press(pilot, "1")
         assert isinstance(stage.app.screen, CandidatesScreen)
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert len(stage.engine.submitted) == 4
 
 
@@ -239,36 +216,9 @@ async def test_an_engine_that_has_died_answers_once(stage: Stage) -> None:
 
 
 async def test_nothing_to_show(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, "/candidates")
-        assert said(stage) == ["this chat has no prompt with several replies: /candidates 4 PROMPT asks for four"]
-
-
-@pytest.mark.model
-def test_more_than_there_are_slots_queue_and_differ(default_model: Path) -> None:
-    """The real engine: eight at once in four slots, no two alike."""
-    from specchat.app.settings.settings import Settings
-    from specchat.engine import Message, models_folder
-
-    settings = Settings(temperature=1.0, max_tokens=12)
-    engine = Engine(EngineConfig(str(default_model), models_folder(), context=256))
-    engine.start()
-    engine.wait_ready(120)
-    try:
-        boxes = [Outbox() for _ in range(8)]
-        for number, box in enumerate(boxes):
-            engine.submit(settings.request(str(number), (Message("user", "Tell me a story."),)), box)
-        texts = []
-        for box in boxes:
-            events: list[Any] = []
-            while not events or not isinstance(events[-1], Finished):
-                events.append(box.get(60))
-                assert events[-1] is not None
-            texts.append("".join(event.text for event in events if isinstance(event, Round)))
-    finally:
-        engine.close()
-    assert len(set(texts)) > 4
+        assert stage.said == ["this chat has no prompt with several replies: /candidates 4 PROMPT requests four"]
 
 
 LOOKS = {

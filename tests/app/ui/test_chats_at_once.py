@@ -1,4 +1,4 @@
-"""Several chats answer at once; each goes on when it is left, is marked in the list, and survives a kill."""
+"""Concurrent replies in several chats: marks in the list, unsent text, kills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from specchat.app.chat.reply import Stage as ReplyStage
 from specchat.app.storage.store import Store
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
-from specchat.engine import Engine, EngineConfig, Finished, Outbox, Round
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage
 
 pytestmark = pytest.mark.slow
@@ -48,13 +47,11 @@ async def two_at_once(stage: Stage, pilot: Pilot[None]) -> None:
 
 
 async def test_both_go_on(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await two_at_once(stage, pilot)
+    async with stage.after(two_at_once, SIZE) as pilot:
         assert not stage.engine.cancelled
         assert [len(request.messages) for request in stage.engine.submitted] == [1, 1]
         assert ["●" in line for line in listed(stage)] == [True, True, False]
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         texts = [[m.content for m in stage.store.messages(chat.id)] for chat in stage.store.chats()[:2]]
         assert [prompt for prompt, _ in texts] == ["the second chat", "the first chat"]
         assert all(reply for _, reply in texts)
@@ -67,61 +64,48 @@ async def test_the_list_says_how_each_stands(stage: Stage) -> None:
         assert listed(stage)[0].startswith("◌ ")
         stage.engine.become_ready()
         await stage.settle(pilot)
-        stage.engine.give(5)
-        await stage.settle(pilot)
+        await stage.give(pilot, 5)
         assert listed(stage)[0].startswith("● ")
         await stage.press(pilot, "ctrl+n")
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert listed(stage)[0].startswith("◆ ")
         await stage.press(pilot, "ctrl+b", "home", "enter")
         assert listed(stage)[0].startswith("  before the model")
 
 
 async def test_the_newest_chat_is_opened_at_once(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.press(pilot, "ctrl+b", "enter")
         assert stage.app.chat_screen.conversation.title == "Regex for dates"
 
 
 async def test_what_is_on_screen_is_no_news(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started(SIZE, events=None):
         assert not any(line.startswith("◆") for line in listed(stage))
 
 
 async def test_prompts_typed_ahead_go_on_in_a_chat_that_was_left(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 10)
+    async with stage.started(SIZE, events=10) as pilot:
         await stage.send(pilot, FOLLOW_UP)
         await stage.press(pilot, "ctrl+n")
-        stage.engine.give()
-        await stage.settle(pilot)
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
+        await stage.give(pilot)
         messages = stage.store.messages(stage.store.chats()[0].id)
         assert [(m.role, m.content) for m in messages if m.role == "user"] == [("user", QUESTION), ("user", FOLLOW_UP)]
         assert [m.finish_reason for m in messages if m.role == "assistant"] == ["length", "length"]
 
 
 async def test_stopping_one_leaves_the_other(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await two_at_once(stage, pilot)
+    async with stage.after(two_at_once, SIZE) as pilot:
         await stage.press(pilot, "escape")
         assert stage.engine.cancelled == [stage.engine.submitted[1].request_id]
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         reasons = [stage.store.messages(chat.id)[1].finish_reason for chat in stage.store.chats()[:2]]
         assert reasons == ["cancelled", "length"]
 
 
 async def test_deleting_a_chat_that_answers_keeps_what_it_said(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 20)
+    async with stage.started(SIZE, events=20) as pilot:
         await stage.send(pilot, FOLLOW_UP)
         await stage.press(pilot, "ctrl+b", "home", "d", "u")
         await stage.press(pilot, "home", "enter")
@@ -144,7 +128,7 @@ async def test_prompts_taken_back_leave_nothing_behind(stage: Stage) -> None:
 
 
 async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prompts are stored as unsent text as they leave their chat, not when what is typed is stored next."""
+    """Prompts are stored as unsent text when they are taken back, not at the next regular store."""
     monkeypatch.setattr("specchat.app.ui.app.WRITE_S", 1e6)
     killed = tmp_path / "killed"
     killed.mkdir()
@@ -160,23 +144,19 @@ async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, m
 
 
 async def test_what_was_typed_and_not_sent_is_there_again(stage: Stage, tmp_path: Path) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.press(pilot, "h", "a", "l", "f")
     again = Stage(tmp_path)
-    async with again.app.run_test(size=SIZE) as pilot:
-        await again.ready(pilot)
+    async with again.started(SIZE) as pilot:
         assert again.app.chat_screen.query_one(Composer).text == "half"
         await again.press(pilot, "enter")
     last = Stage(tmp_path)
-    async with last.app.run_test(size=SIZE) as pilot:
-        await last.ready(pilot)
+    async with last.started(SIZE) as pilot:
         assert last.app.chat_screen.writing.unsent.of(last.app.chat_screen.conversation) == ""
 
 
 async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.press(pilot, *"new", "ctrl+b", "home", "enter")
         composer = stage.app.chat_screen.query_one(Composer)
         assert composer.text == ""
@@ -186,8 +166,7 @@ async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> 
         assert composer.text == "old"
         stage.app.actions.chats.write()
     again = Stage(tmp_path)
-    async with again.app.run_test(size=SIZE) as pilot:
-        await again.ready(pilot)
+    async with again.started(SIZE) as pilot:
         assert again.app.chat_screen.query_one(Composer).text == "new"
         await again.press(pilot, "ctrl+b", "home", "enter")
         assert again.app.chat_screen.query_one(Composer).text == "old"
@@ -225,32 +204,6 @@ def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> None:
         (chat,) = store.chats()
         assert [(m.role, m.content) for m in store.messages(chat.id)] == [("user", "sent while the model loads")]
         assert store.unsent.texts() == {chat.id: "and typed"}
-
-
-@pytest.mark.model
-def test_several_chats_are_rows_of_one_batch(default_model: Path) -> None:
-    """The real engine: rounds are shared."""
-    from specchat.app.settings.settings import Settings
-    from specchat.engine import Message, models_folder
-
-    engine = Engine(EngineConfig(str(default_model), models_folder(), context=256))
-    engine.start()
-    engine.wait_ready(120)
-    settings, boxes, rounds = Settings(max_tokens=16, gamma=0), [Outbox() for _ in range(3)], []
-    try:
-        engine.pause()  # the first would end before the last has come, if this thread has to wait
-        for number, box in enumerate(boxes):
-            engine.submit(settings.request(str(number), (Message("user", f"Count to {number + 5}."),)), box)
-        engine.resume()
-        for box in boxes:
-            event: Any = None
-            while not isinstance(event, Finished):
-                event = box.get(60)
-                assert event is not None
-                rounds += [event] if isinstance(event, Round) else []
-    finally:
-        engine.close()
-    assert max(r.rows for r in rounds) == 3
 
 
 @pytest.mark.parametrize("size", [SIZE, (80, 24)], ids=["wide", "narrow"])

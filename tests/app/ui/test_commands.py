@@ -1,24 +1,23 @@
-"""Lines behind a slash: each command, what is wrong with a wrong one, and how tab completes."""
+"""Slash commands: each command, errors, completion by tab."""
 
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.session import Session
 from specchat.app.settings.settings import DRAFTERS, load_settings
-from specchat.app.ui.app import SpecChat
+from specchat.app.ui.action_table import ACTIONS, SLASH_COMMANDS
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.help import HelpScreen
-from specchat.app.ui.slash import COMMANDS, completed, hints, matches
-from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.slash import completed, hints, matches
 from specchat.app.ui.widgets.prompt_frame import CommandHint
-from tests.app.stage import NOW, QUESTION, Stage
+from tests.app.stage import QUESTION, Stage
 
 SIZE = (140, 40)
 
@@ -26,26 +25,12 @@ SIZE = (140, 40)
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     """The app with a settings file that a person wrote."""
-    stage = Stage(tmp_path)
     file = tmp_path / "config" / "settings.toml"
     file.parent.mkdir()
     file.write_text("# mine\nflux = 1\ngamma = 3  # short\n")
+    stage = Stage(tmp_path, file=file)
     stage.settings, _ = load_settings(file)
-    stage.app = SpecChat(
-        lambda: Session(stage.engine, stage.settings, stage.store, settings_file=file),
-        pictures=tmp_path,
-        now=lambda: NOW,
-    )
-    stage.app.animation_level = "none"
     return stage
-
-
-def said(stage: Stage) -> list[str]:
-    return [notice.message for notice in stage.app._notifications]
-
-
-def composer(stage: Stage) -> Composer:
-    return stage.app.screen.query_one(Composer)
 
 
 @pytest.mark.parametrize(
@@ -67,10 +52,9 @@ def composer(stage: Stage) -> Composer:
     ],
 )
 async def test_a_control(stage: Stage, line: str, name: str, value: object, sentence: str) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, line)
-        assert said(stage)[-1] == sentence
+        assert stage.said[-1] == sentence
         assert not stage.engine.submitted
         await stage.answer(pilot)
         request = stage.engine.submitted[0]
@@ -83,7 +67,7 @@ async def test_a_control(stage: Stage, line: str, name: str, value: object, sent
     [
         ("/gamma six", "gamma 'six' is not understood: it takes a whole number from 0 (no drafting) to 16, or auto"),
         ("/gamma 99", "gamma is 99: it must be from 0 (no drafting) to 16"),
-        ("/gamma", "/gamma lacks its value: it is used as /gamma N|auto"),
+        ("/gamma", "/gamma needs a value; usage: /gamma N|auto"),
         ("/gama 4", "/gama is no command (/gamma?): begin with // to send a text that starts with a slash"),
         (
             "/usr/bin",
@@ -97,51 +81,43 @@ async def test_a_control(stage: Stage, line: str, name: str, value: object, sent
         ("/drafter magic", f"drafter 'magic' is not known: choose one of {', '.join(DRAFTERS)}"),
         ("/preset fast", "preset 'fast' is not known: none is saved yet, /save NAME makes one"),
         ("/save ../up", "'../up' is no name for a preset: use letters, digits, and - . + _ between them"),
-        ("/help me", "/help takes nothing behind it, and got 'me'"),
+        ("/help me", "/help takes no argument, and got 'me'"),
         ("/export pdf", "/export pdf is not understood: it takes md, json, svg, html"),
-        ("/candidates 9 x", "/candidates takes a number from 2 to 8 and a prompt behind it"),
-        ("/candidates 4", "/candidates takes a number from 2 to 8 and a prompt behind it"),
+        ("/candidates 9 x", "/candidates takes a number from 2 to 8 followed by a prompt"),
+        ("/candidates 4", "/candidates takes a number from 2 to 8 followed by a prompt"),
     ],
 )
 async def test_a_wrong_one_gets_one_sentence_and_stays(stage: Stage, line: str, sentence: str) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, line)
-        assert said(stage) == [sentence]
-        assert composer(stage).text == line
+        assert stage.said == [sentence]
+        assert stage.composer.text == line
         assert not stage.engine.submitted
 
 
 async def test_two_slashes_send_one(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, "//etc/hosts explained")
         assert stage.engine.submitted[0].messages[-1].content == "/etc/hosts explained"
 
 
 async def test_a_running_reply_takes_up_gamma_and_drafter_and_keeps_its_sampling(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 10)
+    async with stage.started(SIZE, events=10) as pilot:
         (request,) = stage.engine.submitted
         await stage.send(pilot, "/gamma 6")
         assert stage.engine.adjusted == [(request.request_id, "auto", 6)]
-        assert said(stage)[-1] == "γ 6 · from the next round on"
+        assert stage.said[-1] == "γ 6 · from the next round on"
         await stage.send(pilot, "/drafter none")
         assert stage.engine.adjusted[-1] == (request.request_id, "none", 6)
         await stage.send(pilot, "/gamma 2")
-        assert "the drafter is none, which drafts nothing: /drafter auto" in said(stage)[-1]
+        assert "the drafter is none, which drafts nothing: /drafter auto" in stage.said[-1]
         await stage.send(pilot, "/temp 0.5")
-        assert (
-            said(stage)[-1]
-            == "temperature 0.5 · from the next reply on · the one being written keeps what it began with"
-        )
+        assert stage.said[-1] == "temperature 0.5 · from the next reply on · the running reply keeps its settings"
         assert len(stage.engine.adjusted) == 3
 
 
 async def test_what_is_set_is_kept_in_the_file_and_nothing_else_is_touched(stage: Stage, tmp_path: Path) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         for line in ("/gamma 6", "/temp 0.7", "/seed 3", "/seed off", "/theme nord"):
             await stage.send(pilot, line)
     text = (tmp_path / "config" / "settings.toml").read_text()
@@ -150,45 +126,42 @@ async def test_what_is_set_is_kept_in_the_file_and_nothing_else_is_touched(stage
 
 async def test_a_settings_file_that_broke_meanwhile_is_left_alone(stage: Stage, tmp_path: Path) -> None:
     file = tmp_path / "config" / "settings.toml"
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         file.write_text("gamma = = 1\n")
         await stage.send(pilot, "/gamma 6")
         stage.app.actions.settings.preferences.close()  # type: ignore[union-attr]
         await stage.settle(pilot)
-        assert any("not stored for the next start" in notice for notice in said(stage))
+        assert any("not stored for the next start" in notice for notice in stage.said)
         assert stage.app.requests.settings.gamma == 6  # type: ignore[union-attr]
     assert file.read_text() == "gamma = = 1\n"
 
 
 async def test_presets(stage: Stage, tmp_path: Path) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, "/temp 0.7")
         await stage.send(pilot, "/save warm")
         file = tmp_path / "config" / "presets" / "warm.toml"
         assert "gamma = 3\n" in file.read_text()
         assert "temperature = 0.7\n" in file.read_text()
         await stage.send(pilot, "/save warm")
-        assert said(stage)[-1] == f"preset 'warm' exists already: choose another name, or delete {file}"
+        assert stage.said[-1] == f"preset 'warm' exists already: choose another name, or delete {file}"
         await stage.send(pilot, "/temp 0")
         await stage.send(pilot, "/top-k 5")
         await stage.send(pilot, "/preset warm")
-        assert said(stage)[-1] == "preset warm"
+        assert stage.said[-1] == "preset warm"
         settings = stage.app.requests.settings
         assert settings is not None
         assert (settings.temperature, settings.top_k, settings.gamma) == (0.7, 0, 3)
         file.write_text("temperature = 'hot'\n")
         await stage.send(pilot, "/preset warm")
-        assert said(stage)[-1] == "temperature is 'hot': it must be a number"
+        assert stage.said[-1] == "temperature is 'hot': it must be a number"
         assert stage.app.requests.settings is settings
 
 
 async def test_other_commands(stage: Stage, tmp_path: Path) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, "/export md")
-        assert said(stage)[-1] == "there is nothing to export yet"
+        assert stage.said[-1] == "there is nothing to export yet"
         await stage.answer(pilot)
         await stage.send(pilot, "/export json")
         await stage.send(pilot, "/export json")
@@ -201,7 +174,7 @@ async def test_other_commands(stage: Stage, tmp_path: Path) -> None:
         await stage.send(pilot, "/export md")
         assert f"## You\n\n{QUESTION}\n\n## smollm2-135m\n\n" in next(tmp_path.glob("*.md")).read_text()
         await stage.send(pilot, "/theme nothing")
-        assert said(stage)[-1].startswith("theme 'nothing' is not known: choose one of")
+        assert stage.said[-1].startswith("theme 'nothing' is not known: choose one of")
         await stage.send(pilot, "/theme gruvbox")
         assert stage.app.theme == "gruvbox"
         await stage.send(pilot, "/help")
@@ -220,33 +193,31 @@ async def test_a_command_before_the_app_is_ready(stage: Stage) -> None:
         await stage.settle(pilot)
         stage.app.requests.settings = None
         await stage.send(pilot, "/gamma 4")
-        assert said(stage) == ["specchat is still starting: try again in a moment"]
-        assert composer(stage).text == "/gamma 4"
+        assert stage.said == ["specchat is still starting: try again in a moment"]
+        assert stage.composer.text == "/gamma 4"
 
 
 async def test_tab_completes(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.press(pilot, "slash", "g", "tab")
-        assert composer(stage).text == "/gamma "
+        assert stage.composer.text == "/gamma "
         await stage.press(pilot, "a", "tab")
-        assert composer(stage).text == "/gamma auto"
-        composer(stage).load_text("/top")
+        assert stage.composer.text == "/gamma auto"
+        stage.composer.load_text("/top")
         await stage.press(pilot, "tab")
-        assert composer(stage).text == "/top-"
+        assert stage.composer.text == "/top-"
         seen = []
         for _ in range(3):
             await stage.press(pilot, "tab")
-            seen.append(composer(stage).text)
+            seen.append(stage.composer.text)
         assert seen == ["/top-k ", "/top-p ", "/top-k "]
-        composer(stage).load_text("/theme gru")
+        stage.composer.load_text("/theme gru")
         await stage.press(pilot, "tab")
-        assert composer(stage).text == "/theme gruvbox"
+        assert stage.composer.text == "/theme gruvbox"
 
 
 async def test_the_hint_is_there_while_a_command_is_typed(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         hint = stage.app.screen.query_one(CommandHint)
         assert not hint.display
         await stage.press(pilot, "slash")
@@ -255,11 +226,18 @@ async def test_the_hint_is_there_while_a_command_is_typed(stage: Stage) -> None:
         assert not hint.display
 
 
+async def test_every_action_of_the_table_can_be_run(stage: Stage) -> None:
+    async with stage.started(SIZE):
+        for action in ACTIONS.values():
+            assert callable(attrgetter(action.run)(stage.app.actions)), action.name
+            assert stage.app.actions.available(action.name) in (True, False)
+
+
 def test_every_command_is_completed_from_its_beginning() -> None:
-    for command in COMMANDS:
-        assert f"/{command.name}" in (line.rstrip() for line in matches(f"/{command.name[:2]}", {}))
-        assert completed(f"/{command.name}", {}).startswith(f"/{command.name}")
-        assert next(iter(hints(f"/{command.name} ", {}))) == (command.usage, command.means)
+    for command in SLASH_COMMANDS:
+        assert f"/{command.slash}" in (line.rstrip() for line in matches(f"/{command.slash[:2]}", {}))
+        assert completed(f"/{command.slash}", {}).startswith(f"/{command.slash}")
+        assert next(iter(hints(f"/{command.slash} ", {}))) == (command.usage, command.about)
     assert completed("/nothing", {}) == "/nothing"
 
 

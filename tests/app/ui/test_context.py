@@ -1,4 +1,4 @@
-"""How full the context is, what happens when it is full, and what of a chat the model was not told."""
+"""How full the context is, what happens when it is full, and messages that were left out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pytest
 from textual.pilot import Pilot
 
 from specchat.app.chat.export import as_json
-from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings, load_settings
-from specchat.app.ui.screens.context import ContextScreen
+from specchat.app.ui.screens.dialogs import ContextScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.app.ui.widgets.transcript import Transcript
@@ -29,10 +28,6 @@ def frame(stage: Stage) -> PromptFrame:
     return stage.app.chat_screen.query_one(PromptFrame)
 
 
-def said(stage: Stage) -> list[str]:
-    return [notice.message for notice in stage.app._notifications]
-
-
 async def begin(stage: Stage, pilot: Pilot[None], context: int) -> None:
     """An engine with so much room; it counts a token for each word."""
     stage.engine._ready = replace(stage.engine._ready, context=context)
@@ -44,8 +39,7 @@ async def answered(stage: Stage, pilot: Pilot[None], text: str, left_out: tuple[
     await stage.send(pilot, text)
     for events in stage.engine._open.values():
         events[:] = [replace(e, left_out=left_out) if isinstance(e, Admitted) else e for e in events]
-    stage.engine.give()
-    await stage.settle(pilot)
+    await stage.give(pilot)
 
 
 async def three_turns(stage: Stage, pilot: Pilot[None]) -> None:
@@ -94,8 +88,8 @@ async def test_stop_keeps_the_prompt_and_says_why(stage: Stage) -> None:
         await stage.counted(pilot)
         assert "▮▮▮▮▮ 12 / 12 · no room for a reply" in str(frame(stage).border_subtitle)
         await stage.press(pilot, "enter")
-        sentence = "not sent: with what was said before it has 12 tokens and the context holds 12"
-        assert said(stage)[-1].startswith(sentence)
+        sentence = "not sent: with the conversation it has 12 tokens, and the context holds 12"
+        assert stage.said[-1].startswith(sentence)
         assert stage.app.chat_screen.typed == text
         assert not stage.engine.submitted
         stage.app.chat_screen.query_one(Composer).put("/context drop-oldest")
@@ -107,25 +101,23 @@ async def test_stop_keeps_the_prompt_and_says_why(stage: Stage) -> None:
         assert stage.engine.submitted[0].when_full == "drop-oldest"
 
 
-async def test_the_setting_is_chosen_shown_and_stored(stage: Stage, tmp_path: Path) -> None:
+async def test_the_setting_is_chosen_shown_and_stored(tmp_path: Path) -> None:
     file = tmp_path / "config" / "settings.toml"
-    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, (), file)
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
+    stage = Stage(tmp_path, file=file)
+    async with stage.started(NARROW) as pilot:
         for way in ("alt+c", "/context"):
             await (stage.send(pilot, way) if way.startswith("/") else stage.press(pilot, way))
             assert isinstance(stage.app.screen, ContextScreen)
             await stage.press(pilot, "escape")
         await stage.press(pilot, "alt+c", "3")
-        assert said(stage)[-1] == "when full keep-ends · from the next reply on"
+        assert stage.said[-1] == "when full keep-ends · from the next reply on"
         await stage.send(pilot, "/context forget")
-        assert said(stage)[-1] == "when-full 'forget' is not known: choose one of stop, drop-oldest, keep-ends"
+        assert stage.said[-1] == "when-full 'forget' is not known: choose one of stop, drop-oldest, keep-ends"
     assert load_settings(file)[0].when_full == "keep-ends"
 
 
 async def test_what_the_model_was_not_told_is_grey_and_stays_so_in_the_store(stage: Stage) -> None:
-    async with stage.app.run_test(size=(100, 60)) as pilot:
-        await three_turns(stage, pilot)
+    async with stage.after(three_turns, (100, 60)) as pilot:
         conversation = screen_of(stage).conversation
         assert conversation.left_out == frozenset(conversation.turns[:2])
         seen = lines_of(stage)
@@ -148,8 +140,7 @@ async def test_what_the_model_was_not_told_is_grey_and_stays_so_in_the_store(sta
 
 
 async def test_a_place_is_examined_with_what_the_model_was_told(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await three_turns(stage, pilot)
+    async with stage.after(three_turns, WIDE) as pilot:
         await stage.press(pilot, "f6")
         request, _ = stage.engine.examined[-1]
         assert [message.content for message in request.messages] == ["And in one word?"]

@@ -1,4 +1,4 @@
-"""The panel of controls, by key and by mouse, beside a chat that goes on."""
+"""The panel of controls, by key and by mouse, also while a reply is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.widgets.control_list import ControlList
 from specchat.app.ui.widgets.masthead import Masthead
 from tests.app.recorded import RecordedEngine
-from tests.app.stage import NOW, Stage
+from tests.app.stage import Stage
 from tests.app.thinking import thinking_trace
 
 SIZE = (140, 40)
@@ -32,23 +32,12 @@ def stage(tmp_path: Path) -> Stage:
 
 def kept(folder: Path, theme: str = "", **settings: object) -> Stage:
     """The app with a settings file."""
-    stage = Stage(folder, theme=theme, **settings)
-    stage.app = SpecChat(
-        lambda: Session(stage.engine, stage.settings, stage.store, settings_file=folder / "settings.toml"),
-        theme=theme,
-        now=lambda: NOW,
-    )
-    stage.app.animation_level = "none"
-    return stage
+    return Stage(folder, theme=theme, file=folder / "settings.toml", **settings)
 
 
 def settings(stage: Stage) -> Settings:
     assert stage.app.requests.settings is not None
     return stage.app.requests.settings
-
-
-def said(stage: Stage) -> list[str]:
-    return [notice.message for notice in stage.app._notifications]
 
 
 def shown(stage: Stage) -> list[str]:
@@ -57,27 +46,15 @@ def shown(stage: Stage) -> list[str]:
 
 @pytest.mark.parametrize("key", ["ctrl+o", "f9"])
 async def test_opens_and_closes_with_a_key(stage: Stage, key: str) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.press(pilot, key)
         assert isinstance(stage.app.screen, ControlsScreen)
         await stage.press(pilot, key)
         assert isinstance(stage.app.screen, ChatScreen)
 
 
-async def test_the_palette_has_it(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        (command,) = [c for c in stage.app.get_system_commands(stage.app.screen) if c.title == "Controls"]
-        command.callback()
-        await stage.settle(pilot)
-        assert isinstance(stage.app.screen, ControlsScreen)
-
-
 async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 10)
+    async with stage.started(SIZE, events=10) as pilot:
         await stage.press(pilot, "ctrl+o", "right", "right", "right", "left")
         (request,) = stage.engine.submitted
         assert [gamma for _, _, gamma in stage.engine.adjusted] == [0, 1, 2, 1]
@@ -86,19 +63,17 @@ async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage)
         masthead = stage.app.chat_screen.query_one(Masthead)
         assert "γ 1" in str(masthead.query_one("#models").render())
         before = lines_of_chat(stage)
-        stage.engine.give(20)
-        await stage.settle(pilot)
+        await stage.give(pilot, 20)
         assert lines_of_chat(stage) != before
 
 
 def lines_of_chat(stage: Stage) -> list[str]:
-    transcript = stage.app.chat_screen._transcript
+    transcript = stage.app.chat_screen.transcript
     return [transcript.render_line(y).text for y in range(transcript.size.height)]
 
 
 async def test_the_mouse_steps(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.press(pilot, "ctrl+o")
         controls = stage.app.screen.query_one(ControlList)
         y = next(y for y, line in enumerate(shown(stage)) if "temperature" in line)
@@ -113,14 +88,13 @@ async def test_the_mouse_steps(stage: Stage) -> None:
 
 
 async def test_values_are_typed(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.press(pilot, "ctrl+o", "down", "down", "enter")
         field = stage.app.screen.query_one(Input)
         assert field.has_focus
         field.value = "warm"
         await stage.press(pilot, "enter")
-        assert said(stage)[-1] == "temp 'warm' is not understood: it takes a number from 0 (greedy) on"
+        assert stage.said[-1] == "temp 'warm' is not understood: it takes a number from 0 (greedy) on"
         assert field.has_focus
         field.value = "0.65"
         await stage.press(pilot, "enter")
@@ -132,8 +106,7 @@ async def test_values_are_typed(stage: Stage) -> None:
 
 
 async def test_presets_are_saved_and_taken_in_the_panel(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.press(pilot, "ctrl+o", "right", "s", "p", "l", "a", "i", "n", "enter")
         assert any(line.strip() == "plain" for line in shown(stage))
         await stage.press(pilot, "right", "right")
@@ -156,10 +129,9 @@ async def test_not_in_a_replay() -> None:
 
 async def test_a_drafter_that_was_not_loaded_is_refused(tmp_path: Path) -> None:
     stage = kept(tmp_path, draft="smollm2-135m", drafter="ngram")
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, "/drafter model")
-        assert said(stage)[-1].startswith("the loaded models have no drafter 'model': choose one of auto, ")
+        assert stage.said[-1].startswith("the loaded models have no drafter 'model': choose one of auto, ")
         assert settings(stage).drafter == "ngram"
 
 
@@ -223,8 +195,7 @@ async def test_thinking_is_offered_where_the_model_can_be_told(tmp_path: Path) -
         stage = kept(tmp_path / str(able))
         if able:
             stage.engine = RecordedEngine(thinking_trace())
-        async with stage.app.run_test(size=SIZE, notifications=True) as pilot:
-            await stage.ready(pilot)
+        async with stage.started(SIZE) as pilot:
             await stage.press(pilot, "ctrl+o")
             assert any(line.split()[:1] == ["thinking"] for line in shown(stage)) is able
             if not able:
@@ -237,6 +208,6 @@ async def test_thinking_is_offered_where_the_model_can_be_told(tmp_path: Path) -
             assert stage.engine.submitted[-1].thinking is False
             await stage.send(pilot, "/thinking on")
             await stage.press(pilot, "ctrl+o", *down, "left")
-            assert any("this chat keeps thinking on" in sentence for sentence in said(stage))
+            assert any("this chat keeps its own setting, thinking on" in sentence for sentence in stage.said)
     assert "thinking" in (tmp_path / "True" / "settings.toml").read_text()
     assert "thinking" not in Presets(tmp_path).save("mine", Settings(thinking="off")).read_text()

@@ -1,4 +1,4 @@
-"""Replies, code and selections reach the clipboard as they were written, and a file beside it."""
+"""Copying replies, code and selections to the clipboard and to a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.turn import Turn
 from specchat.app.paths import state_folder
 from specchat.app.ui.rendering.token_lines import TokenLines
-from specchat.app.ui.screens.choice import ChoiceScreen
+from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate, Finished, FinishReason, Round
 from tests.app.stage import Stage, lines_of
@@ -23,10 +23,6 @@ pytestmark = pytest.mark.slow
 
 SIZE = (140, 40)
 CODE = "Two ways:\n\n```python\nprint(1)\n```\n\nor\n\n```sh\necho 1\n```\n"
-
-
-def said(stage: Stage) -> list[str]:
-    return [notice.message for notice in stage.app._notifications]
 
 
 def say(stage: Stage, *rounds: Round, prompt: str = "?") -> None:
@@ -55,8 +51,7 @@ def line_with(stage: Stage, text: str) -> tuple[int, int]:
 
 
 async def test_a_selection_leaves_out_what_was_rejected(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         say(stage, round_of(" yes", " no", " never", accepted=1, tested=2, last=" indeed", fate=Fate.CORRECTION))
         await stage.settle(pilot)
         x, y = line_with(stage, "yes")
@@ -64,13 +59,12 @@ async def test_a_selection_leaves_out_what_was_rejected(stage: Stage) -> None:
         await stage.press(pilot, "ctrl+c")
         assert stage.app.clipboard == "yes indeed"
         assert (state_folder() / "clipboard.txt").read_text() == "yes indeed"
-        assert any("^c copies" in notice for notice in said(stage))
+        assert any("^c copies" in notice for notice in stage.said)
 
 
 async def test_a_selection_has_the_lines_of_the_text_not_of_the_screen(stage: Stage) -> None:
     words = " ".join(f"word{number}" for number in range(40))
-    async with stage.app.run_test(size=(80, 24)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((80, 24)) as pilot:
         say(stage, plain(words + "\nsecond line"))
         await stage.settle(pilot)
         x, y = line_with(stage, "word0")
@@ -81,8 +75,7 @@ async def test_a_selection_has_the_lines_of_the_text_not_of_the_screen(stage: St
 
 
 async def test_wide_characters_are_selected_by_what_is_seen(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         say(stage, plain("東京は日本の首都です"))
         await stage.settle(pilot)
         _, y = line_with(stage, "東京")
@@ -91,8 +84,7 @@ async def test_wide_characters_are_selected_by_what_is_seen(stage: Stage) -> Non
 
 
 async def test_lines_are_selected_by_key(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         say(stage, plain("one\ntwo\nthree"), prompt="numbers")
         await stage.settle(pilot)
         stage.app.screen.query_one(Transcript).focus()
@@ -112,8 +104,7 @@ def test_wrapping_can_be_undone(width: int) -> None:
 
 
 async def test_a_click_below_the_reply_copies_it(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         say(stage, plain("the whole reply\nin two lines"))
         await stage.settle(pilot)
         x, y = line_with(stage, "copy")
@@ -121,13 +112,12 @@ async def test_a_click_below_the_reply_copies_it(stage: Stage) -> None:
         await pilot.click(offset=(left + x + 1, top + y))
         await stage.settle(pilot)
         assert stage.app.clipboard == "the whole reply\nin two lines"
-        assert any("copied 28 characters" in notice and "clipboard.txt" in notice for notice in said(stage))
+        assert any("copied 28 characters" in notice and "clipboard.txt" in notice for notice in stage.said)
 
 
 @pytest.mark.parametrize(("keys", "copied"), [("1", CODE.strip()), ("2", "print(1)"), ("3", "echo 1"), ("4", "# ?")])
 async def test_the_key_asks_what_to_copy(stage: Stage, keys: str, copied: str) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         say(stage, plain(CODE))
         await stage.press(pilot, "f8")
         assert isinstance(stage.app.screen, ChoiceScreen)
@@ -138,13 +128,12 @@ async def test_the_key_asks_what_to_copy(stage: Stage, keys: str, copied: str) -
 
 
 async def test_commands_copy(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.send(pilot, "/copy")
-        assert any("no reply to copy yet" in notice for notice in said(stage))
+        assert any("no reply to copy yet" in notice for notice in stage.said)
         say(stage, plain("words alone"))
         await stage.send(pilot, "/copy code")
-        assert any("no code block" in notice for notice in said(stage))
+        assert any("no code block" in notice for notice in stage.said)
         await stage.send(pilot, "/copy")
         assert stage.app.clipboard == "words alone"
         say(stage, plain("```\none block\n```"))
@@ -155,17 +144,16 @@ async def test_commands_copy(stage: Stage) -> None:
         await stage.press(pilot, "down", "enter")
         assert stage.app.clipboard == "echo 1"
         await stage.send(pilot, "/copy all")
-        assert any("/copy all is not understood" in notice for notice in said(stage))
+        assert any("/copy all is not understood" in notice for notice in stage.said)
 
 
 async def test_a_state_folder_that_cannot_be_written_is_said(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file in its place")
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         say(stage, plain("words"))
         await stage.send(pilot, "/copy")
         assert stage.app.clipboard == "words"
-        assert any("copied 5 characters (and not to" in notice for notice in said(stage))
+        assert any("copied 5 characters (and not to" in notice for notice in stage.said)
 
 
 @pytest.mark.parametrize("what", ["menu", "link"])

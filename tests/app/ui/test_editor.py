@@ -1,4 +1,4 @@
-"""The prompt in an editor of the user's own: taken back, or kept where anything goes wrong."""
+"""The prompt in an external editor; it is not changed if anything goes wrong."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 
 from specchat.app.errors import UsageError
 from specchat.app.ui import event_loop
-from specchat.app.ui.actions.editor import UNNAMED, editor
-from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.actions.prompt import NO_EDITOR, editor_command
 from specchat.engine import SpareCore
 from tests.app.stage import Stage
 from tests.terminal import Terminal
@@ -29,10 +28,6 @@ def edited_by(folder: Path, program: str) -> str:
     return f'"{sys.executable}" "{script}" "an argument"'
 
 
-def composer(stage: Stage) -> Composer:
-    return stage.app.chat_screen.query_one(Composer)
-
-
 @pytest.mark.parametrize("way", ["alt+e", "/editor"])
 async def test_what_the_editor_wrote_stands_in_the_composer(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
@@ -45,11 +40,11 @@ async def test_what_the_editor_wrote_stands_in_the_composer(
         await stage.settle(pilot)
         if way == "/editor":
             await stage.send(pilot, way)
-            assert composer(stage).text == " and tea\nplease"
+            assert stage.composer.text == " and tea\nplease"
         else:
-            composer(stage).put(TEXT)
+            stage.composer.put(TEXT)
             await stage.press(pilot, way)
-            assert composer(stage).text == f"{TEXT} and tea\nplease"
+            assert stage.composer.text == f"{TEXT} and tea\nplease"
 
 
 async def test_replies_have_all_cores_while_an_editor_is_open(
@@ -74,7 +69,7 @@ async def test_replies_have_all_cores_while_an_editor_is_open(
         ("pass", "the editor changed nothing"),
         (None, "no/such/editor cannot be run: No such file or directory · the prompt is as it was"),
         ("unended", "is no command line"),
-        ("", UNNAMED),
+        ("", NO_EDITOR),
     ],
 )
 async def test_whatever_goes_wrong_is_one_sentence_and_the_prompt_is_kept(
@@ -86,12 +81,12 @@ async def test_whatever_goes_wrong_is_one_sentence_and_the_prompt_is_kept(
     monkeypatch.setattr(stage.app, "suspend", nullcontext)
     async with stage.app.run_test(size=(80, 24)) as pilot:
         await stage.settle(pilot)
-        composer(stage).put(TEXT)
+        stage.composer.put(TEXT)
         await stage.press(pilot, "alt+e")
         said = [notice.message for notice in stage.app._notifications]
         assert sentence in said[-1]
         assert "\n" not in said[-1]
-        assert composer(stage).text == TEXT
+        assert stage.composer.text == TEXT
 
 
 async def test_where_there_is_no_terminal_to_hand_over_it_says_so(
@@ -100,22 +95,22 @@ async def test_where_there_is_no_terminal_to_hand_over_it_says_so(
     monkeypatch.setenv("EDITOR", "true")
     async with stage.app.run_test(size=(80, 24)) as pilot:
         await stage.settle(pilot)
-        composer(stage).put(TEXT)
+        stage.composer.put(TEXT)
         await stage.press(pilot, "alt+e")
         said = [notice.message for notice in stage.app._notifications]
         assert said == ["an editor cannot take over the screen here: write in the composer"]
-        assert composer(stage).text == TEXT
+        assert stage.composer.text == TEXT
 
 
 def test_visual_comes_first_with_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VISUAL", 'code -w "a b"')
     monkeypatch.setenv("EDITOR", "nano")
-    assert editor() == ["code", "-w", "a b"]
+    assert editor_command() == ["code", "-w", "a b"]
     monkeypatch.delenv("VISUAL")
-    assert editor() == ["nano"]
+    assert editor_command() == ["nano"]
     monkeypatch.delenv("EDITOR")
     with pytest.raises(UsageError, match="set VISUAL or EDITOR"):
-        editor()
+        editor_command()
 
 
 def test_in_a_terminal_the_editor_has_the_screen_and_gives_it_back(tmp_path: Path) -> None:

@@ -109,8 +109,7 @@ async def test_detail_is_asked_for_while_the_inspector_is_open(stage: Stage) -> 
         assert stage.engine.details == [(running, DETAIL)]
         await stage.press(pilot, "escape")
         assert stage.engine.details[1:] == [(running, 0)]
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         await stage.press(pilot, "f6", "tab")
         screen_of(stage).query_one(Composer).focus()
         await stage.send(pilot, "more")
@@ -118,14 +117,12 @@ async def test_detail_is_asked_for_while_the_inspector_is_open(stage: Stage) -> 
 
 
 async def test_inspector_before_the_first_token(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         await stage.press(pilot, "f6")
         screen = screen_of(stage)
         assert "no token" in text_of(screen.query_one(VerdictCard))
-        stage.engine.give(10)
-        await stage.settle(pilot)
+        await stage.give(pilot, 10)
         assert screen.query_one(Transcript).spot is not None
 
 
@@ -134,8 +131,7 @@ async def test_what_is_not_recorded_is_said_to_be_so(stage: Stage) -> None:
         screen = await answered(stage, pilot)
         await stage.press(pilot, "f6", "ctrl+left")
         assert "not recorded for this round" in text_of(screen.query_one(ChancesCard)).replace("\n", " ")
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         await stage.press(pilot, "ctrl+left")
         assert "being computed" in text_of(screen.query_one(ChancesCard))
 

@@ -1,4 +1,4 @@
-"""Keys that are changed in the settings, keys of vim, jumping to a message, the keys of what has the focus, themes."""
+"""Keys changed in the settings, vim keys, jumping to a message, the list of active keys, theme files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 from textual.widgets import Static
 
-from specchat.app.chat.session import Session
 from specchat.app.settings.settings import Settings, load_settings, save_settings
 from specchat.app.ui.keys import all_ids, keymap
-from specchat.app.ui.screens.help import HelpScreen
-from specchat.app.ui.screens.jump import JumpScreen
-from specchat.app.ui.screens.keys import KeysScreen
-from specchat.app.ui.screens.search import SearchScreen
+from specchat.app.ui.screens.dialogs import JumpScreen
+from specchat.app.ui.screens.help import HelpScreen, KeysScreen
+from specchat.app.ui.screens.lists import SearchScreen
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
@@ -49,12 +47,11 @@ accepted = "#005500"
 
 
 def with_files(folder: Path, keys: str = "", **themes: str) -> Stage:
-    stage = Stage(folder)
+    stage = Stage(folder, file=folder / "settings.toml")
     (folder / "settings.toml").write_text(keys)
     (folder / "themes").mkdir()
     for name, text in themes.items():
         (folder / "themes" / f"{name}.toml").write_text(text)
-    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, (), folder / "settings.toml")
     return stage
 
 
@@ -63,25 +60,19 @@ def footer(stage: Stage) -> dict[str, str]:
     return {key.description: key.name for key in keys}
 
 
-def said(stage: Stage) -> str:
-    return " ".join(notice.message for notice in stage.app._notifications)
-
-
 async def test_changed_keys_work_and_are_shown_and_wrong_ones_are_named(tmp_path: Path) -> None:
     stage = with_files(tmp_path, KEYS)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         for part in (
             "'chat.nwe' (chat.new?)",
             "chat.panel cannot have the key f7, which chat.step has",
             "'hyperspace'",
             "chats.delete has the key 3",
         ):
-            assert part in said(stage)
+            assert part in " ".join(stage.said)
         assert footer(stage)["inspect"] == "^x"
         await stage.press(pilot, *"hello", "enter", *"you", "alt+s")
-        stage.engine.give(20)
-        await stage.settle(pilot)
+        await stage.give(pilot, 20)
         assert screen_of(stage).conversation.turns[0].prompt == "hello\nyou"
         assert screen_of(stage).conversation.running
         await stage.press(pilot, "escape")
@@ -91,8 +82,7 @@ async def test_changed_keys_work_and_are_shown_and_wrong_ones_are_named(tmp_path
         await stage.press(pilot, "escape")
         assert not screen_of(stage).has_class("-inspect")
         await stage.press(pilot, "ctrl+w")
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert not screen_of(stage).conversation.running
         await stage.press(pilot, "ctrl+k")
         assert not isinstance(stage.app.screen, SearchScreen)
@@ -131,8 +121,7 @@ def test_no_binding_has_the_key_of_another_by_default() -> None:
 
 async def test_the_keys_of_what_has_the_focus(stage: Stage) -> None:
     stage.chats("one", "two")
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "question_mark")
         assert isinstance(stage.app.screen, KeysScreen)
         assert "composer.send" in text_of(stage)
@@ -144,8 +133,7 @@ async def test_the_keys_of_what_has_the_focus(stage: Stage) -> None:
 
 async def test_keys_of_vim_move_where_nothing_is_typed(stage: Stage) -> None:
     stage.chats("one", "two", "three")
-    async with stage.app.run_test(size=(80, 14)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((80, 14)) as pilot:
         await stage.press(pilot, *"jkgG")
         assert screen_of(stage).query_one(Composer).text == "jkgG"
         await stage.press(pilot, "ctrl+b")
@@ -167,9 +155,7 @@ async def test_keys_of_vim_move_where_nothing_is_typed(stage: Stage) -> None:
 
 
 async def test_a_letter_leads_to_a_message(stage: Stage) -> None:
-    async with stage.app.run_test(size=(100, 36)) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started((100, 36), events=None) as pilot:
         await stage.answer(pilot, 12, text=FOLLOW_UP)
         await stage.press(pilot, "ctrl+right_square_bracket")
         assert isinstance(stage.app.screen, JumpScreen)
@@ -198,11 +184,10 @@ def rendered(transcript: Transcript) -> list[str]:
 async def test_a_theme_from_the_folder(tmp_path: Path) -> None:
     bad = 'primary = "#aa3300"\n[fates]\nacepted = "red"'
     stage = with_files(tmp_path, "", paper=THEME, bad=bad, worse="primary = 'reddish'", none="name =")
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
-        assert "bad.toml is not used: fates.acepted is no fate" in said(stage)
-        assert "worse.toml is not used: primary is 'reddish'" in said(stage)
-        assert "none.toml is not used" in said(stage)
+    async with stage.started(WIDE) as pilot:
+        assert "bad.toml is not used: fates.acepted is no fate" in " ".join(stage.said)
+        assert "worse.toml is not used: primary is 'reddish'" in " ".join(stage.said)
+        assert "none.toml is not used" in " ".join(stage.said)
         await stage.send(pilot, "/theme paper")
         assert stage.app.theme == "paper"
         assert stage.app.get_css_variables()["fate-accepted"] == "#005500"

@@ -12,9 +12,8 @@ from textual.widgets import Input
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Stage as ReplyStage
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.screens.help import HelpScreen
-from specchat.app.ui.screens.keys import KeysScreen
-from specchat.app.ui.screens.rename import RenameScreen
+from specchat.app.ui.screens.dialogs import RenameScreen
+from specchat.app.ui.screens.help import HelpScreen, KeysScreen
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Transcript
@@ -63,9 +62,7 @@ async def test_typing_works_while_the_model_loads(stage: Stage) -> None:
 
 
 async def test_enter_sends_and_the_next_prompt_has_the_history(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started(SIZE, events=None) as pilot:
         await stage.answer(pilot, text=FOLLOW_UP)
         first, second = stage.engine.submitted
         assert [m.content for m in first.messages] == [QUESTION]
@@ -83,15 +80,13 @@ async def test_new_line(stage: Stage, key: str) -> None:
 
 
 async def test_an_empty_prompt_is_not_sent(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.press(pilot, "enter", "space", "enter")
         assert not conversation(stage).turns
 
 
 async def test_prompt_history(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         for prompt in ("first", "second"):
             await stage.answer(pilot, text=prompt)
         composer = widget(stage, Composer)
@@ -104,9 +99,7 @@ async def test_prompt_history(stage: Stage) -> None:
 
 
 async def test_stop_keeps_the_text(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 40)
+    async with stage.started(SIZE, events=40) as pilot:
         await stage.press(pilot, "escape")
         reply = conversation(stage).turns[0].reply
         assert reply is not None
@@ -117,13 +110,10 @@ async def test_stop_keeps_the_text(stage: Stage) -> None:
 
 
 async def test_prompts_typed_ahead_are_sent_in_turn_or_taken_back(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 10)
+    async with stage.started(SIZE, events=10) as pilot:
         await stage.send(pilot, "second")
         assert len(stage.engine.submitted) == 1
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert stage.engine.submitted[1].messages[-1].content == "second"
         await stage.send(pilot, "third")
         await stage.press(pilot, "escape")
@@ -149,31 +139,25 @@ async def test_a_question_mark_behind_other_text_is_text(stage: Stage) -> None:
 
 
 async def test_new_chat_while_the_old_one_answers(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 10)
+    async with stage.started(SIZE, events=10) as pilot:
         old = conversation(stage)
         await stage.press(pilot, "ctrl+n")
         assert not conversation(stage).turns
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert old.turns[0].reply is not None
         assert old.turns[0].reply.reason is FinishReason.LENGTH
         assert messages(stage)[1] == ("assistant", "length")
 
 
 async def test_going_back_to_a_chat_that_answers(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 10)
+    async with stage.started(SIZE, events=10) as pilot:
         old = conversation(stage)
         await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "enter")
         assert conversation(stage) is old
 
 
 async def test_open_by_key_and_by_mouse(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         await stage.press(pilot, "ctrl+b", "home", "down", "enter")
         assert conversation(stage).title == "Regex for dates"
         await pilot.click(ChatList, offset=(4, 1))
@@ -202,18 +186,14 @@ async def test_delete_and_undo(stage: Stage) -> None:
 
 
 async def test_deleting_the_open_chat_leaves_it(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 10)
+    async with stage.started(SIZE, events=10) as pilot:
         await stage.press(pilot, "ctrl+b", "home", "d")
         assert stage.engine.cancelled
         assert not conversation(stage).turns
 
 
 async def test_deleting_the_open_chat_in_the_list_can_be_undone_there(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started(SIZE, events=None) as pilot:
         await stage.press(pilot, "ctrl+b", "d")
         assert widget(stage, ChatList).has_focus
         assert len(stage.store.chats()) == 2
@@ -223,8 +203,7 @@ async def test_deleting_the_open_chat_in_the_list_can_be_undone_there(stage: Sta
 
 
 async def test_keys_in_one_burst_keep_their_order(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         for key, character in (("a", "a"), ("ctrl+j", "\n"), ("b", "b"), ("question_mark", "?"), ("enter", "\r")):
             stage.app.post_message(Key(key, character))
         await stage.settle(pilot)
@@ -257,9 +236,7 @@ async def test_panes_on_a_narrow_screen(stage: Stage) -> None:
 
 
 async def test_hide_rejected(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 30)
+    async with stage.started(SIZE, events=30) as pilot:
         shown = lines_of(stage)
         await stage.press(pilot, "ctrl+r", "ctrl+r")
         assert lines_of(stage) != shown
@@ -269,9 +246,7 @@ async def test_hide_rejected(stage: Stage) -> None:
 
 
 async def test_markdown_and_back(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started(SIZE, events=None) as pilot:
         shown = lines_of(stage)
         await stage.press(pilot, "ctrl+t")
         assert any(line.strip().startswith("1 ") for line in lines_of(stage))
@@ -280,26 +255,20 @@ async def test_markdown_and_back(stage: Stage) -> None:
 
 
 async def test_scrolling_away_from_the_end_and_back(stage: Stage) -> None:
-    async with stage.app.run_test(size=(80, 24)) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 60)
+    async with stage.started((80, 24), events=60) as pilot:
         transcript = widget(stage, Transcript)
         assert transcript.is_vertical_scroll_end
         await stage.press(pilot, "pageup")
         at = transcript.scroll_offset.y
-        stage.engine.give(20)
-        await stage.settle(pilot)
+        await stage.give(pilot, 20)
         assert transcript.scroll_offset.y == at
         await stage.press(pilot, "pagedown", "pagedown", "pagedown")
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert transcript.is_vertical_scroll_end
 
 
 async def test_the_wheel_scrolls(stage: Stage) -> None:
-    async with stage.app.run_test(size=(80, 24)) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started((80, 24), events=None) as pilot:
         transcript = widget(stage, Transcript)
         end = transcript.scroll_offset.y
         transcript.post_message(_wheel_up(transcript))
@@ -316,9 +285,7 @@ async def test_pictures_are_never_overwritten(stage: Stage, tmp_path: Path) -> N
 
 
 async def test_quit_stores_what_was_said(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 20)
+    async with stage.started(SIZE, events=20) as pilot:
         await pilot.press("ctrl+q")
     assert stage.engine.closed
     from specchat.app.storage.store import Store
@@ -331,9 +298,7 @@ async def test_quit_stores_what_was_said(stage: Stage) -> None:
 
 
 async def test_palette_offers_our_commands(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 10)
+    async with stage.started(SIZE, events=10) as pilot:
         names = {command.title for command in stage.app.get_system_commands(stage.app.screen)}
         assert {"New chat", "Rename chat", "Delete chat", "Stop", "Markdown", "Theme", "Save picture", "Quit"} <= names
         await pilot.press("ctrl+p")

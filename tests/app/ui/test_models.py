@@ -58,15 +58,9 @@ def models(tmp_path: Path) -> Models:
     return Models(tmp_path)
 
 
-def said(stage: Stage) -> list[str]:
-    return [notice.message for notice in stage.app._notifications]
-
-
 async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(models: Models) -> None:
     stage = models.stage
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started(WIDE, events=None) as pilot:
         assert not any("smollm2-135m ·" in line for line in lines_of(stage))
         await stage.send(pilot, "/model qwen3-1.7b qwen3-0.6b")
         (settings, engine), *_ = models.made
@@ -80,7 +74,7 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(mod
         await stage.settle(pilot)
         assert [message.content for message in engine.submitted[0].messages][-1] == FOLLOW_UP
         assert len(engine.submitted[0].messages) == 3
-        transcript = screen_of(stage)._transcript
+        transcript = screen_of(stage).transcript
         notes = [strip.text for strip in transcript.all_lines()[0] if "tok/s" in strip.text]
         assert ["smollm2-135m · " in notes[0], "qwen3-1.7b · " in notes[1]] == [True, True]
     again = Stage(stage.database.parent)
@@ -92,9 +86,7 @@ async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = models.stage
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started(WIDE, events=None) as pilot:
         await stage.settle(pilot)
         before = stage.app.chat_screen.writing.gauge.usage
         await stage.send(pilot, "/model qwen3-1.7b")
@@ -112,9 +104,7 @@ async def test_a_reply_of_a_server_keeps_the_name_that_the_server_gives(models: 
     stage = models.stage
     settings = replace(stage.settings, target="qwen3-8b")
     stage.app._prepare = lambda: Session(stage.engine, settings, stage.store, attached=True)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started(WIDE, events=None) as pilot:
         await stage.settle(pilot)
     again = Stage(stage.database.parent)
     assert again.store.models() == [stage.engine._ready.target] != [settings.target]
@@ -122,21 +112,18 @@ async def test_a_reply_of_a_server_keeps_the_name_that_the_server_gives(models: 
 
 async def test_nothing_is_changed_while_a_reply_is_written(models: Models) -> None:
     stage = models.stage
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 20)
+    async with stage.started(WIDE, events=20) as pilot:
         await stage.send(pilot, "/model qwen3-0.6b")
-        assert "a reply is being written" in said(stage)[-1]
+        assert "a reply is being written" in stage.said[-1]
         assert not models.made
 
 
 async def test_unloaded_models_are_loaded_by_the_next_prompt(models: Models) -> None:
     stage = models.stage
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/unload")
         assert models.first.closed
-        assert said(stage)[-1] == "unloaded · the next prompt loads smollm2-135m again"
+        assert stage.said[-1] == "unloaded · the next prompt loads smollm2-135m again"
         await stage.send(pilot, QUESTION)
         await stage.settle(pilot)
         (settings, engine), *_ = models.made
@@ -150,14 +137,12 @@ async def test_a_model_that_cannot_be_loaded_leaves_the_chat_readable_and_anothe
     models: Models,
 ) -> None:
     stage = models.stage
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started(WIDE, events=None) as pilot:
         before = len(screen_of(stage).conversation.turns)
         await stage.send(pilot, "/model qwen3-0.6b")
         models.made[0][1].die("there is no file or folder /x: check the path")
         await stage.settle(pilot)
-        assert "there is no file or folder /x" in said(stage)[-1]
+        assert "there is no file or folder /x" in stage.said[-1]
         assert len(screen_of(stage).conversation.turns) == before
         await stage.send(pilot, "/model smollm2-135m")
         models.made[1][1].become_ready()
@@ -170,7 +155,7 @@ async def test_a_model_that_cannot_be_loaded_leaves_the_chat_readable_and_anothe
     ("model", "sentence"),
     [
         ("qwen3-0.6b", "the last reply came from qwen3-0.6b, /model qwen3-0.6b loads it; smollm2-135m answers now"),
-        ("/gone/old.gguf", "the last reply came from old.gguf, which is not there any more; smollm2-135m answers now"),
+        ("/gone/old.gguf", "the last reply came from old.gguf, which no longer exists; smollm2-135m answers now"),
     ],
 )
 async def test_a_chat_of_another_model_says_so_when_it_is_opened(models: Models, model: str, sentence: str) -> None:
@@ -180,10 +165,9 @@ async def test_a_chat_of_another_model_says_so_when_it_is_opened(models: Models,
     reply = stage.store.add_message(chat, "assistant", "", parent=asked, model=model)
     stage.store.append_rounds(reply, "hello there", [])
     stage.store.finish_message(reply, "eos")
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "ctrl+b", "home", "enter")
-        assert said(stage)[-1] == sentence
+        assert stage.said[-1] == sentence
         assert any("hello there" in line for line in lines_of(stage))
 
 
@@ -208,7 +192,7 @@ async def test_the_list_of_models(models: Models, monkeypatch: pytest.MonkeyPatc
         listed = stage.app.screen.query_one(OptionList)
         lines = [str(listed.get_option_at_index(n).prompt) for n in range(listed.option_count)]
         for line, word in zip(
-            lines, ("answers", "paused 42 %", "cannot draft", "too large", "not there any more"), strict=True
+            lines, ("answers", "paused 42 %", "cannot draft", "too large", "no longer exists"), strict=True
         ):
             assert word in line
         pull = stage.app.actions.models.pulls["smollm2-1.7b"]
@@ -217,7 +201,7 @@ async def test_the_list_of_models(models: Models, monkeypatch: pytest.MonkeyPatc
         assert pull.running
         await stage.press(pilot, "j", "d")
         assert isinstance(stage.app.screen, ModelsScreen)
-        assert "vocabulary" in said(stage)[-1]
+        assert "vocabulary" in stage.said[-1]
         await stage.press(pilot, "enter")
         assert models.made[0][0].target == "qwen3-0.6b"
 

@@ -1,4 +1,4 @@
-"""Which draft a token came from, where a drafter puts several together: in the panel and in the inspector."""
+"""Which draft model proposed a token, for drafters with several: panel and inspector."""
 
 from __future__ import annotations
 
@@ -39,26 +39,22 @@ async def test_lines_are_kept_for_several_drafts(tmp_path: Path, drafter: str) -
     ]
     stage = Stage(tmp_path, drafter=drafter, draft="one,other")
     stage.engine = RecordedEngine(records)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         card = stage.app.screen.query_one(AcceptanceCard)
         height = card.size.height
-        stage.engine.give(30)
-        await stage.settle(pilot)
+        await stage.give(pilot, 30)
         assert len(card.metrics.by_draft) == 2
         assert card.size.height == height
 
 
 async def test_the_panel_of_a_chat_as_it_comes_fits_the_screen(tmp_path: Path) -> None:
     stage = Stage(tmp_path, name="usual", drafter="combined")
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         panel = stage.app.screen.query_one(Panel)
         for rounds in (0, 10, 40):
-            stage.engine.give(rounds)
-            await stage.settle(pilot)
+            await stage.give(pilot, rounds)
             panel.show_load("", 0.08)
             await pilot.pause()
             assert panel.max_scroll_y == 0

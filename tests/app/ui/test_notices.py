@@ -1,4 +1,4 @@
-"""What is said in passing, and the lines around the conversation: nothing covers, jumps or is cut."""
+"""Notices and the lines around the conversation: nothing covers, moves or is cut."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from textual.widgets import Static
 
 from specchat.app.chat.active_conversations import Marks
 from specchat.app.ui.notices import say
-from specchat.app.ui.screens import gauge
-from specchat.app.ui.screens.gauge import COUNT_S
+from specchat.app.ui.screens import writing
+from specchat.app.ui.screens.writing import COUNT_S
 from specchat.app.ui.widgets.bars import NoticeLine, TooSmall
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
@@ -23,7 +23,7 @@ NARROW = (80, 24)
 
 
 def notice(stage: Stage) -> str:
-    """The line below the composer; empty if there is none."""
+    """The line below the composer; otherwise empty."""
     line = stage.app.screen.query_one(NoticeLine)
     return str(line.content) if line.display else ""
 
@@ -33,9 +33,7 @@ def footer(stage: Stage) -> list[str]:
 
 
 async def test_the_newest_notice_replaces_the_older_and_covers_nothing(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 40)
+    async with stage.started(NARROW, events=40) as pilot:
         for sentence, severity in (("one thing", "information"), ("another one", "error")):
             say(stage.app, sentence, severity)  # type: ignore[arg-type]
             await stage.settle(pilot)
@@ -49,8 +47,7 @@ async def test_the_newest_notice_replaces_the_older_and_covers_nothing(stage: St
 
 
 async def test_an_error_of_the_controls_stands_below_their_field(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(NARROW) as pilot:
         await stage.press(pilot, "ctrl+o", "enter", *"99", "enter")
         assert "gamma is 99" in notice(stage)
         field = stage.app.screen.query_one("#control-field")
@@ -58,21 +55,16 @@ async def test_an_error_of_the_controls_stands_below_their_field(stage: Stage) -
 
 
 async def test_ctrl_c_says_what_stops_a_reply(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 40)
+    async with stage.started(NARROW, events=40) as pilot:
         await stage.press(pilot, "ctrl+c")
         assert notice(stage) == "· esc stops the reply · ^q quits"
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         await stage.press(pilot, "ctrl+c")
         assert notice(stage) == "· ^q quits"
 
 
 async def test_stopping_is_said_until_it_has_stopped(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 40)
+    async with stage.started(NARROW, events=40) as pilot:
         stage.engine.slow_to_stop = True
         await stage.press(pilot, "escape")
         assert stage.app.screen.query_one(PromptFrame).border_subtitle == "stopping…"
@@ -87,9 +79,8 @@ async def test_stopping_is_said_until_it_has_stopped(stage: Stage) -> None:
 async def test_too_small_a_terminal_says_so_and_takes_what_is_typed(
     stage: Stage, size: tuple[int, int], said: str
 ) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
-        await stage.press(pilot, "ctrl+g")  # the composer is behind a tab
+    async with stage.started(NARROW) as pilot:
+        await stage.press(pilot, "ctrl+g")  # the composer is in another tab
         await pilot.resize_terminal(*size)
         await stage.settle(pilot)
         text = str(stage.app.screen.query_one(TooSmall).content)
@@ -103,19 +94,16 @@ async def test_too_small_a_terminal_says_so_and_takes_what_is_typed(
 
 @pytest.mark.parametrize("size", [(140, 40), (100, 30), (80, 24), (60, 16), (48, 12)])
 async def test_the_footer_keeps_the_list_and_the_end(stage: Stage, size: tuple[int, int]) -> None:
-    async with stage.app.run_test(size=size) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 40)
+    async with stage.started(size, events=40):
         assert {"quit", "chats", "stop"} <= set(footer(stage))
         bar = stage.app.screen.query_one(KeyBar)
         assert sum(key.cells for key in bar.keys) - 1 <= bar.content_size.width
 
 
 async def test_a_click_on_a_key_presses_it_and_the_mouse_points_at_it(stage: Stage) -> None:
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((140, 40)) as pilot:
         bar = stage.app.screen.query_one(KeyBar)
-        place = next(n for n, key in enumerate(bar.keys) if key.action == "pane('panel')")
+        place = next(n for n, key in enumerate(bar.keys) if key.action == "app.run('panel')")
         column = bar.gutter.left + sum(key.cells for key in bar.keys[:place])
         plain = bar.render_line(0)
         await pilot.hover(KeyBar, offset=(column, 0))
@@ -129,8 +117,7 @@ async def test_a_click_on_a_key_presses_it_and_the_mouse_points_at_it(stage: Sta
 
 async def test_titles_do_not_move_when_a_sign_comes(stage: Stage) -> None:
     stage.chats("Regex for dates")
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((140, 40)):
         chats = stage.app.screen.query_one(ChatList)
         before = chats._line(chats.chats[0]).plain
         chats._marks = Marks(answering=frozenset({chats.chats[0].id}))
@@ -139,8 +126,7 @@ async def test_titles_do_not_move_when_a_sign_comes(stage: Stage) -> None:
 
 
 async def test_nothing_of_the_models_is_cut_at_80_columns(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(NARROW) as pilot:
         await stage.press(pilot, *"/drafter ngram", "enter")
         models, machine = (stage.app.screen.query_one(part, Static) for part in ("#models", "#machine"))
         assert "γ auto" in str(models.content)
@@ -149,15 +135,13 @@ async def test_nothing_of_the_models_is_cut_at_80_columns(stage: Stage) -> None:
 
 
 async def test_the_composer_says_how_much_room_is_left(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gauge, "COUNT_S", COUNT_S)
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
+    monkeypatch.setattr(writing, "COUNT_S", COUNT_S)
+    async with stage.started(NARROW) as pilot:
         frame = stage.app.screen.query_one(PromptFrame)
         await stage.press(pilot, *"three short words")
         await stage.app.chat_screen.writing.gauge._timer._task  # type: ignore[misc, union-attr]
         await stage.settle(pilot)
         assert str(frame.border_subtitle) == "▮▯▯▯▯ 3 / 4,096"
         await stage.press(pilot, "enter")
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert str(frame.border_subtitle) == ""

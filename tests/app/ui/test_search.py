@@ -1,4 +1,4 @@
-"""Search over all chats, by key, palette and command: as one types, and to the place that was found."""
+"""Search over all chats, by key, palette and command."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
-from specchat.app.storage.attachments import FILE, Attachment
-from specchat.app.ui.screens.search import SearchScreen
+from specchat.app.storage.attachment import FILE, Attachment
+from specchat.app.ui.screens.lists import SearchScreen
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from tests.app.stage import QUESTION, Stage, lines_of
@@ -51,8 +51,7 @@ async def searched(stage: Stage, pilot: Pilot[None], text: str = "alf") -> None:
 
 
 async def test_enter_opens_the_chat_at_the_place_though_another_version_was_shown(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await searched(stage, pilot)
+    async with stage.after(searched, NARROW) as pilot:
         assert len(options(stage)) == 2
         await stage.press(pilot, "down", "enter")
         conversation = screen_of(stage).conversation
@@ -73,8 +72,7 @@ async def test_a_hit_far_down_in_a_reply_is_brought_into_sight(stage: Stage, mar
     reply = stage.store.add_message(chat, "assistant", "", parent=asked)
     stage.store.append_rounds(reply, "A needle? Look:\n\n" + "\n\n".join(words), [])
     stage.store.finish_message(reply, "eos")
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(NARROW) as pilot:
         await stage.press(pilot, *(["ctrl+t"] if markdown else []), "ctrl+k")
         await stage.press(pilot, *"needle lies")  # enter opens what is listed
         await stage.press(pilot, "enter")
@@ -125,8 +123,7 @@ async def test_a_list_of_hundreds_of_chats_grows_as_one_goes_down(stage: Stage) 
     with stage.store.one_transaction():
         for number in range(450):
             stage.store.create_chat(f"chat {number}")
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(NARROW) as pilot:
         listed = screen_of(stage).query_one(ChatList)
         await stage.press(pilot, "ctrl+b")
         for count in (400, 450, 450):

@@ -10,7 +10,8 @@ import pytest
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.duet import SideOptions
-from specchat.app.ui.rendering.side_figures import exactness, status, texts, times
+from specchat.app.ui.rendering.figures import times
+from specchat.app.ui.rendering.side_figures import exactness, status, texts
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.help import HelpScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
@@ -44,8 +45,7 @@ async def both_answer(stage: SideStage, pilot: object, text: str = QUESTION) -> 
 
 
 async def test_one_prompt_goes_into_both_lanes_with_their_own_drafters(stage: SideStage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         (left,), (right,) = stage.left.submitted, stage.right.submitted
         assert left.messages == right.messages
@@ -63,8 +63,7 @@ async def test_a_prompt_typed_while_loading_waits_for_the_models(stage: SideStag
 
 
 async def test_the_next_turn_begins_when_both_lanes_have_answered(stage: SideStage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         await stage.send(pilot, FOLLOW_UP)
         await stage.give(pilot, 10, None)
@@ -76,8 +75,7 @@ async def test_the_next_turn_begins_when_both_lanes_have_answered(stage: SideSta
 
 async def test_the_same_prompt_again_shows_the_spread(stage: SideStage) -> None:
     """f3 asks both lanes the last prompt anew, without the replies to it; the summary has the spread."""
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await both_answer(stage, pilot)
         assert "median" not in summary(stage)
         await pilot.press("f3")
@@ -92,8 +90,7 @@ async def test_the_same_prompt_again_shows_the_spread(stage: SideStage) -> None:
 
 
 async def test_summary_and_both_conversations_in_the_store(stage: SideStage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         assert "A lane's clock runs" in summary(stage)
         await both_answer(stage, pilot)
         shown = summary(stage)
@@ -105,8 +102,7 @@ async def test_summary_and_both_conversations_in_the_store(stage: SideStage) -> 
 
 
 async def test_esc_stops_both_and_keeps_their_texts(stage: SideStage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         await stage.send(pilot, FOLLOW_UP)
         await stage.give(pilot, 20, 20)
@@ -118,8 +114,7 @@ async def test_esc_stops_both_and_keeps_their_texts(stage: SideStage) -> None:
 
 @pytest.mark.parametrize(("key", "side"), [("f8", 0), ("f9", 1)])
 async def test_going_on_from_a_lane(stage: SideStage, key: str, side: int) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await both_answer(stage, pilot)
         conversation = stage.duet.conversations[side]
         await stage.press(pilot, key)
@@ -133,8 +128,7 @@ async def test_going_on_from_a_lane(stage: SideStage, key: str, side: int) -> No
 
 
 async def test_a_lane_that_answers_is_not_gone_on_from(stage: SideStage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         await stage.give(pilot, 10, None)
         await stage.press(pilot, "f8", "f9")
@@ -142,8 +136,7 @@ async def test_a_lane_that_answers_is_not_gone_on_from(stage: SideStage) -> None
 
 
 async def test_leaving_and_opening_again_by_key(stage: SideStage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         first = stage.duet
         await stage.press(pilot, "escape")
         assert isinstance(stage.app.screen, ChatScreen)
@@ -153,8 +146,7 @@ async def test_leaving_and_opening_again_by_key(stage: SideStage) -> None:
 
 
 async def test_it_does_not_open_while_the_chat_answers(stage: SideStage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "escape")
         await stage.send(pilot)
         await stage.press(pilot, "ctrl+y")
@@ -164,8 +156,7 @@ async def test_it_does_not_open_while_the_chat_answers(stage: SideStage) -> None
 
 async def test_a_difference_is_asked_about_once_and_the_next_turn_waits_for_the_answer(tmp_path: Path) -> None:
     stage = SideStage(tmp_path, change_right=differing)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await both_answer(stage, pilot)
         assert "they part at token" in summary(stage)
         assert len(stage.left.asked) == 1
@@ -182,17 +173,15 @@ async def test_a_difference_is_asked_about_once_and_the_next_turn_waits_for_the_
 
 async def test_gap_is_shown(tmp_path: Path) -> None:
     stage = SideStage(tmp_path, change_right=differing)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await both_answer(stage, pilot)
         stage.left.answer(0.125)
         await stage.settle(pilot)
-        assert "0.125 logits apart" in summary(stage)
+        assert "differ by 0.125 logits" in summary(stage)
 
 
 async def test_how_the_clock_counts_is_one_key_away(stage: SideStage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "f1")
         assert isinstance(stage.app.screen, HelpScreen)
         await stage.press(pilot, "escape")
@@ -200,8 +189,7 @@ async def test_how_the_clock_counts_is_one_key_away(stage: SideStage) -> None:
 
 
 async def test_panes_on_a_narrow_screen(stage: SideStage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(NARROW) as pilot:
         await both_answer(stage, pilot)
         seen = []
         for _ in range(4):
@@ -212,8 +200,7 @@ async def test_panes_on_a_narrow_screen(stage: SideStage) -> None:
 
 
 async def test_rejected_and_markdown_go_for_both_lanes(stage: SideStage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await both_answer(stage, pilot)
         await stage.press(pilot, "ctrl+r", "ctrl+t")
         views = list(stage.screen.query(Transcript))
@@ -222,8 +209,7 @@ async def test_rejected_and_markdown_go_for_both_lanes(stage: SideStage) -> None
 
 
 async def test_an_engine_that_dies_says_so_in_both_lanes(stage: SideStage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         stage.right.fail("no memory")
         stage.left.die("no memory")

@@ -1,4 +1,4 @@
-"""Stepping through rounds, live and in a replay."""
+"""Stepping through rounds, in a chat and in a replay."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ async def test_a_live_round_in_three_steps(stage: Stage) -> None:
         await stage.press(pilot, "f10")
         assert not stage.engine.paused
         assert not bar.display
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert not reply.running
 
 
@@ -83,9 +82,7 @@ async def test_closing_while_paused_keeps_what_is_held(stage: Stage) -> None:
 
 
 async def test_a_replay_steps_forth_and_back() -> None:
-    replay = Replay()
-    async with replay.app.run_test(size=WIDE) as pilot:
-        await replay.at(pilot, 0.5)
+    async with Replay().started(0.5) as (replay, pilot):
         done = len(reply_of(replay.screen).rounds)
         await replay.press(pilot, "full_stop", "full_stop", "full_stop", "full_stop")
         assert replay.player.paused
@@ -99,9 +96,7 @@ async def test_a_replay_steps_forth_and_back() -> None:
 
 
 async def test_a_replay_steps_through_a_whole_batch_at_once() -> None:
-    replay = Replay("lanes")
-    async with replay.app.run_test(size=WIDE) as pilot:
-        await replay.at(pilot, 0.4)
+    async with Replay("lanes").started(0.4) as (replay, pilot):
         await replay.press(pilot, "n", "n")
         replies = [reply_of(replay.screen, turn) for turn in range(3)]
         counts = [len(reply.rounds) for reply in replies]
@@ -115,9 +110,7 @@ async def test_a_replay_steps_through_a_whole_batch_at_once() -> None:
 
 
 async def test_to_the_next_rejection() -> None:
-    replay = Replay()
-    async with replay.app.run_test(size=WIDE) as pilot:
-        await replay.at(pilot, 0.3)
+    async with Replay().started(0.3) as (replay, pilot):
         found = []
         for _ in range(3):
             await replay.press(pilot, "x")
@@ -130,9 +123,7 @@ async def test_to_the_next_rejection() -> None:
 
 
 async def test_scrubbing_gives_the_same_replies() -> None:
-    replay = Replay()
-    async with replay.app.run_test(size=WIDE) as pilot:
-        await replay.at(pilot, 0.6)
+    async with Replay().started(0.6) as (replay, pilot):
         await replay.press(pilot, "space")
         at = replay.player.position
         text = reply_of(replay.screen).text
@@ -149,9 +140,7 @@ async def test_scrubbing_gives_the_same_replies() -> None:
 
 
 async def test_a_replay_goes_on_after_steps() -> None:
-    replay = Replay()
-    async with replay.app.run_test(size=WIDE) as pilot:
-        await replay.at(pilot, 0.5)
+    async with Replay().started(0.5) as (replay, pilot):
         await replay.press(pilot, "n", "n", "space")
         assert not replay.player.paused
         await replay.at(pilot, 1.0)

@@ -11,9 +11,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
 from specchat.app.chat.export import as_markdown
-from specchat.app.chat.session import Session
 from specchat.app.settings.settings import load_settings
-from specchat.app.ui.screens.forms import SystemScreen, TemplateScreen
+from specchat.app.ui.screens.dialogs import SystemScreen, TemplateScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.engine import Message
@@ -27,17 +26,12 @@ WIDE, NARROW = (140, 40), (80, 24)
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
-    """The app with a settings file in a folder of its own."""
-    stage = Stage(tmp_path)
+    """The app with a settings file in a separate folder."""
     folder = tmp_path / "config"
-    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, (), folder / "settings.toml")
+    stage = Stage(tmp_path, file=folder / "settings.toml")
     (folder / "templates").mkdir(parents=True)
     (folder / "templates" / "translate.md").write_text("Translate into {{language}}: {{text}}")
     return stage
-
-
-def said(stage: Stage) -> list[str]:
-    return [notice.message for notice in stage.app._notifications]
 
 
 async def writing(stage: Stage, pilot: Pilot[None]) -> None:
@@ -53,8 +47,7 @@ async def filling(stage: Stage, pilot: Pilot[None]) -> None:
 
 
 async def test_a_system_prompt_is_sent_stored_shown_and_exported(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await writing(stage, pilot)
+    async with stage.after(writing, WIDE) as pilot:
         await stage.press(pilot, "ctrl+s")
         await stage.answer(pilot)
         text = "Answer like a pirate, in two sentences."
@@ -77,8 +70,7 @@ async def test_a_system_prompt_is_sent_stored_shown_and_exported(stage: Stage) -
 
 
 async def test_escape_keeps_the_system_prompt_as_it_was(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await writing(stage, pilot)
+    async with stage.after(writing, NARROW) as pilot:
         assert isinstance(stage.app.screen, SystemScreen)
         await stage.press(pilot, "escape")
         await stage.send(pilot)
@@ -86,8 +78,7 @@ async def test_escape_keeps_the_system_prompt_as_it_was(stage: Stage) -> None:
 
 
 async def test_a_template_asks_for_its_variables(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await filling(stage, pilot)
+    async with stage.after(filling, NARROW) as pilot:
         assert isinstance(stage.app.screen, TemplateScreen)
         await stage.press(pilot, "enter")
         assert "language is empty" in str(stage.app.screen.query_one("#form").border_subtitle)
@@ -99,10 +90,9 @@ async def test_a_template_asks_for_its_variables(stage: Stage) -> None:
 
 @pytest.mark.parametrize("line", ["/system unknown", "/template unknown", "/system-save x/y", "/system-save x"])
 async def test_what_is_not_there_is_named(stage: Stage, line: str) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(NARROW) as pilot:
         await stage.send(pilot, line)
-        assert len(said(stage)) == 1
+        assert len(stage.said) == 1
         assert stage.app.screen.query_one(Composer).text == line
 
 

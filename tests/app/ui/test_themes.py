@@ -1,4 +1,4 @@
-"""Every theme can be chosen, is there again at the next start, and leaves every fate readable."""
+"""Every theme can be chosen, is stored, and keeps the fates readable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TONES = [f"fate-{fate.value}" for fate in Fate] + ["quiet"]
 @pytest.mark.parametrize("theme", [t for t in THEMES if not t.ansi], ids=lambda theme: theme.name)
 def test_every_fate_can_be_read(theme: Theme) -> None:
     variables = theme.to_color_system().generate()
-    colours = themes.colours(theme, variables)
+    colours = themes.theme_colours(theme, variables)
     for tone in TONES:
         assert themes.contrast(Color.parse(colours[tone]), Color.parse(variables["background"])) >= 4.4, tone
     known = [fate for fate in Fate if fate is not Fate.UNKNOWN]  # that one is in italics, in the colour of plain
@@ -39,8 +39,7 @@ def test_contrast_is_that_of_wcag() -> None:
 
 async def test_a_theme_chosen_in_the_palette_is_there_again(tmp_path: Path) -> None:
     stage = kept(tmp_path)
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((140, 40)) as pilot:
         await stage.press(pilot, "ctrl+p")
         await pilot.press(*"theme")
         await pilot.pause(0.5)
@@ -53,8 +52,7 @@ async def test_a_theme_chosen_in_the_palette_is_there_again(tmp_path: Path) -> N
 
 async def test_a_theme_of_the_command_line_is_not_stored(tmp_path: Path) -> None:
     stage = kept(tmp_path, theme="nord")
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((140, 40)):
         assert stage.app.theme == "nord"
     assert not (tmp_path / "settings.toml").exists()
 

@@ -1,4 +1,4 @@
-"""The theory, drawn: for the reply on screen, and as in the paper's figures."""
+"""The theory screen: for the reply on screen, and the paper's figures."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ def test_figure_4(snap_compare: Callable[..., bool], stage: Stage) -> None:
 
 
 async def test_its_figures_are_the_reply_s(stage: Stage) -> None:
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await of_reply(stage, pilot)
+    async with stage.after(of_reply, (140, 40)):
         figures = stage.app.chat_screen.reply.figures
         assert figures.metrics.alpha is not None
         assert figures.gain is not None
@@ -53,8 +52,7 @@ async def test_its_figures_are_the_reply_s(stage: Stage) -> None:
 
 
 async def test_without_a_draft_the_curves_are_an_example(stage: Stage) -> None:
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((140, 40)) as pilot:
         await stage.press(pilot, *"/theory", "enter")
         assert isinstance(stage.app.screen, TheoryScreen)
         caption = str(stage.app.screen.query_one("#theory-caption", Static).render())

@@ -64,9 +64,7 @@ async def test_zoom_keeps_the_round(stage: Stage) -> None:
 
 
 async def test_lanes_of_a_batch_and_the_way_between_them() -> None:
-    replay = Replay("lanes")
-    async with replay.app.run_test(size=WIDE) as pilot:
-        await replay.at(pilot, 0.5)
+    async with Replay("lanes").started(0.5) as (replay, pilot):
         timeline = replay.screen.query_one(Timeline)
         assert timeline.virtual_size.height == 6
         await replay.press(pilot, "l", "left", "down")
@@ -89,8 +87,7 @@ async def test_rounds_are_a_tab_on_a_narrow_screen(stage: Stage) -> None:
 
 
 async def test_the_wheel_goes_along_the_time_and_the_end_is_followed_again(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await answered(stage, pilot)
+    async with stage.after(answered, WIDE) as pilot:
         timeline = screen_of(stage).query_one(Timeline)
         end = timeline.scroll_offset.x
         assert end > 0
@@ -98,12 +95,10 @@ async def test_the_wheel_goes_along_the_time_and_the_end_is_followed_again(stage
         await stage.settle(pilot)
         assert timeline.scroll_offset.x < end
         away = timeline.scroll_offset.x
-        stage.engine.give(10)
-        await stage.settle(pilot)
+        await stage.give(pilot, 10)
         assert timeline.scroll_offset.x == away
         for _ in range(30):
             await pilot._post_mouse_events([MouseScrollDown], widget=Timeline, offset=(5, 1))
         await stage.settle(pilot)
-        stage.engine.give(10)
-        await stage.settle(pilot)
+        await stage.give(pilot, 10)
         assert timeline.scroll_offset.x == timeline.max_scroll_x > end

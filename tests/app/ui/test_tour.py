@@ -1,4 +1,4 @@
-"""The tour shows the parts of a recorded round, and is reached in every way that it says."""
+"""The tour shows the parts of a recorded round; keys, command and welcome screen open it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def test_each_lesson_is_about_what_it_says() -> None:
 
 
 async def test_every_part_has_a_screen_and_the_end_is_the_chat(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, *"/tour", "enter")
         seen = []
         while isinstance(stage.app.screen, TourScreen):
@@ -45,8 +44,7 @@ async def test_every_part_has_a_screen_and_the_end_is_the_chat(stage: Stage) -> 
 
 
 async def test_an_empty_chat_offers_prompts(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(NARROW) as pilot:
         composer = stage.app.screen.query_one(Composer)
         seen = []
         for _ in range(4):
@@ -68,7 +66,7 @@ async def test_an_empty_chat_offers_prompts(stage: Stage) -> None:
 
 async def tour(stage: Stage, pilot: Pilot[None]) -> None:
     await stage.ready(pilot)
-    stage.app.action_open("tour")
+    stage.app.action_run("tour")
     await stage.settle(pilot)
 
 

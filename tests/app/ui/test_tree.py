@@ -1,4 +1,4 @@
-"""A chat as a tree, by key, by command, by mouse: edit, another reply, continue, fork, other versions."""
+"""A chat as a tree: edit, regenerate, continue, fork, other versions, by key, command and mouse."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from specchat.app.chat.rounds import CHOSEN
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage.store import Store
 from specchat.app.ui.rendering.token_cursor import Spot
-from specchat.app.ui.screens.choice import ChoiceScreen
-from specchat.app.ui.screens.messages import MessagesScreen
+from specchat.app.ui.screens.dialogs import ChoiceScreen
+from specchat.app.ui.screens.lists import MessagesScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.app.ui.widgets.transcript import Transcript
@@ -40,10 +40,6 @@ def stored(stage: Stage) -> Conversation:
     return stored_conversation(chat, stage.store.messages(chat.id))
 
 
-def said(stage: Stage) -> list[str]:
-    return [notice.message for notice in stage.app._notifications]
-
-
 async def two_turns(stage: Stage, pilot: Pilot[None]) -> None:
     await stage.ready(pilot)
     await stage.answer(pilot)
@@ -58,8 +54,7 @@ async def edited(stage: Stage, pilot: Pilot[None]) -> None:
 
 
 async def test_an_earlier_prompt_is_edited_and_nothing_is_lost(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await two_turns(stage, pilot)
+    async with stage.after(two_turns, WIDE) as pilot:
         screen = screen_of(stage)
         before = [reply_of(screen, 0).text, reply_of(screen, 1).text]
         await stage.press(pilot, "x", "ctrl+e", "up", "e")
@@ -120,11 +115,9 @@ async def test_another_version_that_is_being_written_stays_with_its_chat(stage: 
 
 async def test_another_reply_stands_beside_the_first(tmp_path: Path) -> None:
     stage = Stage(tmp_path, temperature=0.7, seed=3)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await two_turns(stage, pilot)
+    async with stage.after(two_turns, WIDE) as pilot:
         await stage.send(pilot, "/regenerate 1")
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         conversation = screen_of(stage).conversation
         assert [request.sampling.seed for request in stage.engine.submitted] == [3, 3, 4]
         assert path(conversation) == [("1/1", QUESTION, 2, 2)]
@@ -135,8 +128,7 @@ async def test_another_reply_stands_beside_the_first(tmp_path: Path) -> None:
 
 
 async def test_a_greedy_reply_is_asked_for_again_with_other_settings(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await two_turns(stage, pilot)
+    async with stage.after(two_turns, WIDE) as pilot:
         await stage.press(pilot, "ctrl+e", "r")
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "1")
@@ -150,9 +142,7 @@ async def test_a_greedy_reply_is_asked_for_again_with_other_settings(stage: Stag
 
 
 async def test_a_stopped_reply_is_continued_from_its_own_tokens(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 40)
+    async with stage.started(WIDE, events=40) as pilot:
         await stage.press(pilot, "escape")
         first = reply_of(screen_of(stage))
         assert first.reason is FinishReason.CANCELLED
@@ -161,8 +151,7 @@ async def test_a_stopped_reply_is_continued_from_its_own_tokens(stage: Stage) ->
         assert (request.reply_ids, request.reply_text) == (first.emitted, "")
         reply = reply_of(screen_of(stage))
         assert reply.text == first.text
-        stage.engine.give(10)
-        await stage.settle(pilot)
+        await stage.give(pilot, 10)
         assert reply.text.startswith(first.text)
         assert len(reply.own_rounds) == reply.metrics.rounds < len(reply.rounds)
         kept = stored(stage).turns[0]
@@ -173,8 +162,7 @@ async def test_a_stopped_reply_is_continued_from_its_own_tokens(stage: Stage) ->
 
 async def test_a_finished_reply_goes_on_with_a_paragraph_of_its_own(tmp_path: Path) -> None:
     stage = Stage(tmp_path, name="sampled", temperature=0.7)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await two_turns(stage, pilot)
+    async with stage.after(two_turns, WIDE) as pilot:
         last = reply_of(screen_of(stage))
         await stage.press(pilot, "ctrl+e", "c")
         request = stage.engine.submitted[-1]
@@ -183,8 +171,7 @@ async def test_a_finished_reply_goes_on_with_a_paragraph_of_its_own(tmp_path: Pa
 
 
 async def test_the_chat_is_forked_at_a_message(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await two_turns(stage, pilot)
+    async with stage.after(two_turns, WIDE) as pilot:
         before = stage.store.messages(1)
         await stage.send(pilot, "/fork 1")
         chats = stage.store.chats()
@@ -205,7 +192,7 @@ async def at_rejection(stage: Stage, pilot: Pilot[None]) -> tuple[Reply, int]:
     fates = [(n, reply.token(n)[1].fate) for n in range(reply.tokens)]
     number = next(n for n, fate in fates if fate is Fate.REJECTED)
     await stage.press(pilot, "f6")
-    screen_of(stage)._inspection.select(Spot(reply, number))
+    screen_of(stage).inspection.select(Spot(reply, number))
     await stage.settle(pilot)
     return reply, number
 
@@ -235,8 +222,7 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
         open_events = stage.engine._open[request.request_id]
         first = next(n for n, event in enumerate(open_events) if isinstance(event, Admitted))
         open_events[first] = Admitted(request.request_id, 90, 80, 0.0, 1.0, given)
-        stage.engine.give(8)
-        await stage.settle(pilot)
+        await stage.give(pilot, 8)
         assert other.text.startswith("".join(texts) + rejected.text)
         assert other.rounds[len(fork.rounds)].drafter == CHOSEN
         kept = stored(stage).turns[0]
@@ -247,24 +233,21 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
 
 @pytest.mark.parametrize("line", ["/edit 9", "/fork x", "/continue 0"])
 async def test_a_number_of_no_message_is_refused(stage: Stage, line: str) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await two_turns(stage, pilot)
+    async with stage.after(two_turns, NARROW) as pilot:
         await stage.send(pilot, line)
-        assert "takes the number of a message, 1 to 2" in said(stage)[-1]
+        assert "takes the number of a message, 1 to 2" in stage.said[-1]
         assert stage.app.screen.query_one(Composer).text == line
 
 
 async def test_an_empty_chat_has_nothing_to_edit(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(NARROW) as pilot:
         await stage.press(pilot, "ctrl+e")
-        assert said(stage) == ["this chat has no messages yet"]
+        assert stage.said == ["this chat has no messages yet"]
         assert not isinstance(stage.app.screen, MessagesScreen)
 
 
 async def test_a_click_on_the_marks_shows_another_version(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await edited(stage, pilot)
+    async with stage.after(edited, WIDE) as pilot:
         screen_of(stage).query_one(Transcript).scroll_home(animate=False)
         await stage.settle(pilot)
         lines = lines_of(stage)
@@ -301,8 +284,7 @@ async def message_list(stage: Stage, pilot: Pilot[None]) -> None:
 async def other_versions(stage: Stage, pilot: Pilot[None]) -> None:
     await message_list(stage, pilot)
     await stage.press(pilot, "escape")
-    stage.engine.give(60)
-    await stage.settle(pilot)
+    await stage.give(pilot, 60)
     screen_of(stage).query_one(Transcript).scroll_home(animate=False)
     await stage.settle(pilot)
 
@@ -313,7 +295,7 @@ async def editing(stage: Stage, pilot: Pilot[None]) -> None:
 
 
 async def forking(stage: Stage, pilot: Pilot[None]) -> None:
-    """The inspector at a rejected token, and what may stand there."""
+    """The inspector at a rejected token, and its alternatives."""
     await at_rejection(stage, pilot)
     await stage.press(pilot, "enter")
 

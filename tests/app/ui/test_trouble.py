@@ -1,4 +1,4 @@
-"""Whatever goes wrong is said in a sentence; the app goes on, and nothing that was stored is lost."""
+"""Failures are shown in one sentence; the app continues and nothing stored is lost."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def notices(stage: Stage) -> list[str]:
 
 
 async def test_a_refused_request_is_said_in_place(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         stage.engine.refuse = "the prompt has 9000 tokens and the context 4096: begin a new chat"
         await stage.send(pilot)
         assert any("✗ the prompt has 9000 tokens" in line for line in lines_of(stage))
@@ -38,9 +37,7 @@ async def test_a_refused_request_is_said_in_place(stage: Stage) -> None:
 
 
 async def test_a_failed_reply_keeps_its_text(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 20)
+    async with stage.started(SIZE, events=20) as pilot:
         stage.engine.fail("out of memory")
         await stage.settle(pilot)
         assert any("✗ out of memory" in line for line in lines_of(stage))
@@ -86,8 +83,7 @@ async def test_no_session(error: Exception) -> None:
 
 
 async def test_a_store_that_fails_does_not_stop_the_chat(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         stage.store.close()
         await stage.answer(pilot)
         assert any("… token limit" in line for line in lines_of(stage))
@@ -99,8 +95,7 @@ async def test_without_a_store(tmp_path: Path) -> None:
     engine = RecordedEngine(trace())
     stage.engine = engine
     stage.app = SpecChat(lambda: Session(engine, Settings(), None, ("chats cannot be stored here",)))
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(SIZE) as pilot:
         assert notices(stage) == ["chats cannot be stored here"]
         await stage.answer(pilot)
         await stage.press(pilot, "ctrl+b", "d", "r", "u", "escape")
@@ -125,9 +120,7 @@ async def test_markup_in_a_sentence_is_text(stage: Stage) -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 5), (40, 10), (47, 11), (48, 12), (300, 90)])
 async def test_any_size(stage: Stage, size: tuple[int, int]) -> None:
-    async with stage.app.run_test(size=size) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started(size, events=None) as pilot:
         await stage.press(pilot, "ctrl+t", "ctrl+g", "ctrl+b", "f1", "escape")
 
 

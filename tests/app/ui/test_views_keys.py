@@ -1,11 +1,11 @@
-"""Figure 1, definitions, and what their keys leave alone."""
+"""Figure 1, the definitions, and their keys."""
 
 from __future__ import annotations
 
 import pytest
 
 from specchat.app.chat.reply import Reply
-from specchat.app.ui.screens.definitions import DefinitionsScreen
+from specchat.app.ui.screens.help import DefinitionsScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.transcript import Transcript
@@ -31,8 +31,7 @@ async def test_figure_1_has_a_line_for_each_round(stage: Stage, key: str) -> Non
 
 
 async def test_definitions_by_key_and_by_click(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await answered(stage, pilot)
+    async with stage.after(answered, WIDE) as pilot:
         await stage.press(pilot, "f12")
         assert isinstance(stage.app.screen, DefinitionsScreen)
         await stage.press(pilot, "escape")
@@ -64,9 +63,7 @@ def test_every_round_has_its_place() -> None:
 
 
 async def test_a_replay_offers_no_fork() -> None:
-    replay = Replay()
-    async with replay.app.run_test(size=(140, 40)) as pilot:
-        await replay.at(pilot, 0.6)
+    async with Replay().started(0.6) as (replay, pilot):
         await replay.press(pilot, "f6")
         shown = replay.screen.query_one(KeyBar).keys
         assert replay.screen.query_one(Transcript).spot is not None

@@ -1,4 +1,4 @@
-"""Figures are said in words that anyone understands, each with a picture, before they are defined."""
+"""Figures in plain words: a sentence and a picture for each."""
 
 from __future__ import annotations
 

@@ -1,0 +1,254 @@
+"""The table of actions. Key bindings, the command palette, slash commands and the help screen are built from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from textual.binding import Binding
+
+from specchat.app.chat.export import FORMATS
+from specchat.app.settings.controls import CONTROLS
+from specchat.app.settings.settings import REJECTED, THINKING
+
+COPIES = ("reply", "code", "chat", "thinking")
+ANYWHERE, CHAT, REPLAY = "", "chat", "replay"
+KEYS, LOOKING = "keys", "looking closely"
+"""Sections of the help screen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One thing that the user can do.
+
+    `run` is the path of a method from `actions.actions.Actions`; it is called with `args` and, if the action `takes`
+    an argument, with the text after the slash command.
+    """
+
+    name: str
+    """Its id in the settings file is `chat.` and this name."""
+    run: str
+    about: str = ""
+    args: tuple[object, ...] = ()
+    place: str = ANYWHERE
+    """Available in a chat, in a replay, or in both."""
+    when: str = ""
+    """Path of a value from `Actions`: the action is available while this is true."""
+
+    keys: str = ""
+    priority: str = ""
+    """Keys that work even where the composer uses them."""
+    label: str = ""
+    """Description of the keys; by default the name."""
+    key_display: str | None = None
+    footer: int = 0
+    """Place in the footer; 0 for none."""
+    help: str = KEYS
+    """Section of the help screen that lists its keys."""
+
+    title: str = ""
+    """Name in the command palette; empty if it is not listed."""
+    each: bool = False
+    """Whether the palette lists it once for each possible argument."""
+
+    slash: str = ""
+    takes: str = ""
+    """Placeholder for the argument of its slash command."""
+    needs: bool = False
+    """Whether the argument is required."""
+
+    @property
+    def usage(self) -> str:
+        """Its slash command with the placeholder of the argument."""
+        return f"/{self.slash} {self.takes}".rstrip()
+
+    def bindings(self) -> Iterator[Binding]:
+        """Its keys; with priority first."""
+        label = self.label or self.name.replace("-", " ")
+        show = self.footer > 0
+        for keys, priority in ((self.priority, True), (self.keys, False)):
+            if keys:
+                display = self.key_display if show else None
+                yield Binding(
+                    keys, f"app.run('{self.name}')", label, show, display, priority=priority, id=f"chat.{self.name}"
+                )
+                show = False
+
+
+_SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T", "top-k": "N", "top-p": "P", "min-p": "P", "seed": "N|off",
+          "lenience": "L", "max-tokens": "N", "rejected": "|".join(REJECTED)}  # fmt: skip
+
+_CONTROLS = tuple(
+    Action(
+        name=f"set-{control.command}", run="settings.set_control", args=(control.command,), about=control.means,
+        slash=control.command, takes=_SIGNS[control.command], needs=True,
+    )
+    for control in CONTROLS
+    if control.command in _SIGNS
+)  # fmt: skip
+
+_SETTINGS = (
+    Action(name="context", run="prompt.context", about="how full the context is, and what happens when it is full",
+           place=CHAT, priority="alt+c", keys="c", title="Context", slash="context", takes="WHAT"),
+    Action(name="models", run="models.command", about="target and draft models: load, download, unload", place=CHAT,
+           keys="ctrl+backslash,alt+m", title="Models", slash="model", takes="TARGET DRAFT"),
+    Action(name="draft-model", run="models.load_draft", about="load another draft model, or none",
+           slash="draft", takes="NAME|none", needs=True),
+    Action(name="unload", run="models.unload", about="free the memory of the models; the next prompt loads them again",
+           slash="unload"),
+    Action(name="controls", run="views.controls", about="controls: γ, drafter, sampling, presets", place=CHAT,
+           keys="ctrl+o,f9", key_display="^o", footer=16, title="Controls", slash="controls"),
+    Action(name="preset", run="settings.use_preset", about="set all controls as saved", place=CHAT,
+           title="Preset", each=True, slash="preset", takes="NAME", needs=True),
+    Action(name="save-preset", run="settings.save_preset", about="save all controls as a preset",
+           slash="save", takes="NAME", needs=True),
+)  # fmt: skip
+
+_MESSAGES = (
+    Action(name="candidates", run="candidates.command", about="N replies to one prompt, to pick from",
+           slash="candidates", takes="N PROMPT"),
+    Action(name="several-replies", run="candidates.begin", about="2 to 8 replies to one prompt", place=CHAT,
+           title="Several replies"),
+    Action(name="pick-reply", run="candidates.show", about="show the replies to one prompt again", place=CHAT,
+           when="candidates.turns", title="Pick a reply"),
+    Action(name="stop", run="messages.stop", about="stop the reply; its text is kept", place=CHAT,
+           when="screen.stoppable", keys="escape", key_display="esc", footer=6, title="Stop"),
+    Action(name="new", run="chats.new", about="begin an empty chat", place=CHAT, keys="ctrl+n",
+           key_display="^n", footer=10, title="New chat", slash="new"),
+    Action(name="messages", run="messages.show", place=CHAT, priority="ctrl+e", title="Messages", slash="messages",
+           about="messages: edit, another reply, continue, fork the chat, other versions"),
+    *(
+        Action(name=name, run="messages.command", args=(name,), about=about, place=CHAT,
+               when="screen.conversation.turns", title=title, slash=name, takes="N")
+        for name, title, about in (
+            ("edit", "Edit", "write another version of message N, or of the last one"),
+            ("regenerate", "Regenerate", "another reply to message N"),
+            ("continue", "Continue", "another reply to message N that continues the present one"),
+            ("fork", "Fork chat", "a new chat with the messages up to N"),
+        )
+    ),
+    Action(name="search", run="chats.search", about="search all chats", place=CHAT, priority="ctrl+k",
+           title="Search", slash="search"),
+    Action(name="attach", run="prompt.attach", about="send a text file with the prompt, like @PATH in it", place=CHAT,
+           title="Attach a file", slash="attach", takes="PATH", needs=True),
+    Action(name="attachments", run="prompt.attachments", about="attached files and pastes: open, expand, remove",
+           place=CHAT, priority="alt+a", keys="a", title="Attachments", slash="attachments"),
+    Action(name="editor", run="prompt.edit", about="write the prompt in your own editor (VISUAL, EDITOR)", place=CHAT,
+           priority="alt+e", keys="e", title="Editor", slash="editor"),
+    Action(name="system", run="prompt.system", about="system prompt of this chat; without a name: write it", place=CHAT,
+           title="System prompt", slash="system", takes="NAME|off"),
+    Action(name="system-save", run="prompt.save_system", about="save this chat's system prompt",
+           slash="system-save", takes="NAME", needs=True),
+    Action(name="system-default", run="prompt.make_default", about="use this chat's system prompt for new chats",
+           slash="system-default"),
+    Action(name="template", run="prompt.template", about="a saved prompt; a form asks for its {{variables}}",
+           place=CHAT, title="Template", each=True, slash="template", takes="NAME", needs=True),
+    Action(name="template-save", run="prompt.save_template", about="save the last prompt as a template",
+           slash="template-save", takes="NAME", needs=True),
+    Action(name="chats", run="screen.panes.toggle", args=("chats",), place=CHAT, keys="ctrl+b,f2", key_display="^b",
+           footer=11, title="Chats", about="chats; there: enter opens, r renames, p pins, d deletes, u undoes"),
+    Action(name="pin", run="chats.pin_shown", about="pin this chat at the top of the list, or unpin it", place=CHAT,
+           when="screen.conversation.chat", title="Pin chat", slash="pin"),
+    Action(name="rename-chat", run="chats.rename_shown", about="give this chat another title", place=CHAT,
+           when="screen.conversation.chat", title="Rename chat"),
+    Action(name="delete-chat", run="chats.delete_shown", about="remove this chat from the list", place=CHAT,
+           when="screen.conversation.chat", title="Delete chat"),
+    Action(name="undo-delete", run="chats.undo_delete", about="restore the chat that was deleted last", place=CHAT,
+           when="chats.deleted", title="Undo delete"),
+)  # fmt: skip
+
+_READING = (
+    Action(name="copy", run="replies.ask_copy", about="copy the reply, a code block, or the chat", keys="f8",
+           title="Copy"),
+    Action(name="copy-one", run="replies.copy", about=f"{', '.join(COPIES)} of the last reply; code N is one block",
+           slash="copy", takes="WHAT"),
+    Action(name="markdown", run="views.toggle_markdown", slash="markdown", keys="ctrl+t,f5", title="Markdown",
+           about="replies as Markdown, also while they are written, or token by token"),
+    Action(name="open-a-link", run="replies.open_link", about="open a link of the visible replies; a click does too",
+           priority="alt+o", keys="o", title="Open link", slash="open", takes="N"),
+    Action(name="think", run="replies.think", about="whether the model thinks in this chat, if it has a switch",
+           slash="thinking", takes="|".join(THINKING)),
+    Action(name="switch-thinking", run="replies.switch_thinking", about="switch it on or off in this chat",
+           place=CHAT, title="Thinking"),
+    Action(name="thinking", run="views.toggle_thoughts", about="show or fold the thinking of replies; a click does too",
+           priority="alt+t", keys="t", title="Thoughts", slash="thoughts"),
+    Action(name="rejected", run="views.next_rejected", keys="ctrl+r,f4", key_display="^r", footer=13,
+           title="Rejected tokens",
+           about="rejected drafts of finished replies: folded (┊; a click unfolds one), in place, or hidden"),
+    Action(name="panel", run="screen.panes.toggle", args=("panel",), about="speculation panel", keys="ctrl+g,f3",
+           key_display="^g", footer=12, title="Panel"),
+    Action(name="jump", run="views.jump", about="show a letter next to each visible message: press one to go there",
+           keys="ctrl+right_square_bracket,apostrophe,alt+j"),
+    Action(name="export", run="replies.export", about="write the chat to a file", title="Export", each=True,
+           when="screen.conversation.turns", slash="export", takes="|".join(FORMATS), needs=True),
+)  # fmt: skip
+
+_LOOKING = (
+    Action(name="inspect", run="screen.inspection.toggle", priority="f6", keys="i", footer=1, help=LOOKING,
+           title="Inspector", about="inspect tokens: p, q, the draw, the verdict; a click on a token does too"),
+    Action(name="rounds", run="screen.panes.toggle_timeline", about="rounds on a timeline; there: ← → ↑ ↓, z zooms",
+           keys="ctrl+l,l", key_display="^l", footer=2, help=LOOKING, title="Timeline"),
+    Action(name="pause", run="screen.stepping.toggle", about="pause between rounds, or resume", keys="f10,p,space",
+           when="screen.stepping.stepper", help=LOOKING, title="Pause"),
+    Action(name="step", run="screen.stepping.step", about="the next part of a round: drafted, judged, complete",
+           when="screen.stepping.stepper", priority="f7", keys="n,full_stop", footer=3, help=LOOKING, title="Step"),
+    Action(name="figure-1", run="views.toggle_by_round", about="one round per line, as in Figure 1 of the paper",
+           label="Figure 1", priority="ctrl+f", keys="f", help=LOOKING, title="Figure 1"),
+    Action(name="compare-drafts", run="comparison.drafts", help=LOOKING, priority="alt+v", keys="v",
+           about="which tokens of a finished reply drafter A proposes and B does not", title="Compare drafts",
+           slash="drafts", takes="A B"),
+    Action(name="figures", run="views.definitions", about="what each figure means; a click on the panel does too",
+           keys="f12,d", help=LOOKING, title="Figures"),
+    Action(name="theory", run="views.theory", about="what the paper predicts for this reply, as plots", title="Theory",
+           slash="theory"),
+    Action(name="side-by-side", run="comparison.side_by_side", about="one prompt in two set-ups, fairly timed",
+           label="side by side", when="comparison.can_compare", priority="ctrl+y", keys="f11", key_display="^y",
+           footer=14, title="Side by side"),
+)  # fmt: skip
+
+_REPLAY = (
+    Action(name="replay-back", run="screen.stepping.move", args=("scrub", -1), place=REPLAY, keys="left"),
+    Action(name="replay-forward", run="screen.stepping.move", args=("scrub", 1), place=REPLAY, keys="right"),
+    Action(name="round-back", run="screen.stepping.move", args=("step_back", 1), place=REPLAY, keys="comma"),
+    Action(name="next-rejection", run="screen.stepping.move", args=("to_rejection", 1), about="the next rejection",
+           place=REPLAY, keys="x"),
+    Action(name="faster", run="screen.stepping.move", args=("faster", 1), place=REPLAY, keys="plus,equals_sign",
+           key_display="+", footer=7),
+    Action(name="slower", run="screen.stepping.move", args=("faster", -1), place=REPLAY, keys="minus", key_display="−",
+           footer=8),
+    Action(name="again", run="screen.stepping.move", args=("again", 1), about="play again from the start", place=REPLAY,
+           keys="r", footer=9),
+)  # fmt: skip
+
+_APP = (
+    Action(name="cancel-edit", run="screen.writing.end_edit", when="screen.can_cancel_edit", keys="escape",
+           key_display="esc", footer=4),
+    Action(name="back", run="screen.back", when="screen.elsewhere", keys="escape", key_display="esc", footer=5),
+    Action(name="theme", run="views.use_theme", about="other colours", slash="theme", takes="NAME", needs=True),
+    Action(name="choose-theme", run="app.action_change_theme", about="other colours", title="Theme"),
+    Action(name="tour", run="views.tour", about="draft, verify, accept, reject, correct, bonus: one screen each",
+           title="Tour", slash="tour"),
+    Action(name="save-the-screen", run="replies.save_screen", about="save the screen as an SVG picture", keys="ctrl+s",
+           title="Save picture"),
+    Action(name="help", run="views.help", about="keys, commands, and what the colours mean", keys="f1",
+           key_display="f1", footer=15, title="Help", slash="help"),
+    Action(name="keys", run="views.keys", about="the keys that work here, with the ids to change them by",
+           keys="question_mark"),
+    *(
+        Action(name=f"copy-code-{n}", run="replies.copy_code", args=(n,), priority=f"alt+{n}", keys=f"{n}")
+        for n in range(1, 10)
+    ),
+    Action(name="quit", run="app.exit", about="quit; everything is stored", title="Quit"),
+)  # fmt: skip
+
+ACTIONS = {
+    action.name: action
+    for action in (*_CONTROLS, *_SETTINGS, *_MESSAGES, *_READING, *_LOOKING, *_REPLAY, *_APP)
+}  # fmt: skip
+SLASH_COMMANDS = tuple(action for action in ACTIONS.values() if action.slash)
+
+
+def chat_bindings() -> list[Binding]:
+    """All keys of the chat screen: first those in the footer, in its order."""
+    ordered = sorted(ACTIONS.values(), key=lambda action: (not action.footer, action.footer))
+    return [binding for action in ordered for binding in action.bindings()]

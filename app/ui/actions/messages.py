@@ -1,0 +1,317 @@
+"""Actions on messages: send, stop, edit, regenerate, continue, fork; and several replies to one prompt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from specchat.app.chat.conversation import Turn
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.token_fork import Alternative, TokenFork, token_fork
+from specchat.app.errors import UsageError
+from specchat.app.settings.controls import BY_COMMAND
+from specchat.app.settings.settings import Settings
+from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.store import Chat
+from specchat.app.ui import slash
+from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
+from specchat.app.ui.actions.settings import SettingsActions
+from specchat.app.ui.notices import STILL_STARTING
+from specchat.app.ui.rendering.token_cursor import Spot
+from specchat.app.ui.rendering.verdict import shown
+from specchat.app.ui.screens.candidates import CandidatesScreen
+from specchat.app.ui.screens.inspection import DETAIL
+from specchat.app.ui.screens.lists import MessagesScreen
+from specchat.engine import Candidate, FinishReason, Round
+
+MAX_CANDIDATES = 8
+WARM = 0.8
+"""A temperature at which replies differ and still make sense."""
+LOOK_S = 10.0
+"""Timeout of a request for the target's likeliest tokens; the model may be busy with other replies."""
+NO_MESSAGES = "this chat has no messages yet"
+
+
+def why_greedy(settings: Settings) -> str:
+    """Why all replies would be the same with greedy settings."""
+    why = "temperature is 0" if settings.temperature == 0 else "top-k is 1"
+    return f"would be the same: {why}, which always takes the likeliest token."
+
+
+def warmed(settings: Settings) -> Settings:
+    """Greedy settings changed so that replies differ."""
+    return replace(settings, temperature=WARM, top_k=0 if settings.top_k == 1 else settings.top_k)
+
+
+class MessageActions:
+    """Actions on the messages of the open chat.
+
+    Args:
+        scope: Shared by all actions.
+        open_chat: Shows another chat.
+    """
+
+    def __init__(self, scope: ActionScope, open_chat: Callable[[Chat], None]) -> None:
+        self._scope = scope
+        self._open_chat = open_chat
+
+    def send(self, line: str, attachments: tuple[Attachment, ...] | None = None) -> bool:
+        """Send a prompt, or the edited version of one; returns whether its attachments can be read."""
+        screen = self._scope.screen
+        if attachments is None and (attachments := screen.writing.resolved(line)) is None:
+            return False
+        turn, prompt = screen.writing.end_edit(), slash.unescaped(line)
+        if turn is None:
+            if not screen.writing.refused(line, attachments):
+                self.ask(prompt, 1, attachments)
+        elif turn in screen.conversation.turns:
+            self._scope.requests.edit(screen.conversation, turn, prompt, attachments)
+            screen.path_changed()
+            screen.follow()
+        return True
+
+    def ask(self, prompt: str, candidates: int = 1, attachments: tuple[Attachment, ...] | None = None) -> bool:
+        """Send a prompt in this conversation; returns whether its attachments can be read."""
+        screen = self._scope.screen
+        if attachments is None and (attachments := screen.writing.resolved(prompt)) is None:
+            return False
+        self._scope.requests.send(screen.conversation, prompt, candidates, attachments)
+        screen.widgets.composer.tray.hold(())  # files are read again for the next prompt
+        screen.transcript.follow()
+        screen.widgets.show_frame()
+        screen.redraw()
+        return True
+
+    def stop(self) -> None:
+        """Stop the reply, and move waiting prompts back into the composer."""
+        screen, conversation = self._scope.screen, self._scope.conversation
+        screen.writing.take_back(conversation.waiting)
+        unsent = screen.writing.unsent
+        self._scope.requests.stop(conversation, (unsent.of(conversation), unsent.attachments_of(conversation)))
+        screen.widgets.show_frame()
+        screen.update()
+
+    def show(self) -> None:
+        """Show the messages as a list."""
+        if not self._scope.conversation.turns:
+            raise UnavailableError(NO_MESSAGES)
+        screen = MessagesScreen(self._scope.conversation, self.show_reply, self.show_version)
+        self._scope.app.push_screen(screen, self._chosen)
+
+    def command(self, action: str, argument: str = "") -> None:
+        """`/edit`, `/regenerate`, `/continue`, `/fork`, with the number of a message; by default the last one."""
+        turns = self._scope.conversation.turns
+        if not turns:
+            raise UnavailableError(NO_MESSAGES)
+        if argument and not (argument.isdecimal() and 1 <= int(argument) <= len(turns)):
+            raise UsageError(f"/{action} takes the number of a message, 1 to {len(turns)}, or nothing for the last one")
+        self._do(action, turns[int(argument) - 1 if argument else -1])
+
+    def show_reply(self, turn: Turn, step: int) -> None:
+        """Switch to a reply that is `step` places further."""
+        place = turn.place + step
+        if 1 <= place <= len(turn.replies) and turn.reply is not None:
+            self._scope.requests.show_reply(self._scope.conversation, turn, turn.replies[place - 1])
+            self._scope.screen.path_changed()
+
+    def show_version(self, turn: Turn, step: int) -> None:
+        """Switch to a version of the prompt that is `step` places further."""
+        number = turn.version + step
+        if 1 <= number <= len(turn.versions):
+            self._scope.requests.show_version(self._scope.conversation, turn, number)
+            self._scope.screen.path_changed()
+
+    def _chosen(self, chosen: tuple[str, Turn] | None) -> None:
+        if chosen is not None:
+            with self._scope.reporting():
+                self._do(*chosen)
+
+    def _do(self, action: str, turn: Turn) -> None:
+        match action:
+            case "go":
+                self._scope.screen.go_to(turn)
+            case "edit":
+                self._scope.screen.writing.edit(turn)
+                self._scope.screen.back()
+                self._scope.screen.go_to(turn)
+            case "regenerate":
+                self._regenerate(turn)
+            case "continue":
+                self._continue(turn)
+            case "fork":
+                self._fork_chat(turn)
+
+    @in_background("asking")
+    async def _regenerate(self, turn: Turn) -> None:
+        settings: Settings | None = self._scope.settings
+        if self._scope.settings.sampling().greedy and turn.reply is not None and turn.reply.has_text:
+            settings = await self._warmer(self._scope.settings)
+        if settings is not None and turn in self._scope.conversation.turns:
+            self._started(self._scope.requests.regenerate(self._scope.conversation, turn, settings))
+
+    async def _warmer(self, settings: Settings) -> Settings | None:
+        """Ask which settings to regenerate with; None to cancel."""
+        options = [
+            (f"temperature {WARM:g}, this once", "the controls stay as they are"),
+            ("the same settings", "the same tokens, if the model is the same"),
+        ]
+        chosen = await self._scope.choose("another reply", options, f"The reply {why_greedy(settings)}")
+        return None if chosen is None else warmed(settings) if chosen == 0 else settings
+
+    def _continue(self, turn: Turn) -> None:
+        reply = turn.reply
+        if reply is None or reply.running:
+            raise UnavailableError("the reply is still being written")
+        if not reply.has_text:
+            raise UnavailableError("the reply has no text to continue: r in the list of messages regenerates it")
+        rounds, text = continued(reply)
+        self._started(self._scope.requests.go_on(self._scope.conversation, turn, rounds, text=text))
+
+    @in_background("fork")
+    async def _fork_chat(self, turn: Turn) -> None:
+        conversation = self._scope.conversation
+        if self._scope.archive is None or conversation.chat is None or turn not in conversation.turns:
+            raise UnavailableError("this chat is not stored: it cannot be forked")
+        turns = conversation.turns[: conversation.turns.index(turn) + 1]
+        title = f"{conversation.title} (fork)"
+        chat = await asyncio.wrap_future(
+            self._scope.archive.fork(turns, title, conversation.system or "", conversation.thinking)
+        )
+        if chat is not None:
+            self._open_chat(chat)
+            self._scope.say(f"forked at message {len(turns)}: the other chat stays as it is")
+
+    @in_background("asking")
+    async def fork_token(self, spot: Spot) -> None:
+        """Ask for a replacement of a token, and let the model continue from there."""
+        turn = next((turn for turn in self._scope.conversation.turns if turn.reply is spot.reply), None)
+        if turn is None:
+            return
+        fork = token_fork(spot.reply, spot.token)
+        alternatives = fork.alternatives(fork.likeliest or await self._likeliest(turn, fork))
+        if not alternatives:
+            raise UnavailableError("no other token is known for this position: load the models to see some")
+        options = [(f"“{shown(each.text)}”", each.about) for each in alternatives]
+        replaced = "" if fork.taken is None else f"Instead of “{shown(fork.taken_text)}”:"
+        chosen = await self._scope.choose("fork at a token", options, replaced)
+        if chosen is not None and turn in self._scope.conversation.turns:
+            self._take(turn, fork, alternatives[chosen])
+
+    async def _likeliest(self, turn: Turn, fork: TokenFork) -> tuple[Candidate, ...]:
+        """Ask the target for its likeliest tokens at the position; empty if it does not answer."""
+        if fork.taken is None:
+            return ()
+        answer: asyncio.Future[Round | None] = asyncio.get_running_loop().create_future()
+
+        def take(record: Round | None) -> None:
+            if not answer.done():
+                answer.set_result(record)
+
+        if not self._scope.requests.look(self._scope.conversation, turn, fork.rounds, DETAIL, take):
+            return ()
+        try:
+            record = await asyncio.wait_for(answer, LOOK_S)
+        except TimeoutError:
+            return ()
+        return record.detail[-1].target if record is not None and record.detail else ()
+
+    def _take(self, turn: Turn, fork: TokenFork, alternative: Alternative) -> None:
+        self._started(self._scope.requests.go_on(self._scope.conversation, turn, fork.rounds, alternative.ids))
+        place = f"reply {turn.place} of {len(turn.replies)}"
+        self._scope.say(f"{place} continues from “{shown(alternative.text)}” · /candidates shows all of them")
+
+    def _started(self, started: bool) -> None:
+        if not started:
+            raise UnavailableError(STILL_STARTING)
+        self._scope.screen.path_changed()
+        self._scope.screen.follow()
+
+
+def continued(reply: Reply) -> tuple[list[Round], str]:
+    """The beginning of a reply that continues this one: its rounds without an end token, and text after them.
+
+    A reply that had ended would only end again, so a new paragraph begins after it.
+    """
+    rounds, text = list(reply.rounds), ""
+    if not rounds:
+        text = reply.text
+    elif reply.reason is FinishReason.EOS:
+        record = reply.rounds[-1]
+        end = record.accepted - 1 if record.last is None else len(record.drafted)
+        rounds = reply.rounds_up_to(reply.starts[-1] + end)
+    if reply.reason is FinishReason.EOS and not reply.text.endswith("\n"):
+        text += "\n\n"
+    return rounds, text
+
+
+class CandidateActions:
+    """Actions on several replies to one prompt.
+
+    Args:
+        scope: Shared by all actions.
+        settings: Changed if they would make all replies the same.
+        send: Sends a prompt that requests so many replies; returns whether its attachments can be read.
+    """
+
+    def __init__(self, scope: ActionScope, settings: SettingsActions, send: Callable[[str, int], bool]) -> None:
+        self._scope = scope
+        self._send = send
+        self._settings = settings
+
+    @property
+    def turns(self) -> list[Turn]:
+        """Turns of the open chat that have or request several replies."""
+        return [turn for turn in self._scope.conversation.turns if turn.wanted > 1 or len(turn.replies) > 1]
+
+    def command(self, argument: str) -> None:
+        """`/candidates N PROMPT` requests replies; `/candidates` shows the present ones."""
+        if not argument:
+            self.show()
+            return
+        number, _, prompt = argument.partition(" ")
+        if not number.isdecimal() or not 2 <= int(number) <= MAX_CANDIDATES or not prompt.strip():
+            raise UsageError(f"/candidates takes a number from 2 to {MAX_CANDIDATES} followed by a prompt")
+        self._ask(int(number), prompt.strip(), self._scope.settings)
+
+    def begin(self) -> None:
+        """Put the command in front of the unsent prompt."""
+        self._scope.screen.put(f"/candidates 4 {self._scope.screen.typed}")
+
+    def show(self) -> None:
+        """Show the replies to the latest prompt with several."""
+        if not self.turns:
+            raise UnavailableError("this chat has no prompt with several replies: /candidates 4 PROMPT requests four")
+        turn = self.turns[-1]
+        screen = CandidatesScreen(turn, self._scope.requests, self._scope.models.slots, self._scope.screen.pace)
+        self._scope.app.push_screen(screen, partial(self._picked, turn))
+
+    @in_background("asking")
+    async def _ask(self, count: int, prompt: str, settings: Settings) -> None:
+        line = f"/candidates {count} {prompt}"
+        if settings.sampling().greedy:
+            chosen = await self._scope.choose(
+                "several replies",
+                [(f"set temperature {WARM:g} and ask", "from now on"), ("ask for one reply", "greedy, as it is")],
+                f"All {count} replies {why_greedy(settings)}",
+            )
+            if chosen is None:
+                self._scope.screen.put(line)
+                return
+            changed = [BY_COMMAND["temp"], BY_COMMAND["top-k"]][: 2 if settings.top_k == 1 else 1]
+            if chosen == 1:
+                count = 1
+            elif not self._settings.use(warmed(settings), changed):
+                return
+        if not self._send(prompt, count):
+            self._scope.screen.put(line)
+        elif self._scope.conversation.turns[-1].wanted > 1:  # otherwise the reply says why there is only one
+            self.show()
+
+    def _picked(self, turn: Turn, index: int | None) -> None:
+        if index is not None:
+            self._scope.requests.pick(self._scope.conversation, turn, turn.replies[index])
+            self._scope.screen.update()
+        if len(turn.replies) > 1:
+            self._scope.say(f"continuing with reply {turn.place} of {len(turn.replies)} · /candidates shows them again")

@@ -1,0 +1,242 @@
+"""Actions on the prompt: attachments, the context, an external editor, system prompts and templates."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+
+from textual.app import SuspendNotSupported
+
+from specchat.app.chat.attachments import file_attachment
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.mentions import mention
+from specchat.app.chat.text_file import read_text_file
+from specchat.app.errors import AppError, UsageError
+from specchat.app.settings.controls import BY_NAME
+from specchat.app.settings.named_texts import NamedTexts, filled, variables
+from specchat.app.storage.attachment import PASTE, Attachment
+from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
+from specchat.app.ui.actions.settings import NOT_KEPT, SettingsActions
+from specchat.app.ui.event_loop import release_core
+from specchat.app.ui.screens.dialogs import ContextScreen, SystemScreen, TemplateScreen
+from specchat.app.ui.screens.lists import AttachmentScreen, AttachmentsScreen
+from specchat.engine import WHEN_FULL
+
+OFF = "off"
+EDITOR_VARIABLES = ("VISUAL", "EDITOR")
+NO_EDITOR = "no editor is set: set VISUAL or EDITOR, for example with export EDITOR=nano"
+
+
+class PromptActions:
+    """Actions on the prompt that is being written, and on the system prompt of the chat.
+
+    Args:
+        scope: Shared by all actions.
+        settings: Stores the default system prompt and the behaviour when the context is full.
+    """
+
+    def __init__(self, scope: ActionScope, settings: SettingsActions) -> None:
+        self._scope = scope
+        self._settings = settings
+        self._systems: NamedTexts | None = None
+        self._templates: NamedTexts | None = None
+
+    def store_in(self, folder: Path) -> None:
+        """Use the system prompts and templates in this folder."""
+        self._systems = NamedTexts(folder / "system", "system prompt")
+        self._templates = NamedTexts(folder / "templates", "template")
+
+    # Attachments and the context
+
+    def attach(self, typed: str) -> None:
+        """`/attach PATH`: name the file in the prompt."""
+        name = typed.strip().strip('"')
+        try:
+            file_attachment(name, Path(name).expanduser())
+        except RuntimeError as error:  # a user without a home folder
+            raise UsageError(str(error)) from None
+        self._scope.screen.put(f"{mention(name)} ")
+
+    @in_background("asking")
+    async def attachments(self) -> None:
+        """List the attachments of this prompt and of earlier ones."""
+        composer, turns = self._scope.screen.widgets.composer, self._scope.conversation.turns
+        unsent = composer.attached
+        sent = [(n, one) for n, turn in enumerate(turns, start=1) for one in turn.attachments][::-1]
+        if not unsent and not sent:
+            raise UnavailableError("nothing is attached: @PATH in a prompt, or /attach PATH, attaches a file")
+        wanted = await self._scope.ask(AttachmentsScreen(unsent, sent))
+        if wanted is None:
+            return
+        action, place = wanted
+        one = [*unsent, *(one for _, one in sent)][place]
+        if action == "open":
+            self.open_attachment(one)
+        elif action == "remove":
+            composer.detach(one)
+        elif one.kind == PASTE:
+            composer.expand_paste(one)
+        else:
+            raise UnavailableError(f"{one.name} is a file: enter opens it")
+
+    def open_attachment(self, attachment: Attachment) -> None:
+        """Show the text of an attachment."""
+        self._scope.app.push_screen(AttachmentScreen(attachment))
+
+    def context(self, when_full: str = "") -> None:
+        """`/context`: choose what happens when the context is full; without an argument, show how full it is."""
+        if when_full:
+            self._settings.change(BY_NAME["when_full"], when_full)
+        else:
+            self._show_context()
+
+    @in_background("asking")
+    async def _show_context(self) -> None:
+        gauge = self._scope.screen.writing.gauge
+        chosen = await self._scope.ask(ContextScreen(gauge.usage, gauge.when_full))
+        if chosen is not None and WHEN_FULL[chosen] != gauge.when_full:
+            self._settings.change(BY_NAME["when_full"], WHEN_FULL[chosen])
+            gauge.show()
+
+    # An external editor
+
+    def edit(self) -> None:
+        """Open the prompt in the user's editor; if that fails, the prompt is not changed."""
+        before = self._scope.screen.typed
+        try:
+            after = self._edited(before, editor_command())
+        except SuspendNotSupported:
+            raise UnavailableError("an editor cannot take over the screen here: write in the composer") from None
+        except AppError as error:
+            raise UsageError(f"{error} · the prompt is as it was") from None
+        if after == before:
+            self._scope.say("the editor changed nothing")
+        else:
+            self._scope.screen.put(after)
+
+    def _edited(self, text: str, command: list[str]) -> str:
+        """Edit a text in a temporary file that only its owner can read.
+
+        Raises:
+            UsageError: the editor cannot be run, failed, or left no text.
+            SuspendNotSupported: the app has no terminal that an editor could use.
+        """
+        with tempfile.TemporaryDirectory(prefix="specchat-") as folder:
+            path = Path(folder) / "prompt.md"
+            path.touch(0o600)
+            path.write_text(text, encoding="utf-8", errors="replace", newline="\n")
+            try:
+                with self._scope.app.suspend():
+                    release_core()
+                    code = subprocess.run([*command, str(path)], check=False).returncode
+            except OSError as error:
+                raise UsageError(f"{command[0]} cannot be run: {error.strerror or error}") from None
+            if code:
+                raise UsageError(f"{command[0]} ended with status {code}")
+            if not path.exists():
+                raise UsageError(f"{command[0]} left no file")
+            return read_text_file(path, f"what {command[0]} left").removesuffix("\n")
+
+    # System prompts and templates
+
+    def systems(self) -> list[str]:
+        """Possible arguments of `/system`."""
+        return [OFF, *(self._systems.names() if self._systems else ())]
+
+    def templates(self) -> list[str]:
+        """Possible arguments of `/template`."""
+        return self._templates.names() if self._templates else []
+
+    def system(self, name: str) -> None:
+        """`/system` opens this chat's system prompt, `/system NAME` uses a saved one, `/system off` none."""
+        if name:
+            self._use_system(self._scope.conversation, "" if name == OFF else _stored(self._systems).read(name))
+        else:
+            self._edit_system()
+
+    def save_system(self, name: str) -> None:
+        """Save this chat's system prompt under a name."""
+        missing = "this chat has no system prompt to save: /system writes one"
+        self._save(self._systems, name, self._present_system, missing)
+
+    def make_default(self) -> None:
+        """Use this chat's system prompt for new chats."""
+        preferences, text = self._settings.preferences, self._present_system
+        if preferences is None:
+            raise UnavailableError(NOT_KEPT)
+        changed = self._scope.settings.with_system(text)
+        self._scope.requests.settings = changed
+        preferences.remember(changed, ["system"])
+        self._scope.say("new chats begin with this system prompt" if text else "new chats have no system prompt")
+
+    def template(self, name: str) -> None:
+        """`/template`: put a template into the composer, after asking for its variables."""
+        text = _stored(self._templates).read(name)
+        if variables(text):
+            self._fill(name, text)
+        else:
+            self._scope.screen.put(text)
+
+    @in_background("asking")
+    async def _fill(self, name: str, text: str) -> None:
+        values = await self._scope.ask(TemplateScreen(name, variables(text)))
+        if values is not None:
+            self._scope.screen.put(filled(text, values))
+
+    def save_template(self, name: str) -> None:
+        """Save the last prompt of this chat as a template."""
+        turns = self._scope.conversation.turns
+        self._save(self._templates, name, turns[-1].prompt if turns else "", "this chat has no prompt to save")
+
+    @property
+    def _present_system(self) -> str:
+        return self._scope.requests.system_of(self._scope.conversation)
+
+    @in_background("asking")
+    async def _edit_system(self) -> None:
+        conversation = self._scope.conversation
+        text = await self._scope.ask(SystemScreen(self._present_system))
+        if text is not None:
+            self._use_system(conversation, text)
+
+    def _use_system(self, conversation: Conversation, text: str) -> None:
+        conversation.system = text
+        if self._scope.archive is not None:
+            self._scope.archive.set_system(conversation)
+        self._scope.screen.widgets.show_frame()
+        when = "from the next reply on" if conversation.turns else "in this chat"
+        self._scope.say(f"system prompt kept · {when}" if text else f"no system prompt · {when}")
+
+    def _save(self, texts: NamedTexts | None, name: str, text: str, missing: str) -> None:
+        stored = _stored(texts)
+        if not text:
+            raise UsageError(missing)
+        self._scope.say(f"{name} saved · {stored.save(name, text)}")
+
+
+def _stored(texts: NamedTexts | None) -> NamedTexts:
+    if texts is None:
+        raise AppError(NOT_KEPT)
+    return texts
+
+
+def editor_command() -> list[str]:
+    """The command line of the user's editor.
+
+    Raises:
+        UsageError: none is set, or it cannot be parsed.
+    """
+    name = next((name for name in EDITOR_VARIABLES if os.environ.get(name, "").strip()), "")
+    if not name:
+        raise UsageError(NO_EDITOR)
+    line = os.environ[name]
+    try:
+        command = shlex.split(line, posix=os.name == "posix")
+    except ValueError as error:
+        raise UsageError(f"{name} is {line!r}, which is no command line ({error})") from None
+    if not command:
+        raise UsageError(NO_EDITOR)
+    return command

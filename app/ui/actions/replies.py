@@ -1,0 +1,248 @@
+"""Actions on replies: copy, open links, switch thinking, and write the chat or the screen to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain, count
+from pathlib import Path
+
+from specchat.app.chat.conversation import last_text
+from specchat.app.chat.export import FORMATS, as_json, as_markdown, file_stem
+from specchat.app.chat.markdown import code_blocks, links
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.web_page.data import chat_data
+from specchat.app.chat.web_page.render import render
+from specchat.app.errors import UsageError
+from specchat.app.paths import exports_folder, state_folder
+from specchat.app.sanitize import escape_controls, opens_safely
+from specchat.app.settings.settings import NO_SWITCH, THINKING
+from specchat.app.storage.written import write_first_free, write_over
+from specchat.app.ui.action_table import COPIES
+from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
+from specchat.app.ui.rendering.line_painter import conversation_svg
+from specchat.engine import make_folder
+
+COPIED = "clipboard.txt"
+NOTHING_YET = "there is no reply to copy yet"
+
+
+class ReplyActions:
+    """Actions on the replies of the open chat. No exported file is ever overwritten.
+
+    Args:
+        scope: Shared by all actions.
+        folder: The folder for exported files; specchat's own for None.
+    """
+
+    def __init__(self, scope: ActionScope, folder: Path | None) -> None:
+        self._scope = scope
+        self._folder = folder
+        self._explained_selection = False
+
+    # Copying
+
+    def keep_copy(self, text: str) -> None:
+        """Also write a copied text to a file: a terminal does not report whether it took the text."""
+        self._scope.app.run_worker(partial(self._keep_copy, text), thread=True, group="copy", exit_on_error=False)
+
+    def explain_selection(self) -> None:
+        """Say once which key copies text that was selected with the mouse."""
+        if not self._explained_selection and self._scope.app.screen.get_selected_text():
+            self._explained_selection = True
+            self._scope.say("^c copies what is selected")
+
+    @in_background("asking")
+    async def ask_copy(self) -> None:
+        """Ask what to copy: the last reply, a code block of it, or the chat."""
+        reply, blocks = self._last_text(), self._code_of_last()
+        texts = [reply, *(code for _, code in blocks), self._chat_text()]
+        options = [("the last reply", _first_line(reply)), *_named(blocks), ("the whole chat", "as Markdown")]
+        chosen = await self._scope.choose("copy", options)
+        if chosen is not None:
+            self._scope.app.copy_to_clipboard(texts[chosen])
+
+    def copy(self, what: str) -> None:
+        """`/copy`, with one of `COPIES`; by default the reply."""
+        what, _, number = (what or "reply").partition(" ")
+        if what not in COPIES or (number and (what != "code" or not number.isdecimal())):
+            given = f"{what} {number}".strip()
+            raise UsageError(f"/copy {given} is not understood: it takes {', '.join(COPIES)}, or nothing for the reply")
+        match what:
+            case "thinking":
+                self._copy_thinking()
+            case "code":
+                self._copy_code_of_last(int(number or 0))
+            case "chat":
+                self._last_text()
+                self._scope.app.copy_to_clipboard(self._chat_text())
+            case _:
+                self._scope.app.copy_to_clipboard(self._last_text())
+
+    def copy_code(self, number: int, reply: Reply | None = None) -> None:
+        """Copy code block `number` (from 1) of this reply, or of the lowest visible reply that has so many."""
+        replies = [reply] if reply is not None else self._scope.screen.transcript.in_sight
+        found = [code_blocks(each.answer) for each in replies]
+        code = next((blocks[number - 1][1] for blocks in found if len(blocks) >= number), None)
+        if code is None:
+            most = max(map(len, found), default=0)
+            visible = {0: "no code block is", 1: "one code block is"}.get(most, f"{most} code blocks are")
+            raise UnavailableError(f"there is no code block {number}: {visible} visible")
+        self._scope.app.copy_to_clipboard(code)
+
+    # Links
+
+    def open_link(self, which: str = "") -> None:
+        """`/open`: open a link of the visible replies by its number, or ask which one."""
+        found = self._links
+        if not which:
+            self._ask_link(found)
+        elif not which.isdecimal() or not 0 < int(which) <= len(found):
+            takes = f"1 to {len(found)}" if found else "the number of a link, and no link is visible"
+            raise UsageError(f"/open {which} is not understood: it takes {takes}")
+        else:
+            self.open_address(found[int(which) - 1])
+
+    def open_address(self, address: str) -> None:
+        """Open a web or mail address in the browser; others are refused, because a model wrote them."""
+        if not opens_safely(address):
+            raise UnavailableError(f"{address} is not opened: only http, https and mailto are")
+        self._scope.app.open_url(address)
+        self._scope.say(f"opened {address}")
+
+    # Thinking
+
+    def think(self, how: str) -> None:
+        """`/thinking`: switch thinking in this chat; without an argument, show the present setting."""
+        conversation = self._scope.conversation
+        if how and how not in THINKING:
+            raise UsageError(f"/thinking {how} is not understood: it takes {', '.join(THINKING)}")
+        if how:
+            conversation.thinking = THINKING[how]
+            if self._scope.archive is not None:
+                self._scope.archive.set_thinking(conversation)
+        kept = next(word for word, value in THINKING.items() if value is conversation.thinking)
+        if self._scope.models.target and not self._scope.models.thinking_switch:
+            self._scope.say(NO_SWITCH.format(self._scope.models.target), "warning")
+        elif conversation.thinking is None:
+            default = self._scope.requests.settings.thinking if self._scope.requests.settings else kept
+            self._scope.say(f"thinking {default}, from the settings · /thinking on|off for this chat")
+        else:
+            self._scope.say(f"thinking {kept} in this chat · from the next reply on")
+
+    def switch_thinking(self) -> None:
+        """Switch thinking on if it is off, else off."""
+        self.think("on" if self._scope.requests.thinks(self._scope.conversation) is False else "off")
+
+    # Files
+
+    def export(self, form: str) -> None:
+        """`/export`: write the chat in one of `FORMATS`."""
+        conversation, target = self._scope.conversation, self._scope.models.target
+        if form not in FORMATS:
+            raise UsageError(f"/export {form} is not understood: it takes {', '.join(FORMATS)}")
+        if not conversation.turns:
+            raise UnavailableError("there is nothing to export yet")
+        match form:
+            case "md":
+                text = as_markdown(conversation, target)
+            case "json":
+                text = as_json(conversation, target)
+            case "html":
+                text = render(chat_data(conversation, target))
+            case _:
+                text = conversation_svg(escape_controls(conversation.title), *self._scope.screen.transcript.all_lines())
+        stem = file_stem(conversation.title)
+        names = chain([f"{stem}.{form}"], (f"{stem}-{number}.{form}" for number in count(2)))
+        self._write(names, text, "exported", "not exported")
+
+    def save_screen(self) -> None:
+        """Write a picture of the screen."""
+        names = (f"specchat-{number}.svg" for number in count(1))
+        self._write(names, self._scope.app.export_screenshot(title="specchat"), "picture saved", "no picture")
+
+    def _write(self, names: Iterable[str], text: str, done: str, failed: str) -> None:
+        """Write a text to the first of these names that is free."""
+        folder = self._folder or exports_folder()
+        try:
+            make_folder(folder)
+            path = write_first_free(folder, names, text)
+        except OSError as error:
+            self._scope.say(f"{failed}: {folder} cannot be written ({error.strerror or error})", "error")
+        else:
+            self._scope.say(f"{done} as {path}")
+
+    def _keep_copy(self, text: str) -> None:
+        path = state_folder() / COPIED
+        size = f"{len(text):,} character{'' if len(text) == 1 else 's'}".replace(",", " ")
+        try:
+            write_over(path, text)
+        except OSError as error:
+            sentence = f"copied {size} (and not to {path}: {error.strerror or error})"
+        else:
+            sentence = f"copied {size} · if your terminal did not take them: {path}"
+        self._scope.app.call_from_thread(self._scope.say, sentence)
+
+    def _copy_thinking(self) -> None:
+        replies = [turn.reply for turn in self._scope.conversation.turns if turn.reply and turn.reply.has_text]
+        if not replies:
+            raise UnavailableError(NOTHING_YET)
+        thought = replies[-1].thought.split(replies[-1].text)[0]
+        if not thought:
+            raise UnavailableError("the last reply has no thinking: /copy reply copies it")
+        self._scope.app.copy_to_clipboard(thought)
+
+    @in_background("asking")
+    async def _copy_code_of_last(self, number: int) -> None:
+        """Copy this code block of the last reply; for 0 the only one, or ask which."""
+        blocks = self._code_of_last()
+        if not blocks:
+            raise UnavailableError("the last reply has no code block: /copy reply copies all of it")
+        if number > len(blocks):
+            raise UnavailableError(f"the last reply has no code block {number}: it has {len(blocks)}")
+        chosen: int | None = max(number - 1, 0)
+        if len(blocks) > 1 and not number:
+            chosen = await self._scope.choose("copy a code block", _named(blocks))
+        if chosen is not None:
+            self._scope.app.copy_to_clipboard(blocks[chosen][1])
+
+    @in_background("asking")
+    async def _ask_link(self, found: list[str]) -> None:
+        if not found:
+            raise UnavailableError("no link is visible")
+        chosen = await self._scope.choose("open a link", [(escape_controls(address), "") for address in found])
+        if chosen is not None:
+            self.open_address(found[chosen])
+
+    def _last_text(self) -> str:
+        """The last reply with any text.
+
+        Raises:
+            UnavailableError: there is none.
+        """
+        text = last_text(self._scope.conversation)
+        if not text:
+            raise UnavailableError(NOTHING_YET)
+        return text
+
+    def _code_of_last(self) -> list[tuple[str, str]]:
+        return list(code_blocks(self._last_text()))
+
+    def _chat_text(self) -> str:
+        return as_markdown(self._scope.conversation, self._scope.models.target)
+
+    @property
+    def _links(self) -> list[str]:
+        """Safe links of the visible replies, from top to bottom."""
+        found = (link for reply in reversed(self._scope.screen.transcript.in_sight) for link in links(reply.answer))
+        return [address for address in dict.fromkeys(found) if opens_safely(address)]
+
+
+def _named(blocks: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Code blocks as options to choose from."""
+    return [(f"code {language}".strip(), _first_line(code)) for language, code in blocks]
+
+
+def _first_line(text: str) -> str:
+    line = escape_controls(text.strip().split("\n", 1)[0])
+    return line if len(line) <= 60 else line[:59] + "…"

@@ -1,0 +1,196 @@
+"""Small dialogs: choose one of several options, the context, a chat's title, a system prompt, template variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, TypeVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.events import Key
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Input, Label, OptionList, Static
+from textual.widgets.option_list import Option
+
+from specchat.app.chat.context_meter import Usage
+from specchat.app.sanitize import clean_prompt, escape_controls
+from specchat.app.ui.keys import named
+from specchat.app.ui.rendering.figures import EMPTY, FULL, GOES, context_rows
+from specchat.app.ui.widgets.composer import WrappedArea
+from specchat.engine import WHEN_FULL
+
+LETTERS = "asdfghjklqwertyuiopzxcvbnm"
+"""Letters to jump by, the home row first."""
+CELLS = 24
+"""Width of a bar that shows a share of the context."""
+_Frame = TypeVar("_Frame", bound=Widget)
+
+
+def framed(frame: _Frame, title: str, subtitle: str) -> _Frame:
+    """Give a widget a title and a subtitle in its border."""
+    frame.border_title, frame.border_subtitle = title, subtitle
+    return frame
+
+
+class ChoiceScreen(ModalScreen[int | None]):
+    """Returns the index of the chosen option, or None.
+
+    Args:
+        title: of the dialog.
+        options: each a name, and a description that may be empty.
+        sentence: shown above the options.
+        chosen: index of the option that is highlighted at first.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = named("choice", Binding("escape", "dismiss", "cancel", key_display="esc"))
+
+    def __init__(self, title: str, options: Sequence[tuple[str, str]], sentence: str = "", chosen: int = 0) -> None:
+        super().__init__(classes="dialog")
+        self._title, self._options, self._sentence, self._chosen = title, options, sentence, chosen
+
+    def compose(self) -> ComposeResult:
+        """A header and the list, in a frame."""
+        with framed(Vertical(id="choice"), self._title, f"1–{len(self._options)} or enter chooses · esc cancels"):
+            yield from self.header()
+            lines = (
+                Content.assemble((f"{number} ", "bold $primary"), name, "  ", (about, "$quiet"))
+                for number, (name, about) in enumerate(self._options, start=1)
+            )
+            yield OptionList(*map(Option, lines), id="choice-list", compact=True)
+
+    def header(self) -> Iterable[Widget]:
+        """Widgets above the options."""
+        if self._sentence:
+            yield Static(self._sentence, id="choice-sentence", markup=False)
+
+    def on_mount(self) -> None:
+        """Highlight an option."""
+        options = self.query_one(OptionList)
+        options.highlighted = self._chosen
+        options.focus()
+
+    def on_key(self, event: Key) -> None:
+        """A number chooses at once."""
+        if event.key.isdecimal() and 0 < int(event.key) <= len(self._options):
+            event.stop()
+            self.dismiss(int(event.key) - 1)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Enter, or a click."""
+        self.dismiss(event.option_index)
+
+
+class ContextScreen(ChoiceScreen):
+    """Shows how full the context is; returns the index in `WHEN_FULL` of what to do when it is full, or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("alt+c", "dismiss", "close", show=False)]
+
+    def __init__(self, usage: Usage | None, when_full: str) -> None:
+        options = [(f"{'●' if name == when_full else '○'} {name:<11}", GOES[name]) for name in WHEN_FULL]
+        super().__init__("context", options, chosen=WHEN_FULL.index(when_full))
+        self._usage = usage
+
+    def header(self) -> Iterable[Widget]:
+        """A line for each part of the context."""
+        yield Static(self._parts(), id="context-parts")
+        yield Static("when it is full", id="context-heading")
+
+    def _parts(self) -> Content:
+        usage = self._usage
+        if usage is None:
+            return Content.styled("The models are being loaded; the size of the context is known after that.", "$quiet")
+        lines = []
+        for name, tokens in [*context_rows(usage), ("context", usage.context)]:
+            cells = min(round(CELLS * tokens / usage.context), CELLS)
+            bar = (FULL * cells, "$primary"), (EMPTY * (CELLS - cells), "$faint")
+            lines.append(Content.assemble((f"{name:<19}", "$quiet"), f"{tokens:>9,}  ", *bar))
+        if usage.room <= 0:
+            lines.append(Content(f"{-usage.room:,} tokens too many" if usage.room else "no room for a reply"))
+        return Content("\n").join(lines)
+
+
+class RenameScreen(ModalScreen[str | None]):
+    """Returns the new title of a chat, or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = named("rename", Binding("escape", "dismiss", "cancel", key_display="esc"))
+
+    def __init__(self, title: str) -> None:
+        super().__init__(classes="dialog")
+        self._title = title
+
+    def compose(self) -> ComposeResult:
+        """One line of input in a frame."""
+        with framed(Vertical(id="rename"), "rename chat", "enter saves · esc cancels"):
+            yield Input(escape_controls(self._title), placeholder="title", compact=True, select_on_focus=True)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """An empty title changes nothing."""
+        self.dismiss(" ".join(clean_prompt(event.value).split()) or None)
+
+
+class SystemScreen(ModalScreen[str | None]):
+    """Returns the new system prompt of a chat, or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "form",
+        Binding("escape", "dismiss", "cancel", key_display="esc"),
+        Binding("ctrl+s", "keep", "keep", key_display="^s", priority=True),
+    )
+
+    def __init__(self, text: str) -> None:
+        super().__init__(classes="dialog")
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """A text area in a frame."""
+        with framed(Vertical(id="form"), "system prompt of this chat", "^s saves · esc cancels"):
+            yield WrappedArea(escape_controls(self._text), id="form-text", compact=True)
+
+    def action_keep(self) -> None:
+        """Use the text."""
+        self.dismiss(clean_prompt(self.query_one(WrappedArea).text).strip())
+
+
+class TemplateScreen(ModalScreen[dict[str, str] | None]):
+    """Returns a value for each variable of a template, or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = named("form", Binding("escape", "dismiss", "cancel", key_display="esc"))
+
+    def __init__(self, title: str, names: Sequence[str]) -> None:
+        super().__init__(classes="dialog")
+        self._title, self._names = title, names
+
+    def compose(self) -> ComposeResult:
+        """A line of input for each variable."""
+        with framed(VerticalScroll(id="form", can_focus=False), self._title, "enter continues · esc cancels"):
+            for name in self._names:
+                yield Label(name, markup=False)
+                yield Input(id=f"variable-{name}", name=name, compact=True)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Go to the first empty field; return the values if all are filled."""
+        fields = list(self.query(Input))
+        empty = next((field for field in fields if not field.value.strip()), None)
+        if empty is None:
+            self.dismiss({str(field.name): clean_prompt(field.value) for field in fields})
+        elif empty is event.input:
+            self.query_one("#form").border_subtitle = f"{empty.name} is empty"
+        else:
+            empty.focus()
+
+
+class JumpScreen(ModalScreen[str | None]):
+    """Returns the letter that was pressed, or None for any other key; the chat below it stays visible."""
+
+    def on_key(self, event: Key) -> None:
+        """Close with the first key."""
+        event.stop()
+        event.prevent_default()
+        self.dismiss(event.character if event.character and event.character in LETTERS else None)
+
+    def on_click(self) -> None:
+        """Close with a click."""
+        self.dismiss(None)

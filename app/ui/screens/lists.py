@@ -1,0 +1,264 @@
+"""Lists over the chat: messages, attachments and search hits; and the text of an attachment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.events import Resize
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static, TextArea
+from textual.widgets.option_list import Option
+
+from specchat.app.chat.attachments import label
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.sanitize import escape_controls
+from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.search_index import ATTACHED, BEGIN, END, Hit
+from specchat.app.ui.keys import named
+from specchat.app.ui.screens.dialogs import framed
+from specchat.app.ui.widgets.chat_list import KeyList
+
+MESSAGE_KEYS = (
+    "enter goes there · e edits · r regenerates · c continues · f forks",
+    "← → other replies · shift ← → other versions",
+)
+PADDING = 4
+"""Cells on both sides of a line together."""
+HIT_SIGNS = {"user": "▌ ", "assistant": "  ", ATTACHED: "▤ ", "": "# "}
+"""Before a hit in a prompt, a reply, an attachment, or a title."""
+
+
+class MessagesScreen(ModalScreen[tuple[str, Turn] | None]):
+    """Returns what to do (go, edit, regenerate, continue, fork) with which turn, or None.
+
+    Args:
+        conversation: whose messages are listed.
+        show_reply: switches to a reply that is so many places further.
+        show_version: the same for versions of a prompt.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "messages",
+        Binding("escape,ctrl+e", "dismiss", "close", key_display="esc"),
+        Binding("e", "give('edit')", "edit"),
+        Binding("r", "give('regenerate')", "another reply"),
+        Binding("c", "give('continue')", "continue"),
+        Binding("f", "give('fork')", "fork"),
+        Binding("left", "reply(-1)", "reply before", priority=True),
+        Binding("right", "reply(1)", "reply after", priority=True),
+        Binding("shift+left", "version(-1)", "version before", priority=True),
+        Binding("shift+right", "version(1)", "version after", priority=True),
+    )
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        show_reply: Callable[[Turn, int], None],
+        show_version: Callable[[Turn, int], None],
+    ) -> None:
+        super().__init__(classes="dialog")
+        self._conversation = conversation
+        self._show_reply, self._show_version = show_reply, show_version
+
+    def compose(self) -> ComposeResult:
+        """The list, and its keys below it."""
+        with framed(Vertical(id="messages"), "messages", "esc closes"):
+            yield KeyList(id="messages-list", compact=True)
+            yield Static("\n".join(MESSAGE_KEYS), id="messages-keys", markup=False)
+
+    def on_mount(self) -> None:
+        """Highlight the last message."""
+        self._fill(len(self._conversation.turns) - 1)
+        self.query_one(OptionList).focus()
+
+    def on_resize(self, event: Resize) -> None:  # noqa: ARG002 the handler's signature
+        """Prompts are cut to the width."""
+        self._fill(self.query_one(OptionList).highlighted or 0)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Enter, or a click."""
+        event.stop()
+        self.action_give("go")
+
+    def action_give(self, action: str) -> None:
+        """Do this with the highlighted message."""
+        place = self.query_one(OptionList).highlighted
+        if place is not None:
+            self.dismiss((action, self._conversation.turns[place]))
+
+    def action_reply(self, step: int) -> None:
+        """Switch to another reply."""
+        self._switch(self._show_reply, step)
+
+    def action_version(self, step: int) -> None:
+        """Switch to another version of the prompt."""
+        self._switch(self._show_version, step)
+
+    def _switch(self, show: Callable[[Turn, int], None], step: int) -> None:
+        place = self.query_one(OptionList).highlighted
+        if place is not None:
+            show(self._conversation.turns[place], step)
+            self._fill(place)
+
+    def _fill(self, place: int) -> None:
+        options, turns = self.query_one(OptionList), self._conversation.turns
+        options.clear_options()
+        width = (options.scrollable_content_region.width or 70) - PADDING
+        for number, turn in enumerate(turns, start=1):
+            versions = "  ".join(version_marks(turn))
+            room = max(width - cell_len(versions) - 5, 8)
+            prompt = Content(" ".join(escape_controls(turn.prompt).split())).truncate(room, ellipsis=True, pad=True)
+            options.add_option(Content.assemble((f"{number:>3} ", "$primary"), prompt, " ", (versions, "$quiet")))
+        options.highlighted = min(place, len(turns) - 1) if turns else None
+
+
+def version_marks(turn: Turn) -> list[str]:
+    """Which of several versions of the prompt, and of several replies, are shown."""
+    marks = []
+    if len(turn.versions) > 1:
+        marks.append(f"prompt ‹ {turn.version} / {len(turn.versions)} ›")
+    if len(turn.replies) > 1:
+        marks.append(f"reply ‹ {turn.place} / {len(turn.replies)} ›")
+    return marks
+
+
+class AttachmentsScreen(ModalScreen[tuple[str, int] | None]):
+    """Returns what to do (open, expand, remove) with which attachment, by its index in the list, or None.
+
+    Args:
+        unsent: of the prompt that is being written; only these can be expanded and removed.
+        sent: of earlier prompts, each with the number of its message.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,alt+a", "dismiss", "close", key_display="esc"),
+        Binding("x", "give('expand')", "expand"),
+        Binding("d,delete", "give('remove')", "remove"),
+    ]
+
+    def __init__(self, unsent: Sequence[Attachment], sent: Sequence[tuple[int, Attachment]]) -> None:
+        super().__init__(classes="dialog")
+        self._unsent, self._sent = unsent, sent
+
+    def compose(self) -> ComposeResult:
+        """The list, and its keys below it."""
+        rows = [("this prompt", one) for one in self._unsent]
+        rows += [(f"message {number}", one) for number, one in self._sent]
+        lines = (Content.assemble((f"{where:<13}", "$quiet"), escape_controls(label(one))) for where, one in rows)
+        with framed(Vertical(id="messages"), "attachments", "esc closes"):
+            yield OptionList(*map(Option, lines), id="messages-list", compact=True)
+            yield Static("enter opens · of this prompt: x expands a paste, d removes", id="messages-keys", markup=False)
+
+    def on_mount(self) -> None:
+        """Highlight the first one."""
+        self.query_one(OptionList).highlighted = 0
+        self.query_one(OptionList).focus()
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Enter, or a click."""
+        event.stop()
+        self.action_give("open")
+
+    def action_give(self, action: str) -> None:
+        """Do this with the highlighted attachment; sent ones cannot be changed."""
+        place = self.query_one(OptionList).highlighted
+        if place is not None and (action == "open" or place < len(self._unsent)):
+            self.dismiss((action, place))
+
+
+class AttachmentScreen(ModalScreen[None]):
+    """The text of an attachment, to be read and copied."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "close", key_display="esc")]
+
+    def __init__(self, attachment: Attachment) -> None:
+        super().__init__(classes="dialog")
+        self._attachment = attachment
+
+    def compose(self) -> ComposeResult:
+        """A text area in a frame."""
+        title = escape_controls(label(self._attachment)).replace("[", "\\[")
+        with framed(Vertical(id="attachment"), title, "esc closes"):
+            text = escape_controls(self._attachment.text)
+            yield TextArea(text, read_only=True, soft_wrap=False, show_line_numbers=True, compact=True)
+
+
+class SearchScreen(ModalScreen[Hit | None]):
+    """Searches all chats while the user types; returns the chosen hit, or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = named(
+        "search",
+        Binding("escape,ctrl+k", "dismiss", "close", key_display="esc"),
+        Binding("down", "move(1)", "next", show=False),
+        Binding("up", "move(-1)", "before", show=False),
+        Binding("pagedown", "move(10)", "further", show=False),
+        Binding("pageup", "move(-10)", "back", show=False),
+    )
+
+    def __init__(self, find: Callable[[str], Future[list[Hit] | None]]) -> None:
+        super().__init__()
+        self._find = find
+        self._hits: list[Hit] = []
+
+    def compose(self) -> ComposeResult:
+        """A line of input above the hits."""
+        with framed(Vertical(id="search"), "search all chats", "enter opens the chat there · esc closes"):
+            yield Input(placeholder="words of a title, a prompt, a reply or a file", compact=True)
+            yield OptionList(id="search-list", compact=True)
+
+    def on_mount(self) -> None:
+        """The focus stays in the line of input."""
+        self.query_one(OptionList).can_focus = False
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Search again with every key."""
+        self._search(event.value)
+
+    def on_input_submitted(self) -> None:
+        """Return the highlighted hit."""
+        place = self.query_one(OptionList).highlighted
+        if place is not None and place < len(self._hits):
+            self.dismiss(self._hits[place])
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """A click."""
+        self.dismiss(self._hits[event.option_index])
+
+    def action_move(self, by: int) -> None:
+        """Highlight another hit."""
+        options = self.query_one(OptionList)
+        if self._hits:
+            options.highlighted = min(max((options.highlighted or 0) + by, 0), len(self._hits) - 1)
+
+    @work(exclusive=True, group="search", exit_on_error=False)
+    async def _search(self, text: str) -> None:
+        found = await asyncio.wrap_future(self._find(text))
+        self._hits = found or []
+        options = self.query_one(OptionList)
+        options.clear_options()
+        if not self._hits and text.strip():
+            options.add_option(Option(Content.styled("nothing found", "dim"), disabled=True))
+        width = max(options.scrollable_content_region.width, 20)
+        options.add_options([_hit_line(hit).truncate(width, ellipsis=True) for hit in self._hits])
+        options.highlighted = 0 if self._hits else None
+
+
+def _hit_line(hit: Hit) -> Content:
+    """The excerpt with the found words marked, followed by the chat's title."""
+    first, *others = " ".join(hit.excerpt.split()).split(BEGIN)
+    parts: list[str | tuple[str, str]] = [HIT_SIGNS[hit.role], escape_controls(first)]
+    for other in others:
+        marked, _, rest = other.partition(END)
+        parts += [(escape_controls(marked), "bold $primary"), escape_controls(rest)]
+    if hit.message_id is not None:
+        parts.append((f"  {' '.join(escape_controls(hit.title).split())}", "$quiet"))
+    return Content.assemble(*parts)
