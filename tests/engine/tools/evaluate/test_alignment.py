@@ -34,8 +34,8 @@ def compared(engine: Engine, events: Sequence[Event], *drafters: str, **options:
 
 
 def test_a_drafter_has_the_tokens_that_it_had_in_generation(engine: Engine) -> None:
-    replies = [reply_of(engine, drafter) for drafter in ("suffix", "early-exit")]
-    alignment = compared(engine, replies[0], "suffix", "early-exit").result(60)
+    replies = [reply_of(engine, drafter) for drafter in ("suffix", "ngram")]
+    alignment = compared(engine, replies[0], "suffix", "ngram").result(60)
     for events, places, figures in zip(replies, alignment.places, alignment.figures, strict=True):
         rounds = [event for event in events if isinstance(event, Round)]
         fates = [token.fate for each in rounds for token in each.tokens()]
@@ -51,7 +51,7 @@ def test_it_changes_nothing_for_replies_that_run_beside_it(engine: Engine) -> No
     alone, events = ids_of(list(engine.stream(LONG))), reply_of(engine, "suffix")
     box = Outbox()
     engine.submit(LONG, box)
-    beside = [compared(engine, events, "suffix", "recycling") for _ in range(2)]
+    beside = [compared(engine, events, "suffix", "copy") for _ in range(2)]
     assert ids_of(ended(box)) == alone
     first, other = (result.result(60).places for result in beside)
     assert other == first
@@ -83,9 +83,9 @@ def test_a_drafter_that_is_not_there_is_named(engine: Engine) -> None:
         compared(engine, reply_of(engine, "suffix"), "suffix", "model").result(60)
 
 
-def test_another_prompt_is_told_of(engine: Engine) -> None:
+def test_a_changed_prompt_is_reported(engine: Engine) -> None:
     result = align(engine, ask("another prompt"), [1, 2, 3], 5, ("suffix", "copy"), GAMMA)
-    with pytest.raises(EngineError, match="are not those that this reply was made with"):
+    with pytest.raises(EngineError, match="has changed since this reply was made"):
         result.result(60)
 
 
