@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Event, Finished, FinishReason, Ready
+from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Request, Sampling, gamma_text
 from specchat.engine.round import Round
@@ -80,6 +81,33 @@ def choose_variants(drafters: Sequence[str], gammas: Sequence[int | None], ready
     chosen = [name for name in dict.fromkeys(drafters or ready.drafters) if name != BASELINE]
     lengths = [gamma for gamma in dict.fromkeys(gammas) if gamma != 0]
     return [NONE, *(Variant(name, gamma) for name in chosen for gamma in lengths)]
+
+
+def require_least(**values: tuple[int | None, int]) -> None:
+    """Check options that must not be less than a minimum.
+
+    Args:
+        values: for each option, its value (None if it was not given) and the minimum.
+
+    Raises:
+        EngineError: a value is too small.
+    """
+    for name, (value, least) in values.items():
+        if value is not None and value < least:
+            raise EngineError(f"{name.replace('_', '-')} is {value}: it must be at least {least}")
+
+
+def config_of(options: Any, **more: Any) -> EngineConfig:
+    """Engine configuration of a tool's options.
+
+    Args:
+        options: has the fields target, models, draft, device, dtype and quantize.
+        more: the other fields, or replacements.
+    """
+    fields: dict[str, Any] = {
+        name: getattr(options, name) for name in ("models", "draft", "device", "dtype", "quantize")
+    }
+    return EngineConfig(**{"target": options.target or DEFAULT_PRESET, **fields, **more})
 
 
 @contextmanager

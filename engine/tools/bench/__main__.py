@@ -60,7 +60,9 @@ def main(arguments: list[str]) -> int:
         parser.add_argument(name, action="store_true", help=text)
     given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
     as_json = given.pop("json")
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    options: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+    }
     command = shlex.join(["python", "-m", "specchat.engine.tools.bench", *arguments])
     try:
         report = run(BenchOptions(command=command, **options), lambda line: print(line, file=sys.stderr, flush=True))

@@ -16,7 +16,6 @@ from specchat.engine.device.memory import held_memory
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Notice, Ready
 from specchat.engine.kernels.library import library
-from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.progress import Progress
@@ -27,7 +26,16 @@ from specchat.engine.tools.bench.roofline import Traffic, copy_bandwidth
 from specchat.engine.tools.bench.suite import Plan, ReadingCell, Results, Suite, find_crossover, measure_reading
 from specchat.engine.tools.bench.synthetic import synthetic, synthetic_prompts
 from specchat.engine.tools.prompts import SETS, PromptSet, load_prompts
-from specchat.engine.tools.runner import BASELINE, NONE, Say, Variant, choose_variants, running
+from specchat.engine.tools.runner import (
+    BASELINE,
+    NONE,
+    Say,
+    Variant,
+    choose_variants,
+    config_of,
+    require_least,
+    running,
+)
 from specchat.engine.worker.assembly import Assemble, Assembly, assemble
 
 ALL = "all"
@@ -86,13 +94,7 @@ class BenchOptions:
         for peer in self.peers:
             if peer not in PEERS:
                 raise EngineError(f"peer {peer!r} is not known: choose from {', '.join(PEERS)}")
-        for name, value, least in (
-            ("limit", self.limit, 1),
-            ("threads", self.threads, 1),
-            ("prompt-tokens", self.prompt_tokens, 2),
-        ):
-            if value is not None and value < least:
-                raise EngineError(f"{name} is {value}: it must be at least {least}")
+        require_least(limit=(self.limit, 1), threads=(self.threads, 1), prompt_tokens=(self.prompt_tokens, 2))
         if self.slots is not None and self.slots < max(self.batches):
             raise EngineError(f"slots is {self.slots}: a batch of {max(self.batches)} needs as many")
         if self.synthetic is None and self.shape:
@@ -156,16 +158,8 @@ def run(options: BenchOptions, say: Say) -> BenchReport:
 
 def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say) -> BenchReport:
     largest = max(*plan.batches, (options.slots or LARGEST_BATCH) if options.crossover else 1)
-    config = EngineConfig(
-        target=options.target or DEFAULT_PRESET,
-        models=options.models,
-        draft=options.draft,
-        device=options.device,
-        dtype=options.dtype,
-        quantize=options.quantize,
-        slots=options.slots or largest,
-        context=options.context or max(_PROMPT_ROOM, options.prompt_tokens or 0) + plan.max_tokens,
-    )
+    context = options.context or max(_PROMPT_ROOM, options.prompt_tokens or 0) + plan.max_tokens
+    config = config_of(options, slots=options.slots or largest, context=context)
     loader = _Loader(options.assembler())
     say("loading")
     with running(config, loader) as (engine, ready):

@@ -100,7 +100,7 @@ class PeerMaker:
         return peers
 
     def _again(self, spec: str, loaded: Model) -> LoadedModel:
-        """Load a second copy of a model, unquantised, because the engine changes the attention of its own."""
+        """Load a second copy of a model, unquantised, because the engine changes the attention of the first."""
         folder = resolve(spec, ModelStore(self.config.models), ignore_progress)
         dtype = loaded.dtype if isinstance(loaded, LoadedModel) else pick_dtype("auto", loaded.device, folder)
         return load_model(folder, loaded.device, dtype, ignore_progress)
@@ -181,7 +181,7 @@ class TransformersPeer:
     """transformers' `generate`: plain, with prompt lookup, or with an assistant model.
 
     Args:
-        loaded: a model that the engine does not use, because the engine changes the attention of its own.
+        loaded: a model that the engine does not use: the engine changes the attention of its models.
         gamma: draft length; 0 for plain decoding.
         assistant: draft model; without one, drafts come from prompt lookup.
     """

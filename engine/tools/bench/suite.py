@@ -275,5 +275,5 @@ def reading_pace(events: Iterable[Event]) -> Pace:
         elif isinstance(event, Prefilled):
             done, seconds = event.done, seconds + event.seconds
     if done <= reused:
-        raise EngineError("a prompt of this length is not read in a pass of its own: give a longer one")
+        raise EngineError("a prompt of this length is not read in a separate pass: give a longer one")
     return Pace(done - reused, seconds)

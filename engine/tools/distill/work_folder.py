@@ -148,8 +148,8 @@ class WorkFolder:
                 part.rename(self.folder / _START)
         elif copy is None or not all(filecmp.cmp(draft / name, copy / name, shallow=False) for name in files):
             raise EngineError(
-                f"{self.folder.parent} holds a training that has not begun with {draft}: leave --from out to go on "
-                "with it, or distil into another folder"
+                f"{self.folder.parent} holds a training that has not begun with {draft}: leave --from out to continue "
+                "it, or distil into another folder"
             )
 
 

@@ -17,7 +17,7 @@ from specchat.engine.tools.evaluate.text_runner import read
 from specchat.engine.tools.evaluate.texts import Text
 from specchat.engine.worker.assembly import Assembly
 
-OTHER_PROMPT = "it cannot be read: model, template or an earlier message are not those that this reply was made with"
+OTHER_PROMPT = "it cannot be read: the model, the template or an earlier message has changed since this reply was made"
 
 MOST_SAMPLED = 500
 """Most tokens of a sampled reply that are read: the target's logits are kept for each."""

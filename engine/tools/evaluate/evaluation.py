@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 
-from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.none import NoDrafter
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.models.encoder_decoder import require_decoder_only
@@ -18,7 +17,7 @@ from specchat.engine.tools.evaluate.rounds import Course, Drafting, Way
 from specchat.engine.tools.evaluate.text_runner import finish, read
 from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, select
 from specchat.engine.tools.report import Table, csv_report, json_report, one_line, paragraphs
-from specchat.engine.tools.runner import Say
+from specchat.engine.tools.runner import Say, config_of
 from specchat.engine.worker.assembly import Assembly, assemble
 from specchat.engine.worker.warm_up import warm_up
 
@@ -180,16 +179,7 @@ def evaluate(options: EvaluateOptions, say: Say) -> Evaluation:
     Raises:
         EngineError: a model is unavailable, a drafter is unknown, or no text can be used.
     """
-    config = EngineConfig(
-        options.target,
-        options.models,
-        draft=options.draft,
-        device=options.device,
-        dtype=options.dtype,
-        quantize=options.quantize,
-        slots=1,
-        context=options.context,
-    )
+    config = config_of(options, slots=1, context=options.context)
     made = assemble(config, ignore_progress)
     require_decoder_only(made.model, "specchat evaluate reads texts with")
     ways = _ways(options, made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import inf, isinf
 from statistics import median
 from typing import Any
@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specchat.engine.config import EngineConfig
-from specchat.engine.decoding.backend import Backend
+from specchat.engine.backends.runner import Runner
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.tokenizer import check_token_ids
@@ -22,7 +21,7 @@ from specchat.engine.tools.evaluate.figures import Interval, interval
 from specchat.engine.tools.evaluate.text_runner import passes
 from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, select
 from specchat.engine.tools.report import Table, csv_report, json_report, one_line, paragraphs
-from specchat.engine.tools.runner import Say
+from specchat.engine.tools.runner import Say, config_of
 from specchat.engine.worker.assembly import assemble
 
 VERSION = 1
@@ -313,8 +312,9 @@ def compare_targets(options: EvaluateOptions, other: Against, say: Say) -> Targe
     """
     if (options.target, options.dtype, options.quantize) == (other.target, other.dtype, other.quantize):
         raise EngineError("both targets are the same: name another model, or another dtype or quantisation of this one")
-    config = _config(options, Against(options.target, options.dtype, options.quantize))
-    ours, theirs = assemble(config, ignore_progress), assemble(_config(options, other), ignore_progress)
+    config = config_of(options, draft=None, heads=(), slots=1, context=options.context)
+    other_config = replace(config, target=other.target, dtype=other.dtype, quantize=other.quantize)
+    ours, theirs = (assemble(each, ignore_progress) for each in (config, other_config))
     for each in (ours, theirs):
         require_decoder_only(each.model, "specchat evaluate reads texts with")
     check_token_ids(ours.model.tokenizer, theirs.model.tokenizer, "other target")
@@ -331,18 +331,4 @@ def compare_targets(options: EvaluateOptions, other: Against, say: Say) -> Targe
         seconds=time.perf_counter() - started,
         problems=(*(f"left out: {problem}" for problem in problems), *ours.notices, *theirs.notices),
         name=lambda token: str(ours.model.tokenizer.decode([token])),
-    )
-
-
-def _config(options: EvaluateOptions, which: Against) -> EngineConfig:
-    """Configuration of an engine with this target and no drafts."""
-    return EngineConfig(
-        which.target,
-        options.models,
-        heads=(),
-        device=options.device,
-        dtype=which.dtype,
-        quantize=which.quantize,
-        slots=1,
-        context=options.context,
     )

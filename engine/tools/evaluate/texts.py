@@ -23,6 +23,7 @@ from specchat.engine.errors import EngineError
 from specchat.engine.request import Message, Request, Sampling
 from specchat.engine.round import Round
 from specchat.engine.sequence.prompt import encode
+from specchat.engine.tools.runner import require_least
 from specchat.engine.trace import from_json
 
 _ROLES = {
@@ -64,10 +65,8 @@ class EvaluateOptions:
     """Most tokens of a text, its prompt included."""
 
     def __post_init__(self) -> None:
-        counts = [("limit", self.limit), ("max-tokens", self.max_tokens), *(("gamma", g) for g in self.gammas)]
-        for name, value in counts:
-            if value < 1:
-                raise EngineError(f"{name} is {value}: it must be at least 1")
+        gamma = min(self.gammas, default=1)
+        require_least(limit=(self.limit, 1), max_tokens=(self.max_tokens, 1), gamma=(gamma, 1))
         Sampling(temperature=self.temperature)  # raises EngineError if out of range
         if not self.files:
             raise EngineError("there is no text: name files of chats, traces or data sets")

@@ -94,7 +94,7 @@ def check_greedy(
         at = first_difference(ours, theirs)
         if at is not None:
             first, second = top2[min(at, len(theirs) - 1)].tolist()
-            divergences.append(Divergence(label, at, *(_at(reply, at) for reply in (ours, theirs)), first - second))
+            divergences.append(Divergence(label, at, _at(ours, at), _at(theirs, at), first - second))
     return GreedyCheck(
         drafter=drafter,
         prompts=len(prompts),

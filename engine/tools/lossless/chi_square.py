@@ -43,7 +43,7 @@ def chi_square(sample: Iterable[Outcome], probabilities: Mapping[Outcome, float]
     surprise = 1.0
     if pooled >= LEAST_EXPECTED:
         cells.append((others, pooled))
-    else:  # too rare for a category of its own; tested separately, as the target may never emit it
+    else:  # too rare for a separate category; tested separately, as the target may never emit it
         surprise = _at_least(others, pooled)
     degrees = max(0, len(cells) - 1)
     # Conditional on the number of rare outcomes, the others follow their own probabilities.

@@ -16,7 +16,6 @@ from specchat.engine.device.device import pick_device
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Event, Ready
-from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.load import PackedModel, load_dequantized
@@ -43,8 +42,10 @@ from specchat.engine.tools.runner import (
     Say,
     Variant,
     choose_variants,
+    config_of,
     make_request,
     reply_tokens,
+    require_least,
     run_pass,
     run_requests,
     running,
@@ -93,13 +94,7 @@ class LosslessOptions:
     """Tokens of a slot; None for as many as prompts and replies need."""
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("limit", self.limit, 1),
-            ("samples", self.samples, 20),
-            ("contexts", self.places, 1),
-        ):
-            if value < least:
-                raise EngineError(f"{name} is {value}: it must be at least {least}")
+        require_least(limit=(self.limit, 1), samples=(self.samples, 20), contexts=(self.places, 1))
         if not self.temperature > 0:
             raise EngineError(f"temperature is {self.temperature:g}: sampling needs one above 0 (0 is checked anyway)")
 
@@ -160,16 +155,8 @@ def run(options: LosslessOptions, say: Say) -> Verification:
     Raises:
         EngineError: bad options, or models that cannot be fetched, loaded or run.
     """
-    config = EngineConfig(
-        target=options.target or DEFAULT_PRESET,
-        models=options.models,
-        draft=options.draft,
-        device=options.device,
-        dtype=options.dtype,
-        quantize=options.quantize,
-        slots=options.slots,
-        context=options.context or _PROMPT_ROOM + options.max_tokens,
-    )
+    context = options.context or _PROMPT_ROOM + options.max_tokens
+    config = config_of(options, slots=options.slots, context=context)
     evidence = _gather(options, config, say)
     gc.collect()  # release the engine's models before the target is loaded again
     if evidence.ready.device == "cuda":

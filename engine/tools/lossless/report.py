@@ -48,8 +48,8 @@ class VerificationReport:
     @property
     def passed(self) -> bool:
         """Whether everything is within its stated tolerance."""
-        checks = (*self.greedy, *self.sampled, *([self.fidelity] if self.fidelity else []))
-        return all(check.passed for check in checks)
+        lossless = all(check.passed for check in self.greedy) and all(check.passed for check in self.sampled)
+        return lossless and (self.fidelity is None or self.fidelity.passed)
 
     def json(self) -> str:
         """The whole report as one JSON object."""

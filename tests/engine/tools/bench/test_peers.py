@@ -1,4 +1,4 @@
-"""Peers: that they run, what they count, and why one cannot take part."""
+"""Peers: that they run, what they count, and why one is left out."""
 
 from __future__ import annotations
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-import torch
-
 from specchat.engine import EngineConfig
-from specchat.engine.tools.bench import roofline
-from specchat.engine.tools.bench.roofline import Traffic, copy_bandwidth, weights_read
+from specchat.engine.tools.bench.roofline import Traffic, weights_read
 from specchat.engine.worker.assembly import put_together
 from tests.engine.tiny import tiny_model
 
@@ -30,8 +26,3 @@ def test_traffic_of_a_pair() -> None:
     assert (traffic.cache, traffic.draft_cache) == (2 * per_layer, per_layer)
     assert traffic.draft_weights < traffic.weights
     assert Traffic.of(put_together(EngineConfig("t", Path(), slots=2, context=64), tiny_model(), None)).draft_cache == 0
-
-
-def test_the_copy_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(roofline._COPIED, "cpu", 1 << 16)
-    assert copy_bandwidth(torch.device("cpu")) > 0

@@ -192,16 +192,6 @@ def test_a_full_disk_is_one_sentence(target: Path, tmp_path: Path, monkeypatch: 
         distill(options(target, tmp_path / "head", 0.1), ignore_progress)
 
 
-@pytest.mark.slow
-def test_another_kind_goes_into_another_folder(made: Path, target: Path) -> None:
-    mark = read_card(made).fingerprint
-    with (
-        pytest.raises(EngineError, match="holds the training of a draft of the kind eagle, not medusa"),
-        WorkFolder.open(made / WORK, target.name, mark, "medusa"),
-    ):
-        pass
-
-
 @pytest.mark.parametrize("kind", ["eagle", "medusa", "pass"])
 def test_a_folder_with_something_else_is_left_alone(target: Path, kind: str) -> None:
     before = {file.name: file.read_bytes() for file in target.iterdir()}

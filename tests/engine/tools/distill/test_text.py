@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from specchat.engine import EngineError
-from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.distill import DistillOptions, text
 from specchat.engine.tools.distill.corpus import Conversation, Corpus
 from specchat.engine.tools.distill.work_folder import WORK, WorkFolder
@@ -44,25 +41,6 @@ def test_a_vocabulary_chosen_before_yields_to_what_is_clearly_more_frequent(tmp_
     before = torch.tensor([20, 30, 40, 50, 60])
     corpus = corpus_of(tmp_path, [9] * 5 + [7] * 3 + [5] * 1 + [40])
     assert chosen(corpus, before) == [7, 9, 40, EOS]
-
-
-def test_conversations_of_several_turns_get_twice_the_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = count()
-    monkeypatch.setattr(text, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
-    monkeypatch.setattr(text, "_ROWS", {"cpu": 2})
-    monkeypatch.setattr(text, "_LENGTH", 48)
-    monkeypatch.setattr(text, "_LONG", 96)
-    model, longest = tiny_model(), []
-    for turns in ('["hi"]', '["hi", "more"]'):
-        file = tmp_path / f"{len(longest)}.jsonl"
-        file.write_text(f'{{"turns": {turns}}}\n', encoding="utf-8")
-        out = tmp_path / f"out{len(longest)}"
-        options = DistillOptions(Path(), "tiny", out, prompts=file, minutes=4.0)
-        with WorkFolder.open(out, "tiny", "mark") as standing:
-            corpus = Corpus(out)
-            text.write_text(options, model, (0, 2), torch.float32, corpus, standing, ignore_progress)
-        longest.append(max(len(talk.tokens) for talk in corpus.conversations()))
-    assert longest[0] <= 48 < longest[1] <= 96
 
 
 def test_text_of_another_kind_or_of_the_same_folder_is_refused(tmp_path: Path) -> None:

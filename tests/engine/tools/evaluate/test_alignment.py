@@ -51,7 +51,7 @@ def test_it_changes_nothing_for_replies_that_run_beside_it(engine: Engine) -> No
     alone, events = ids_of(list(engine.stream(LONG))), reply_of(engine, "suffix")
     box = Outbox()
     engine.submit(LONG, box)
-    beside = [compared(engine, events, "suffix", "ngram") for _ in range(2)]
+    beside = [compared(engine, events, "suffix", "copy") for _ in range(2)]
     assert ids_of(ended(box)) == alone
     first, other = (result.result(60).places for result in beside)
     assert other == first
@@ -79,13 +79,13 @@ def test_it_waits_for_a_slot_and_gives_it_back() -> None:
 
 
 def test_a_drafter_that_is_not_there_is_named(engine: Engine) -> None:
-    with pytest.raises(EngineError, match=r"drafter 'model' is not available \(it needs --draft\): choose one of"):
+    with pytest.raises(EngineError, match=r"drafter 'model' is not there \(it needs --draft\): choose one of"):
         compared(engine, reply_of(engine, "suffix"), "suffix", "model").result(60)
 
 
-def test_another_prompt_is_told_of(engine: Engine) -> None:
+def test_a_changed_prompt_is_reported(engine: Engine) -> None:
     result = align(engine, ask("another prompt"), [1, 2, 3], 5, ("suffix", "copy"), GAMMA)
-    with pytest.raises(EngineError, match="are not those that this reply was made with"):
+    with pytest.raises(EngineError, match="has changed since this reply was made"):
         result.result(60)
 
 

@@ -9,69 +9,59 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
-from specchat.engine import Engine, EngineConfig, EngineError, Message, Request, Round, TraceWriter
-from specchat.engine.tools.evaluate import EvaluateOptions, evaluate
+from specchat.engine import EngineError, Sampling
+from specchat.engine.drafters.look_ahead.folder import save_look_ahead
+from specchat.engine.models.load import load_model
+from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.evaluate.evaluation import Evaluation
 from specchat.engine.tools.evaluate.rounds import Way
+from tests.engine.tools.evaluate.generated import GAMMA, Generated
 
-GAMMA = 3
 PROMPTS = ("the quick brown fox", "the dog barks at the fox at the dog", "0123 0123 01")
-
-
-class Pair:
-    """A tiny target with a draft model, and what its drafters came to in generation."""
-
-    def __init__(self, target: Path, draft: Path, folder: Path) -> None:
-        self.target, self.draft, self.folder = target, draft, folder
-        self.files: list[Path] = []
-        self.rounds: dict[str, list[Round]] = {}
-        config = EngineConfig(str(target), folder, draft=str(draft), dtype="float32", context=256)
-        engine = Engine(config)
-        engine.start()
-        engine.wait_ready(60)
-        for drafter in ("model", "model-tree", "hierarchical", "suffix", "ngram", "copy"):
-            self._generate(engine, drafter)
-        engine.close()
-
-    def _generate(self, engine: Engine, drafter: str) -> None:
-        self.rounds[drafter] = []
-        for number, prompt in enumerate(PROMPTS):
-            messages = (Message("user", prompt),)
-            request = Request(f"{drafter}{number}", messages=messages, drafter=drafter, gamma=GAMMA, max_tokens=60)
-            events = list(engine.stream(request))
-            self.rounds[drafter] += [event for event in events if isinstance(event, Round)]
-            if drafter == "ngram":  # the text is the same whatever drafted it
-                writer = TraceWriter(self.folder / f"text{number}.jsonl")
-                for record in (request, *events):
-                    writer.write(record)
-                writer.close()
-                self.files.append(self.folder / f"text{number}.jsonl")
-
-    def evaluate(self, **options: object) -> Evaluation:
-        given = {"files": tuple(self.files), "gammas": (GAMMA,), "draft": str(self.draft), "dtype": "float32"} | options
-        return evaluate(EvaluateOptions(self.folder, str(self.target), **given), lambda _line: None)  # type: ignore[arg-type]
+DRAFTERS = ("ngram", "model", "model-tree", "hierarchical", "suffix", "copy")
+WIDE = {"max_position_embeddings": 512, "eos_token_id": 3}
 
 
 @pytest.fixture(scope="module")
-def pair(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    wide = {"max_position_embeddings": 512, "eos_token_id": 3}
-    return Pair(tiny_model(**wide), tiny_model(seed=0, **wide, num_hidden_layers=1), tmp_path_factory.mktemp("home"))
+def pair(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    draft = tiny_model(seed=0, **WIDE, num_hidden_layers=1)
+    pair = Generated(tiny_model(**WIDE), draft, tmp_path_factory.mktemp("home"))
+    pair.generate(DRAFTERS, [(prompt, Sampling()) for prompt in PROMPTS])
+    return pair
 
 
 @pytest.fixture(scope="module")
-def found(pair: Pair) -> Evaluation:
+def found(pair: Generated) -> Evaluation:
     return pair.evaluate()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("drafter", ["model", "model-tree", "hierarchical", "suffix", "ngram", "copy"])
-def test_the_rounds_are_those_of_generation(pair: Pair, found: Evaluation, drafter: str) -> None:
-    courses, rounds = found.courses[Way(drafter, GAMMA)], pair.rounds[drafter]
+def assert_same_rounds(generated: Generated, found: Evaluation, drafter: str) -> None:
+    courses, rounds = found.courses[Way(drafter, GAMMA)], generated.rounds[drafter]
     assert sum(course.rounds for course in courses) == len(rounds)
     assert sum(course.emitted for course in courses) == sum(len(each.emitted) for each in rounds) == found.tokens
-    assert sum(course.tested.total() for course in courses) == sum(each.tested for each in rounds)
-    assert sum(sum(course.accepted.values()) for course in courses) == sum(each.accepted for each in rounds) > 0
+    assert sum(course.tested.total() for course in courses) == sum(each.tested for each in rounds) > 0
+    assert sum(sum(course.accepted.values()) for course in courses) == sum(each.accepted for each in rounds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_the_rounds_are_those_of_generation(pair: Generated, found: Evaluation, drafter: str) -> None:
+    assert_same_rounds(pair, found, drafter)
+    assert any(each.accepted for each in pair.rounds[drafter])
+
+
+def test_rounds_with_look_ahead_positions_are_those_of_generation(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    target = tiny_model(**WIDE)
+    model = load_model(target, torch.device("cpu"), torch.float32, ignore_progress)
+    rows = model.model.get_input_embeddings().weight[100 : 100 + GAMMA]
+    save_look_ahead(tmp_path / "ahead", rows, model.name, model.fingerprint, {})
+    generated = Generated(target, tmp_path / "ahead", tmp_path)
+    generated.generate(["pass"], [(PROMPTS[0], Sampling())])
+    assert_same_rounds(generated, generated.evaluate(drafters=("pass",)), "pass")
 
 
 @pytest.mark.slow
@@ -103,14 +93,14 @@ def test_the_reports_say_the_same(found: Evaluation) -> None:
     assert only["model", "suffix"] - only["suffix", "model"] == drafted["model"] - drafted["suffix"]
 
 
-def test_texts_are_cut_and_counted_as_asked(pair: Pair) -> None:
+def test_texts_are_cut_and_counted_as_asked(pair: Generated) -> None:
     found = pair.evaluate(limit=2, max_tokens=10, drafters=("suffix",), gammas=(2, 5))
     assert found.tokens == 20
     assert list(found.courses) == [Way("suffix", 2), Way("suffix", 5)]
 
 
-def test_bad_input_is_one_sentence(pair: Pair, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="drafter 'magic' is not available: choose one of model, model-tree, "):
+def test_bad_input_is_one_sentence(pair: Generated, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="drafter 'magic' is not there: choose one of model, model-tree, "):
         pair.evaluate(drafters=("magic",))
     with pytest.raises(EngineError, match="gamma is 0: it must be at least 1"):
         pair.evaluate(gammas=(0,))

@@ -9,70 +9,35 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine import Engine, EngineConfig, EngineError, Message, Request, Round, Sampling, TraceWriter
-from specchat.engine.tools.evaluate import EvaluateOptions, evaluate
+from specchat.engine import EngineError, Sampling
+from specchat.engine.tools.evaluate import EvaluateOptions
 from specchat.engine.tools.evaluate.evaluation import Evaluation
 from specchat.engine.tools.evaluate.figures import Figures
 from specchat.engine.tools.evaluate.rounds import Course, Way, expected_rounds
+from tests.engine.tools.evaluate.generated import GAMMA, Generated
 from tests.tiny_model import write_tiny_model
 
-GAMMA = 3
 
-
-class Sampled:
-    """A tiny target with a draft model, replies drawn at temperature 1, and the rounds that they took."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.target = write_tiny_model(folder / "target", eos_token_id=3)
-        self.draft = write_tiny_model(folder / "draft", eos_token_id=3, num_hidden_layers=1)
-        self.files: list[Path] = []
-        self.rounds: list[Round] = []
-        engine = Engine(EngineConfig(str(self.target), folder, draft=str(self.draft), dtype="float32", context=256))
-        engine.start()
-        engine.wait_ready(60)
-        for number in range(12):
-            sampling = Sampling(temperature=1.0, seed=number)
-            request = Request(
-                f"r{number}",
-                (Message("user", "the fox"),),
-                drafter="model",
-                gamma=GAMMA,
-                max_tokens=80,
-                sampling=sampling,
-            )
-            writer = TraceWriter(folder / f"text{number}.jsonl")
-            writer.write(request)
-            for event in engine.stream(request):
-                writer.write(event)
-                if isinstance(event, Round):
-                    self.rounds.append(event)
-            writer.close()
-            self.files.append(folder / f"text{number}.jsonl")
-        engine.close()
-
-    def evaluate(self, **options: object) -> Evaluation:
-        given = {"files": tuple(self.files), "draft": str(self.draft), "dtype": "float32", "gammas": (GAMMA,)} | options
-        whole = EvaluateOptions(self.folder, str(self.target), temperature=1.0, **given)  # type: ignore[arg-type]
-        return evaluate(whole, lambda _: None)
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    folder = tmp_path_factory.mktemp("home")
+    target = write_tiny_model(folder / "target", eos_token_id=3)
+    generated = Generated(target, write_tiny_model(folder / "draft", eos_token_id=3, num_hidden_layers=1), folder)
+    generated.generate(["model"], [("the fox", Sampling(temperature=1.0, seed=seed)) for seed in range(12)], 80)
+    return generated
 
 
 @pytest.fixture(scope="module")
-def sampled(tmp_path_factory: pytest.TempPathFactory) -> Sampled:
-    return Sampled(tmp_path_factory.mktemp("home"))
-
-
-@pytest.fixture(scope="module")
-def found(sampled: Sampled) -> Evaluation:
-    return sampled.evaluate(drafters=("model", "ngram", "random"))
+def found(sampled: Generated) -> Evaluation:
+    return sampled.evaluate(drafters=("model", "ngram", "random"), temperature=1.0)
 
 
 @pytest.mark.slow
-def test_alpha_and_tau_agree_with_generation(sampled: Sampled, found: Evaluation) -> None:
+def test_alpha_and_tau_agree_with_generation(sampled: Generated, found: Evaluation) -> None:
     (model,) = (each for each in found.figures() if each.drafter == "model" and not each.category)
-    tested = sum(each.tested for each in sampled.rounds)
-    alpha = sum(sum(each.beta) for each in sampled.rounds) / tested
-    tau = sum(len(each.emitted) for each in sampled.rounds) / len(sampled.rounds)
+    tested = sum(each.tested for each in sampled.rounds["model"])
+    alpha = sum(sum(each.beta) for each in sampled.rounds["model"]) / tested
+    tau = sum(len(each.emitted) for each in sampled.rounds["model"]) / len(sampled.rounds["model"])
     # Both are means over texts: they differ by chance.
     assert model.alpha == pytest.approx(alpha, abs=0.06)
     assert model.tau == pytest.approx(tau, rel=0.12)
@@ -80,7 +45,7 @@ def test_alpha_and_tau_agree_with_generation(sampled: Sampled, found: Evaluation
 
 
 @pytest.mark.slow
-def test_alpha_of_a_model_is_the_overlap_of_both_networks(sampled: Sampled, found: Evaluation) -> None:
+def test_alpha_of_a_model_is_the_overlap_of_both_networks(sampled: Generated, found: Evaluation) -> None:
     from transformers import AutoModelForCausalLM
 
     networks = [AutoModelForCausalLM.from_pretrained(folder) for folder in (sampled.target, sampled.draft)]

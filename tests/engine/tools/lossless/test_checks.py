@@ -7,7 +7,6 @@ import torch
 
 from specchat.engine import Sampling
 from specchat.engine.events import Event
-from specchat.engine.tools.compare import first_difference
 from specchat.engine.tools.lossless.checks import TOKENS, Context, check_greedy, check_sampled, choose_context
 from specchat.engine.tools.lossless.reference import Reference
 from specchat.engine.tools.prompts import Prompt
@@ -89,12 +88,6 @@ def test_greedy_replies_pass_and_tampered_ones_do_not(reference: Reference) -> N
     assert divergence.top2_gap > 1e-3
     assert bad.worst_deficit >= divergence.top2_gap
     assert check_greedy("ngram", prompts, [plain], [tampered], reference, 1e6).passed
-
-
-def test_a_reply_that_ends_early_differs_there() -> None:
-    assert first_difference([1, 2, 3], [1, 2]) == 2
-    assert first_difference([1, 2], [1, 2]) is None
-    assert first_difference([], [1]) == 0
 
 
 def test_the_least_decided_place_is_sampled() -> None:

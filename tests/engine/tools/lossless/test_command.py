@@ -14,7 +14,7 @@ from specchat.engine.decoding.verify.chain_acceptance import Verdict, accept, ac
 from specchat.engine.tools.lossless.command import LosslessOptions, Verification, run
 
 QUICK = {"models": Path(), "command": "verify", "prompts": ("chat",), "limit": 2, "max_tokens": 16, "contexts": 1}
-DRAFTERS = ["model", "model-tree", "hierarchical", "suffix", "ngram", "copy", "random"]
+DRAFTERS = ("model", "suffix", "ngram")
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,10 @@ def test_a_correct_engine_passes(pair: dict[str, str]) -> None:
     found = verified(pair)
     report = found.report
     assert report.passed
-    assert [check.drafter for check in report.greedy] == ["none", *DRAFTERS]
+    drafters = [check.drafter for check in report.greedy]
+    assert (drafters[0], set(drafters) >= {*DRAFTERS}) == ("none", True)
     assert all(not check.divergences for check in report.greedy)
-    assert {check.drafter for check in report.sampled} == set(DRAFTERS)
+    assert {check.drafter for check in report.sampled} == set(drafters[1:])
     text = found.text()
     assert "PASSED" in text
     assert "2 of 2" in text
@@ -57,10 +58,12 @@ def test_what_is_finished_is_kept_when_it_is_stopped(pair: dict[str, str]) -> No
 
     def say(line: str) -> None:
         said.append(line)
-        if line.startswith("sampling, model-tree"):
+        if line.startswith("sampling, suffix"):
             raise KeyboardInterrupt
 
-    report = run(LosslessOptions(**{**QUICK, "samples": 40, "dtype": "float32", **pair}), say).report  # type: ignore[arg-type]
+    report = run(
+        LosslessOptions(**{**QUICK, "samples": 40, "dtype": "float32", "drafters": DRAFTERS, **pair}), say
+    ).report  # type: ignore[arg-type]
     assert report.stopped
     assert len(report.greedy) == 1 + len(DRAFTERS)
     assert [check.drafter for check in report.sampled] == ["model"]
@@ -120,7 +123,7 @@ def test_a_skewed_acceptance_is_found_by_sampling(pair: dict[str, str], monkeypa
         ({"contexts": 0}, "contexts is 0"),
         ({"gamma": "0"}, "nothing drafts here"),
         ({"drafters": ("none",)}, "nothing drafts here"),
-        ({"drafters": ("magic",)}, "'magic' is not available"),
+        ({"drafters": ("magic",)}, "'magic' is not there"),
         ({"prompts": ("poems",)}, "'poems' is not known"),
     ],
 )
