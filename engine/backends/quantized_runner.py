@@ -48,9 +48,8 @@ class PackedWeights(Protocol):
     def short_context(self, context: int) -> int | None:
         """Context of the short set of rotary factors, where a decoder for texts of `context` tokens has the long."""
 
-    def decoder(self, context: int, positions: int, layers: int | None = None) -> Decoder:
-        """A decoder on the first layers (all if not given) for texts of up to `context` tokens, with room for so many
-        positions."""
+    def decoder(self, context: int, positions: int) -> Decoder:
+        """A decoder for texts of up to `context` tokens, with tables of `positions` rotary positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +62,6 @@ class Seen:
     """The likeliest tokens behind every token, -1 where logits are not numbers; empty where they were not wanted."""
     tapped: list[Tensor] | None
     """Hidden states [T, taps x hidden] each."""
-
-    def first(self, counts: Sequence[int]) -> Seen:
-        """Of the first tokens of each row."""
-        tapped = self.tapped and [states[:count] for states, count in zip(self.tapped, counts, strict=True)]
-        logits = [each[:count] for each, count in zip(self.logits, counts, strict=True)]
-        return Seen(logits, [each[:count] for each, count in zip(self.best, counts, strict=True)], tapped)
 
 
 class QuantizedRunner:
@@ -154,7 +147,6 @@ class QuantizedRunner:
         trees: Sequence[Tree],
         *,
         likeliest: int,
-        entered: Tensor | None = None,
     ) -> Seen:
         """One pass over rows of their own lengths.
 
@@ -164,13 +156,12 @@ class QuantizedRunner:
             starts: the position of each row's first token.
             trees: how the drafted tokens follow each other.
             likeliest: how many of the likeliest tokens behind each one are wanted.
-            entered: [positions of all rows, d], float32, as for `forward_tapped`, with trees of so many; or None.
         """
         lengths = [1 + len(tree) for tree in trees]
-        flat = [token for row in tokens for token in row] if entered is None else [0] * sum(lengths)
+        flat = [token for row in tokens for token in row]
         threads = torch.get_num_threads()
         logits, best, tapped = self._decoder.run_all(
-            flat, _chains(trees, slots, starts), threads, self.taps, likeliest=likeliest, entered=entered
+            flat, _chains(trees, slots, starts), threads, self.taps, likeliest=likeliest
         )
         if len(lengths) == 1:
             return Seen([logits], [best], tapped if tapped is None else [tapped])

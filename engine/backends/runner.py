@@ -66,8 +66,7 @@ class Runner(Protocol):
             starts: the position of each row's first token.
             tree_mask: of rows that are trees; None where all are chains.
             lengths: how many of each row's tokens count; what comes out behind them means nothing, and is a number.
-            entered: [B, N, d], what the first layer reads of N positions where these are more than the tokens
-                (`engine.decoding.riders`), all of which are then scored; None for the embeddings of the tokens.
+            entered: [B, T, d], embeddings to read instead of those of the tokens.
         """
 
     def extend(self, places: Sequence[TreePlace]) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +13,9 @@ from torch import Tensor
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.decoding.trials import Trials
 from specchat.engine.device.to_device import to_device
+from specchat.engine.round import Proposer
 from specchat.engine.sampling.sampler import one_hot
+from specchat.engine.sequence.scheduler import common_prefix
 
 _HOST = torch.device("cpu")
 Offers = Callable[[int], tuple[Sequence[int], Tree]]
@@ -36,6 +39,21 @@ class Support:
         return cls(tokens, places)
 
 
+class Source(NamedTuple):
+    """A draft that became part of a combined one."""
+
+    name: str
+    """Of the drafter or the draft model."""
+    tokens: Sequence[int] | None = None
+    """Its chain; None if it is the whole draft."""
+
+    def proposer(self, drafted: Sequence[int]) -> Proposer:
+        """For the round's record, from the accepted tokens followed by the first choices after them."""
+        if self.tokens is None:
+            return Proposer(self.name, len(drafted), len(drafted))
+        return Proposer(self.name, len(self.tokens), common_prefix(self.tokens, drafted))
+
+
 @dataclass(slots=True)
 class Draft:
     """Drafted tokens of one drafter for a batch of rows.
@@ -49,7 +67,7 @@ class Draft:
     q: Tensor | None = None
     """[B, γ, V], float32: distributions that chains were drawn from; None if all are one-hot."""
     buckets: list[list[int]] | None = None
-    """Confidence bucket of each token, one of `Drafter.buckets`; None if the drafter has none."""
+    """Confidence bucket of each token, one of `DrafterProfile.buckets`; None if the drafter has none."""
     trees: Sequence[Tree | None] | None = None
     """Tree per row, None for a chain; None if all are chains. Without `support` and `trials`, all of their tokens are
     certain."""
@@ -63,6 +81,8 @@ class Draft:
     a tree may not be cut: its shape tells of draws."""
     steps: int | None = None
     """Draft steps taken; None for as many as the longest draft asked for."""
+    sources: Sequence[Sequence[Source]] | None = None
+    """Per row, the drafts that it was combined from; None if the drafter does not combine any."""
 
     def positions(self, row: int) -> int:
         """The positions that one row's draft is for."""
@@ -188,10 +208,23 @@ def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.dev
     """Merge drafts as `merge` does, into one draft; each must have confidence buckets."""
     whole = merge(drafts, rows, device)
     buckets: list[list[int]] = [[] for _ in range(rows)]
+    sources: list[Sequence[Source]] = [()] * rows
     for mine, draft in drafts:
         for i, each in zip(mine, draft.buckets or (), strict=True):
             buckets[i] = each
-    return Draft(whole.tokens, whole.lengths, whole.q, buckets, whole.trees, whole.tree_q, whole.support, whole.trials)
+        for i, own in zip(mine, draft.sources or (), strict=False):
+            sources[i] = own
+    return Draft(
+        whole.tokens,
+        whole.lengths,
+        whole.q,
+        buckets,
+        whole.trees,
+        whole.tree_q,
+        whole.support,
+        whole.trials,
+        sources=sources if any(sources) else None,
+    )
 
 
 def _certain(drafts: Sequence[tuple[list[int], Draft]]) -> frozenset[int]:

@@ -19,7 +19,6 @@ from specchat.engine.backends.quantized_runner import QuantizedRunner
 from specchat.engine.backends.runner import Runner
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.proposal import Proposal
-from specchat.engine.decoding.riders import Riders
 from specchat.engine.decoding.round_plan import RoundPlan
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.verify.on_host import verify_on_host
@@ -58,50 +57,30 @@ def run_round(
     plan = planner.plan(rows, target.device)
     watch.mark()
     proposal = plan.proposal
-    riders = plan.riders
     if isinstance(target, QuantizedRunner):
-        outcomes, states = verify_on_host(target, rows, proposal, plan.gammas, verifier, riders)
+        outcomes, states = verify_on_host(target, rows, proposal, plan.gammas, verifier)
         watch.mark()
         if states is not None:
-            planner.drafters.absorb(rows, states, [1 + outcome.accepted for outcome in outcomes])
-        return plan, outcomes, timing(watch, rows, plan, planner, started)
+            planner.drafters.on_hidden_states(rows, states, [1 + outcome.accepted for outcome in outcomes])
+        draft_s, verify_s = watch.seconds()
+        return plan, outcomes, Timing(draft_s, verify_s, started)
     last = to_device([[row.tokens[-1]] for row in rows], target.device)
     fed = torch.cat([last, proposal.tokens], dim=1)
-    logits, tapped = score(target, rows, fed, proposal, riders)
-    own = logits if riders is None else logits[:, : fed.shape[1]]
-    judged = verifier.judge(rows, own, proposal, plan.gammas)
+    logits, tapped = score(target, rows, fed, proposal)
+    judged = verifier.judge(rows, logits, proposal, plan.gammas)
     outcomes = to_host(judged, len(rows))
     watch.mark()
-    accepted = [outcome.accepted for outcome in outcomes]
-    if riders is not None:
-        riders.hand_over(accepted, proposal.lengths, logits)
-    kept = [1 + count for count in accepted]
-    planner.drafters.absorb(rows, None if tapped is None else along(judged, tapped), kept)
-    return plan, outcomes, timing(watch, rows, plan, planner, started)
+    kept = [1 + outcome.accepted for outcome in outcomes]
+    planner.drafters.on_hidden_states(rows, None if tapped is None else along(judged, tapped), kept)
+    draft_s, verify_s = watch.seconds()
+    return plan, outcomes, Timing(draft_s, verify_s, started)
 
 
 def score(
-    target: Runner, rows: Sequence[SequenceState], fed: Tensor, proposal: Proposal, riders: Riders | None
+    target: Runner, rows: Sequence[SequenceState], fed: Tensor, proposal: Proposal
 ) -> tuple[Tensor, Tensor | None]:
-    """The verifying pass over tokens [B, 1 + K]: logits and tapped states, and behind them the logits of what rides."""
+    """The verifying pass over tokens [B, 1 + K]: logits and tapped hidden states."""
     slots, starts = [row.slot for row in rows], [row.cached for row in rows]
-    if riders is not None:
-        trees = riders.trees(proposal)
-        read = riders.entered(target.embedding_rows(fed), proposal.lengths)
-        entered = torch.nn.utils.rnn.pad_sequence(read, batch_first=True)
-        tree_mask = TreeMask.of(trees, target.width(entered.shape[1]), target.device)
-        lengths = [1 + len(tree) for tree in trees]
-        logits, tapped = target.forward_tapped(fed, slots, starts, tree_mask, lengths, entered)
-        return logits, None if tapped is None else tapped[:, : fed.shape[1]]
     whole = proposal.whole_trees
     mask = None if whole is None else TreeMask.of(whole, target.width(fed.shape[1]), target.device)
     return target.forward_tapped(fed, slots, starts, mask, [1 + length for length in proposal.lengths])
-
-
-def timing(
-    watch: Stopwatch, rows: Sequence[SequenceState], plan: RoundPlan, planner: Planner, started: float
-) -> Timing:
-    """The times of a round; what riders add to its pass is time of drafting."""
-    draft_s, verify_s = watch.seconds()
-    ridden_s = verify_s * planner.riding_share(rows, plan, verify_s)
-    return Timing(draft_s + ridden_s, verify_s - ridden_s, started)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specchat.engine.decoding.proposal import Proposal
-from specchat.engine.decoding.riders import Riders
+from specchat.engine.decoding.proposal import Proposal, Source
 
 
 @dataclass(slots=True)
@@ -23,5 +23,5 @@ class RoundPlan:
     """The one that drafted; None if none or several did."""
     steps: int
     """Draft steps it took."""
-    riders: Riders | None = None
-    """What rides in the verifying pass."""
+    sources: list[Sequence[Source]]
+    """Per row, the drafts that its draft was combined from; empty if it was not combined."""

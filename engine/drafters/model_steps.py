@@ -31,7 +31,7 @@ class Network(Protocol):
         """Passes of fixed shape, on a GPU."""
 
     def forward(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Logits [B, T or 1, V] behind tokens [B, T], int64, or behind the last of them."""
+        """Logits [B, T or 1, V] after tokens [B, T], int64, or after the last of them."""
 
 
 class ModelSteps:
@@ -81,7 +81,7 @@ class ModelSteps:
         return self._draft(rows, lead, steps, to_device(u, self._device))
 
     @torch.inference_mode()
-    def behind_last(self, rows: Sequence[SequenceState], lead: int) -> Tensor:
+    def after_last(self, rows: Sequence[SequenceState], lead: int) -> Tensor:
         """Logits [B, V] of what follows each row's last token, of which all but the last `lead` tokens are cached."""
         fed = to_device([row.tokens[-lead:] for row in rows], self._device)
         starts = [len(row.tokens) - lead for row in rows]

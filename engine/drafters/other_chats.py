@@ -1,6 +1,6 @@
-"""Other chats: what an engine's drafts may be taken from beside the text of the chat itself.
+"""Other chats: what an engine's drafts may be taken from next to the text of the chat itself.
 
-Whoever runs the engine hands their texts over; nobody else's chat is ever among them by itself.
+The caller of the engine provides the texts; no other chats are ever used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class OtherChats:
     """Replies of other chats, by numbers that grow with time.
 
-    One thread at a time may use it; the engine drafts meanwhile.
+    One thread at a time may use it; the engine drafts at the same time.
 
     Args:
         datastore: what drafters read.
@@ -37,7 +37,7 @@ class OtherChats:
 
     @property
     def wanted(self) -> int:
-        """How many tokens to hand over: those of the newest replies."""
+        """How many tokens to provide, from the newest replies."""
         return self._datastore.wanted
 
     @property
@@ -52,7 +52,7 @@ class OtherChats:
         return hashlib.blake2b(f"{backend}\0{self._tokenizer.chat_template}".encode(), digest_size=16).hexdigest()
 
     def encode(self, prompt: str, reply: str) -> list[int]:
-        """Token ids of a reply, and before it those that its prompt ends with: a match may begin there."""
+        """Token ids of a reply, preceded by the end of its prompt: a match may begin there."""
         before: list[int] = []
         with suppress(EngineError):  # a prompt that the template refuses
             before = encode(Request("other", (Message("user", prompt),)), self._tokenizer)
@@ -60,7 +60,7 @@ class OtherChats:
         return [*before[-self._datastore.context :], *behind]
 
     def update(self, new: Mapping[int, Sequence[int]], gone: Collection[int] = frozenset()) -> None:
-        """Take drafts from these replies too, and from those that are gone no longer.
+        """Take drafts from these replies too, and no longer from removed ones.
 
         What `encode` cannot have given is left out.
         """

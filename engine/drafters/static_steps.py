@@ -22,7 +22,7 @@ _MOST = 512
 
 
 class StaticSteps:
-    """The draft steps of a draft model on a GPU: each drafts the token behind the one before.
+    """The draft steps of a draft model on a GPU: each drafts the token after the one before.
 
     Args:
         passes: of the draft model.
@@ -69,7 +69,7 @@ class StaticSteps:
         self._step(fed, start + self._lead - 1 + at, numbers, columns, flags)
 
     def _step(self, fed: Tensor, start: Tensor, numbers: Numbers, columns: int, flags: SamplingFlags) -> None:
-        """Draft a token behind the last one of [rows, T], which are written from columns `start` [rows] on."""
+        """Draft a token after the last one of [rows, T], which are written from columns `start` [rows] on."""
         at, (rows, width) = self._graphs.at, fed.shape
         positions = start[:, None] + torch.arange(width, device=fed.device)
         logits = self._fit(self._graphs.read(fed, positions, numbers, columns)[:, -1:])

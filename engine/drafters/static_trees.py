@@ -55,7 +55,7 @@ class TreeTables:
     nodes: Tensor
     """[G, G, W], int64: nodes of the tree; `_SPARE` for padding."""
     children: Tensor
-    """[G, G, W x `BRANCHES`], int64: the drafted tokens that are offered behind them; `_SPARE` for none."""
+    """[G, G, W x `BRANCHES`], int64: the drafted tokens that are offered after them; `_SPARE` for none."""
 
     @classmethod
     @lru_cache(maxsize=4)
@@ -140,7 +140,7 @@ class StaticTrees:
         self._offer(logits, numbers, flags)
 
     def _offer(self, logits: Tensor, numbers: Numbers, flags: SamplingFlags) -> None:
-        """Put what is offered behind the tokens [rows, P, V] of a level, and what it was drawn from, to its place."""
+        """Put what is offered after the tokens [rows, P, V] of a level, and what it was drawn from, to its place."""
         rows, width = logits.shape[:2]
         children = self._now("children", numbers)[: width * BRANCHES]
         if flags.all_greedy:

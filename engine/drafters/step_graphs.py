@@ -57,7 +57,7 @@ class StepGraphs:
         self._numbers: dict[int, Numbers] = {}
         device = passes.pool.device
         self.tokens = torch.zeros(self._regions.rows, places, dtype=torch.long, device=device)
-        """[slots, N], int64: what is drafted."""
+        """[slots, N], int64: drafted tokens."""
         self.at = torch.zeros(1, dtype=torch.long, device=device)
         """The step under way."""
         self.spare = passes.cache.columns - 1
@@ -90,7 +90,7 @@ class StepGraphs:
         Args:
             rows: B.
             steps: at least 1.
-            numbers: [B, …] by name: those that the steps read, and uniforms `u`.
+            numbers: [B, …] by name: the inputs of the steps, and uniforms `u`.
             drafted: tokens that the steps make.
             drawn: distributions that they are drawn from.
         """
@@ -120,7 +120,7 @@ class StepGraphs:
     def read(
         self, fed: Tensor, positions: Tensor, numbers: Numbers, columns: int, part: TreePart | None = None
     ) -> Tensor:
-        """Logits [rows, T, V'] of the draft model behind tokens [rows, T] that are written at these columns.
+        """Logits [rows, T, V'] of the draft model after tokens [rows, T] that are written at these columns.
 
         Args:
             fed: the tokens.

@@ -48,7 +48,7 @@ class Prefill:
 
     def is_ready(self, row: SequenceState) -> bool:
         """Whether target and drafter have read what they need for the row's next round."""
-        return row.prefilled and not self._planner.drafters.unread(row)
+        return row.prefilled and not row.undrafted
 
     def run(self) -> None:
         """One chunk, beginning with the prompt that was admitted first; running rows wait for no more than that.
@@ -74,7 +74,7 @@ class Prefill:
         """One chunk of the first row's prompt and what fits beside it, for the target or, once that has it all, for the
         drafter."""
         if rows[0].prefilled:
-            self._planner.drafters.read(rows)
+            self._planner.drafters.prefill(rows)
             return
         if not rows[0].encoded:
             self._encode(rows[0])
@@ -89,7 +89,7 @@ class Prefill:
             padded = to_device([chunk + [0] * (max(lengths) - len(chunk)) for chunk in chunks], self._target.device)
             slots, starts = [row.slot for row in reading], [row.cached for row in reading]
             tapped = self._target.prefill(padded, slots, starts, lengths)
-            self._planner.drafters.absorb(reading, tapped, lengths)
+            self._planner.drafters.on_hidden_states(reading, tapped, lengths)
             for row, length in zip(reading, lengths, strict=True):
                 row.cached += length
         now = self._clock()
@@ -114,6 +114,9 @@ class Prefill:
     def _borrow(self, row: SequenceState) -> None:
         """Copy what another slot has read of the row's prompt meanwhile."""
         lent = self._scheduler.lend(row)
-        if lent is not None and (length := self._planner.drafters.lend(row, lent.source, lent.length)) > row.cached:
+        if (
+            lent is not None
+            and (length := self._planner.drafters.reuse_prefix(row, lent.source, lent.length)) > row.cached
+        ):
             self._target.cache.copy(lent.source, lent.slot, length)
             row.cached = length

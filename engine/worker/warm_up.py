@@ -5,9 +5,6 @@ from __future__ import annotations
 import torch
 
 from specchat.engine.backends.quantized_runner import QuantizedRunner
-from specchat.engine.drafters.head.drafter import HeadDrafter
-from specchat.engine.drafters.merged import MergedDrafter
-from specchat.engine.drafters.model_fixed_tree import FixedTreeDrafter
 from specchat.engine.worker.assembly import Assembly
 
 
@@ -24,17 +21,17 @@ def warm_up(made: Assembly) -> None:
                 tokens = torch.zeros(rows, length, dtype=torch.long, device=passes.device)
                 logits = passes.forward(tokens, range(rows), [0] * rows)
                 logits.amax().item()
-    if made.target.graph_runner is not None:
-        _capture(made)
-
-
-def _capture(made: Assembly) -> None:
-    """Capture as CUDA graphs what this set-up can meet."""
     made.target.capture()
-    for drafter in made.drafters.values():
-        drafter.capture()
-    supports = (each.support for each in made.drafters.values() if isinstance(each, (HeadDrafter, FixedTreeDrafter)))
-    support = next(supports, None) if made.target.branches else None
+    made.drafters.warm_up()
+    if made.target.graph_runner is not None:
+        _capture_verdicts(made)
+
+
+def _capture_verdicts(made: Assembly) -> None:
+    """Capture as CUDA graphs the verification of what the drafters can propose."""
+    drafters = made.drafters.built.values()
+    support = next((each.support for each in drafters if each.support is not None), None)
     token = torch.zeros(1, 1, dtype=torch.long, device=made.target.device)
     logits = made.target.forward(token, [0], [0])
-    made.verifier.capture(logits, support, merged=MergedDrafter.name in made.drafters)
+    merged = any(each.profile.names_candidates for each in drafters)
+    made.verifier.capture(logits, support if made.target.branches else None, merged=merged)

@@ -23,8 +23,8 @@ from specchat.engine.backends import flex
 from specchat.engine.backends import model_runner as cached_model
 from specchat.engine.backends.graph_pool import GraphPool
 from specchat.engine.drafters.head.folder import LoadedHead
-from specchat.engine.drafters.tables.folder import LoadedTables
 from specchat.engine.models.load import LoadedModel
+from specchat.engine.research.tables import LoadedTables
 from specchat.engine.worker import warm_up
 
 GPU = torch.device("cuda:0")

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from specchat.engine.backends.quantized_runner import QuantizedRunner
 from specchat.engine.decoding.proposal import Proposal
-from specchat.engine.decoding.riders import Riders
 from specchat.engine.decoding.tree import BRANCHES, Tree, chain
 from specchat.engine.decoding.verify.agreement import compare
 from specchat.engine.decoding.verify.outcome import Outcome, outcome_of, to_host
@@ -30,7 +29,6 @@ def verify_on_host(
     proposal: Proposal,
     gammas: Sequence[int],
     verifier: Verifier,
-    riders: Riders | None = None,
 ) -> tuple[list[Outcome], list[Tensor] | None]:
     """Run the target over the drafts of a batch and judge them; accepted branches are kept in the cache.
 
@@ -40,7 +38,6 @@ def verify_on_host(
         proposal: their drafts.
         gammas: [B], draft lengths asked for.
         verifier: of the rows that are judged on tensors.
-        riders: what rides in the pass.
 
     Returns:
         The outcomes, and the tapped states [1 + accepted, taps x hidden] of each row.
@@ -50,17 +47,10 @@ def verify_on_host(
     trees = proposal.trees or [None] * len(rows)
     fed = [[row.tokens[-1], *tokens] for row, tokens in zip(rows, drafted, strict=True)]
     shapes = [tree or chain(n) for tree, n in zip(trees, proposal.lengths, strict=True)]
-    entered = None
-    if riders is not None:
-        shapes = riders.trees(proposal)
-        last = torch.tensor([[row.tokens[-1]] for row in rows])
-        embedded = target.embedding_rows(torch.cat([last, proposal.tokens], dim=1))
-        entered = torch.cat(riders.entered(embedded, proposal.lengths))
     trials = proposal.trials or [None] * len(rows)
     plain = [_is_plain(row) and trial is None for row, trial in zip(rows, trials, strict=True)]
     greedy = [own and row.request.sampling.greedy for row, own in zip(rows, plain, strict=True)]
-    whole = target.score(fed, slots, starts, shapes, likeliest=int(any(greedy)), entered=entered)
-    seen = whole if riders is None else whole.first(list(map(len, fed)))
+    seen = target.score(fed, slots, starts, shapes, likeliest=int(any(greedy)))
     outcomes: dict[int, Outcome] = {}
     for i in compress(range(len(rows)), greedy):
         likeliest = [each[0] for each in seen.best[i]]
@@ -77,8 +67,6 @@ def verify_on_host(
         judged = verifier.judge([rows[i] for i in special], logits, part, [gammas[i] for i in special])
         outcomes |= zip(special, to_host(judged, len(special)), strict=True)
     in_order = [outcomes[i] for i in range(len(rows))]
-    if riders is not None:
-        riders.hand_over([outcome.accepted for outcome in in_order], proposal.lengths, whole.logits)
     states = seen.tapped and [_along(each, outcome) for each, outcome in zip(seen.tapped, in_order, strict=True)]
     return in_order, states
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from specchat.engine.drafters.ngram import NGramPredictor
+from specchat.engine.research.ngram import NGramPredictor
 from specchat.engine.tools.bench.llama_cpp_decoder import LlamaCppDecoder
 from specchat.engine.tools.bench.pace import Pace
 from specchat.engine.tools.bench.prompts import Prompt

@@ -17,17 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from specchat.engine.config import EngineConfig
-from specchat.engine.drafters.look_ahead.drafter import LookAheadDrafter
-from specchat.engine.drafters.look_ahead.folder import (
-    CARD,
-    WEIGHTS,
-    LookAhead,
-    load_look_ahead,
-    save_look_ahead,
-)
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.request import DEFAULT_GAMMA
+from specchat.engine.research.pass_drafter import (
+    CARD,
+    WEIGHTS,
+    LookAhead,
+    PassDrafter,
+    load_look_ahead,
+    save_look_ahead,
+)
 from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.beginning import Beginning, as_stated, other_sizes
 from specchat.engine.tools.distill.corpus import Conversation
@@ -53,7 +53,7 @@ class PassRecipe:
     """
 
     noun = "Look-ahead embeddings"
-    drafter = LookAheadDrafter.name
+    drafter = PassDrafter.name
     files = (WEIGHTS, CARD)
 
     def __init__(self, model: LoadedModel) -> None:
@@ -125,7 +125,7 @@ class PassTrainee:
         return put_together(config, self._model, look_ahead=LookAhead(embeddings, self._model.name))
 
     def save(self, folder: Path, made: Distilled, fingerprint: str) -> None:
-        """Embeddings and card of `engine.drafters.look_ahead.folder`."""
+        """Embeddings and card of `engine.research.pass_drafter`."""
         save_look_ahead(folder, self.network.weight, made.target, fingerprint, {"distilled": asdict(made)})
 
     def _mask(self, places: Tensor, length: int) -> Tensor | dict[str, Tensor]:

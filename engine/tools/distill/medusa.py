@@ -19,13 +19,12 @@ from torch import Tensor, nn
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.head.drafter import HeadDrafter
 from specchat.engine.drafters.head.folder import LoadedHead
-from specchat.engine.drafters.head.medusa import MedusaHeads, MedusaLayout
 from specchat.engine.drafters.published.layout import FINGERPRINT, TARGET
 from specchat.engine.drafters.published.load import read_published
-from specchat.engine.drafters.published.save import CONFIG, WEIGHTS, save_medusa
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.request import DEFAULT_GAMMA
+from specchat.engine.research.medusa import CONFIG, WEIGHTS, MedusaHeads, MedusaLayout, save_medusa
 from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.beginning import Beginning, as_stated, other_sizes
 from specchat.engine.tools.distill.corpus import Conversation
@@ -72,7 +71,7 @@ class MedusaRecipe:
 
     def trainee(self, vocabulary: Tensor, talks: Iterable[Conversation] | None) -> MedusaTrainee:  # noqa: ARG002
         """Heads that pass on the target's hidden state as it is."""
-        layout = MedusaLayout(HEADS, _BLOCKS, shared=True, draft_vocabulary=len(vocabulary))
+        layout = MedusaLayout(HEADS, _BLOCKS, shared=True)
         heads = MedusaHeads(layout, self._hidden, len(vocabulary), *self.taps)
         for weight in heads.parameters():
             nn.init.zeros_(weight)

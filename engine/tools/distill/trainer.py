@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specchat.engine.drafters.ngram import MAX_ORDER
 from specchat.engine.files import replacing
 from specchat.engine.models.disk import disk_errors
+from specchat.engine.research.ngram import MAX_ORDER
 from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.corpus import Conversation, Corpus
 from specchat.engine.tools.distill.objective import Agreement

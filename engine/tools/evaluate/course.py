@@ -64,7 +64,7 @@ def follow(runner: TextRunner, reading: Reading, planner: Planner, request: Requ
             emitted = text.reply[row.emitted : row.emitted + outcome.accepted + 1]
             row.cached += min(1 + outcome.accepted, left)
             row.tokens += emitted
-            planner.drafters.observe(row, emitted)
+            planner.drafters.on_accepted(row, emitted)
             course.rounds += 1
             course.emitted += len(emitted)
             course.tested.update(range(len(outcome.p)))
@@ -106,8 +106,8 @@ def read_prompt(row: SequenceState, reading: Reading, planner: Planner) -> Gener
     """What the target has read of the prompt reaches the drafter, and the drafter reads it too, a chunk a step."""
     last = len(row.tokens) - 1
     if reading.states is not None:
-        planner.drafters.absorb([row], reading.states[None, row.cached : last])
+        planner.drafters.on_hidden_states([row], reading.states[None, row.cached : last])
     row.cached = last
-    while planner.drafters.unread(row):
-        planner.drafters.read([row])
+    while row.undrafted:
+        planner.drafters.prefill([row])
         yield

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NoReturn
 
-from specchat.engine.backends.quantized_runner import QuantizedRunner
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.verify.verifier import Verifier
 from specchat.engine.errors import EngineError
@@ -17,7 +16,6 @@ from specchat.engine.tools.evaluate.expectation import expect
 from specchat.engine.tools.evaluate.report import Way
 from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner
 from specchat.engine.worker.assembly import Assembly
-from specchat.engine.worker.plain_passes import time_wider_passes
 
 
 class Drafting:
@@ -28,16 +26,10 @@ class Drafting:
     """
 
     def __init__(self, made: Assembly) -> None:
-        self._target = made.target
         self._runner = TextRunner(made.target)
         self._planner = Planner(made.drafters, self._runner, _fail)
         penalties = Penalties(made.target.cache.slots, made.target.context, made.target.device)
         self._verifier = Verifier(self._runner, penalties)
-
-    def learn_costs(self) -> None:
-        """Time passes: what rides in one is judged by what passes cost. The target may have no row."""
-        if isinstance(self._target, QuantizedRunner):
-            self._planner.learn_costs(time_wider_passes(self._target))
 
     def along(self, reading: Reading, way: Way, sampling: Sampling) -> Generator[None, None, Course]:
         """The rounds of one drafter along a text whose tokens were chosen like this, one or a chunk of reading a step.

@@ -40,7 +40,7 @@ def expect(
             plan, (outcome,), timing = run_round(runner, [row], planner, verifier)
             row.cached += 1
             row.tokens.append(token)
-            planner.drafters.observe(row, [token])
+            planner.drafters.on_accepted(row, [token])
             if outcome.beta:
                 course.tested[0] += 1
             course.places += places_of(outcome, [token])

@@ -1,20 +1,15 @@
-"""A round along a text: its draft is judged by the text's own tokens, without logits, and without a pass of the target
-unless something rides in it."""
+"""A round along a text: its draft is judged by the text's own tokens, without a pass of the target."""
 
 from __future__ import annotations
-
-import time
 
 import torch
 
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.decoding.round import score, timing
 from specchat.engine.decoding.round_plan import RoundPlan
 from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.verify.agreement import compare
 from specchat.engine.decoding.verify.outcome import Outcome
 from specchat.engine.device.stopwatch import Stopwatch
-from specchat.engine.device.to_device import to_device
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.tools.evaluate.text_runner import Reading, TextRunner
 
@@ -28,7 +23,7 @@ def run_text_round(
     Returns:
         The plan with the draft, what became of it, and the seconds that drafting took.
     """
-    started, watch = time.perf_counter(), Stopwatch(runner.device)
+    watch = Stopwatch(runner.device)
     plan = planner.plan([row], runner.device)
     watch.mark()
     proposal = plan.proposal
@@ -38,13 +33,9 @@ def run_text_round(
     last = len(reading.following) - 1
     places = [min(row.cached + depth, last) for depth in (tree or chain(count)).depths]
     outcome = compare(row, drafted, tree, [reading.following[place] for place in places], plan.gammas[0])
-    if plan.riders is not None:
-        fed = torch.cat([to_device([[row.tokens[-1]]], runner.device), proposal.tokens], dim=1)
-        logits, _ = score(runner.target, [row], fed, proposal, plan.riders)
-        plan.riders.hand_over([outcome.accepted], proposal.lengths, logits)
     watch.mark()
     if reading.states is not None:
         kept = 1 + outcome.accepted
         read = reading.states[row.cached : row.cached + kept]
-        planner.drafters.absorb([row], read[None], [len(read)])
-    return plan, outcome, timing(watch, [row], plan, planner, started).draft
+        planner.drafters.on_hidden_states([row], read[None], [len(read)])
+    return plan, outcome, watch.seconds()[0]

@@ -21,7 +21,6 @@ from specchat.engine.drafters.draft_cache import LEAD, DraftCache
 from specchat.engine.drafters.draft_model import ModelDrafter
 from specchat.engine.drafters.growing.growth import nominal_rate
 from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.drafters.model_tree import ModelTreeDrafter
 from specchat.engine.kernels.library import missing
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.find import packed_folder
@@ -55,11 +54,11 @@ def related(noise: float = 0.3, sharpness: float = 25.0, seed: int = 4) -> Loade
     return draft
 
 
-def drafter_of(runner: Runner, vocabulary: int = VOCABULARY) -> tuple[ModelTreeDrafter, DraftCache]:
+def drafter_of(runner: Runner, vocabulary: int = VOCABULARY) -> tuple[ModelDrafter, DraftCache]:
     cache = DraftCache(runner, 32)
     steps = ModelSteps(runner, Penalties(runner.cache.slots, runner.context, runner.device), vocabulary, LEAD)
     support = Support.of(torch.arange(vocabulary), vocabulary)
-    return ModelTreeDrafter(runner, cache, steps, ModelDrafter(runner, cache, steps), support), cache
+    return ModelDrafter(runner, cache, steps, support), cache
 
 
 def packed_runner(folder: Path) -> QuantizedRunner:
@@ -149,7 +148,7 @@ def test_what_was_accepted_stands_in_the_draft_cache_as_if_it_had_been_fed(
             path = tree.path(leaves[choice % len(leaves)])
             emitted = [*(tokens[node - 1] for node in path), 7]
             row.tokens += emitted
-            drafter.observe(row, emitted)
+            drafter.on_accepted(row, emitted)
             length = len(row.tokens) - cache._behind(row, 0)
             assert len(texts[b]) + len(path) - 1 <= length < len(row.tokens)
             seen.add(length - len(texts[b]))

@@ -13,7 +13,7 @@ from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.trials import Trials, trial_mask
 from specchat.engine.decoding.verify.tree_acceptance import accept_tree
-from specchat.engine.drafters.prefix_tree import PrefixTree
+from specchat.engine.research.merged import PrefixTree
 from tests.engine.chi_square import z_score
 
 V, ROWS = 6, 8000

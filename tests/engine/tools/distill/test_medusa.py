@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from specchat.engine import EngineConfig, EngineError
-from specchat.engine.drafters.head.medusa import MedusaHeads
 from specchat.engine.progress import ignore_progress
+from specchat.engine.research.medusa import MedusaHeads
 from specchat.engine.tools.distill import DistillOptions, distill, text
 from specchat.engine.tools.distill.batch import Batch
 from specchat.engine.tools.distill.medusa import HEADS, MedusaRecipe

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from specchat.engine import Engine, EngineConfig, Message, Request, Round, TraceWriter
-from specchat.engine.drafters.look_ahead.folder import save_look_ahead
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
+from specchat.engine.research.pass_drafter import save_look_ahead
 from specchat.engine.tools.evaluate import EvaluateOptions, evaluate
 from tests.tiny_model import write_tiny_model
 

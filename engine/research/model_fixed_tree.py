@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import torch
 
-from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
-from specchat.engine.decoding.proposal import Draft, Offers, Support, join
+from specchat.engine.decoding.proposal import Draft, Support, join
 from specchat.engine.decoding.tree import LONGEST, Tree, chain, tree_of
+from specchat.engine.drafters.context import BuildContext
 from specchat.engine.drafters.draft_cache import DraftCache
-from specchat.engine.drafters.draft_model import ModelDrafter
+from specchat.engine.drafters.draft_model import TREES, ModelDrafter, chains_of, members, whole_support
 from specchat.engine.drafters.fixed_trees import BUCKETS, LATER, may_branch, offer
-from specchat.engine.drafters.model_tree import ModelTreeDrafter
 from specchat.engine.drafters.static_trees import LEAD, StaticTrees
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -35,9 +35,8 @@ class FixedTreeDrafter(Drafter):
         branches: whether to offer several tokens for a position; else drafts are chains.
     """
 
-    name = ModelTreeDrafter.name
-    buckets = BUCKETS
-    later = LATER
+    name = TREES
+    profile = DrafterProfile(BUCKETS, LATER)
 
     def __init__(
         self,
@@ -59,30 +58,23 @@ class FixedTreeDrafter(Drafter):
         """Requests whose trees are under judgement."""
 
     @property
-    def graph_bytes(self) -> int:
+    def graph_bytes(self) -> int:  # type: ignore[override]
         """Memory of distributions."""
         return self._trees.bytes
 
-    def capture(self) -> None:
-        """Trees of all numbers of rows and columns."""
+    def warm_up(self) -> None:
+        """Capture trees of all numbers of rows and columns."""
         if self._branches:
             self._trees.capture()
 
-    def admit(self, row: SequenceState) -> None:
+    def admit(self, row: SequenceState) -> RowProfile:
         """Note how much of the prompt the slot still holds from an earlier turn."""
         self._chains.admit(row)
+        return RowProfile(lambda gamma: offer(self._tree_for(row, gamma) or chain(gamma)))
 
-    def unread(self, row: SequenceState) -> int:
-        """What the draft cache lacks."""
-        return self._chains.unread(row)
-
-    def read(self, rows: Sequence[SequenceState]) -> None:
+    def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Feed one chunk."""
-        self._chains.read(rows)
-
-    def offers(self, row: SequenceState) -> Offers | None:
-        """A tree, or a chain."""
-        return lambda gamma: offer(self._tree_for(row, gamma) or chain(gamma))
+        self._chains.prefill(rows)
 
     def propose(
         self,
@@ -107,10 +99,10 @@ class FixedTreeDrafter(Drafter):
             parts.append((mine, draft))
         return parts[0][1] if len(parts) == 1 else join(parts, len(rows), self._device)
 
-    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
+    def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """What was accepted of a tree is fed again."""
         if row.request.request_id not in self._branched:
-            self._chains.observe(row, emitted)
+            self._chains.on_accepted(row, emitted)
             return
         self._branched.remove(row.request.request_id)
         self._cache.keep(row, len(row.tokens) - len(emitted))
@@ -121,7 +113,7 @@ class FixedTreeDrafter(Drafter):
         self._chains.release(row)
 
     def _of_shape(self, rows: Sequence[SequenceState], tree: Tree, *, shared: bool) -> Draft:
-        """The same tree for rows that are all greedy, or all not; in memory of its own unless it may be shared."""
+        """The same tree for rows that are all greedy, or all not; in its own memory unless it may be shared."""
         self._cache.catch_up(rows, LEAD)
         tokens, q = self._trees.draft(rows, tree)
         if not shared:
@@ -133,3 +125,14 @@ class FixedTreeDrafter(Drafter):
     def _tree_for(self, row: SequenceState, gamma: int) -> Tree | None:
         """What a row is offered; None for a chain."""
         return tree_of(gamma) if self._branches and may_branch(row) and 0 < gamma <= LONGEST else None
+
+
+def build(context: BuildContext, name: str) -> FixedTreeDrafter:  # noqa: ARG001
+    """The drafter for an engine whose draft model has CUDA graphs."""
+    first, target = members(context)[0], context.target
+    assert first.model.graph_runner is not None
+    trees = StaticTrees(first.model.graph_runner, first.steps.fit, target.vocabulary)
+    support = whole_support(context)
+    return FixedTreeDrafter(
+        first.cache, trees, chains_of(context), support, first.model.device, branches=target.branches
+    )
