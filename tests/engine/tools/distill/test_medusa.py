@@ -55,8 +55,8 @@ def test_a_folder_that_draft_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert made.steps >= 1
     assert made.reached["greedy"].emitted_per_round >= 1
     assembly = assemble(EngineConfig(str(target), Path(), draft=str(out)), ignore_progress)
-    assert assembly.head is not None
-    assert isinstance(assembly.head.head, MedusaHeads)
+
+    assert isinstance(assembly.parts["head"].head, MedusaHeads)
     assert sum(file.stat().st_size for file in out.glob("*.safetensors")) < 20_000
     other = write_tiny_model(tmp_path / "other", seed=5)
     with pytest.raises(EngineError, match="made for tiny, with other weights than other has"):
