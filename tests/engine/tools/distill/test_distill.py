@@ -92,8 +92,8 @@ def test_the_engine_drafts_with_it(made: Path, target: Path) -> None:
     assembly = assemble(EngineConfig(str(target), Path(), draft=str(made)), ignore_progress)
     assert list(assembly.drafters)[:3] == ["combined", "head", "suffix"]
     found = assemble(EngineConfig(str(target), Path(), heads=(made.parent,)), ignore_progress)
-    assert found.head is not None
-    assert torch.equal(found.head.vocabulary, assembly.parts["head"].vocabulary)  # type: ignore[union-attr]
+    assert found.parts["head"] is not None
+    assert torch.equal(found.parts["head"].vocabulary, assembly.parts["head"].vocabulary)  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
